@@ -1,4 +1,4 @@
-"""The command line: parse arguments, refuse wrong ones in one line. The commands are in `gateway.commands`."""
+"""The command line: parse the arguments and run the command."""
 
 from __future__ import annotations
 
@@ -12,26 +12,38 @@ from importlib import import_module
 from typing import Final
 
 from gateway import __version__
-from gateway.commands.arguments.declaring import Commands, Parser
-from gateway.commands.arguments.hosts import add_host_commands
-from gateway.commands.arguments.inspect import add_inspecting_commands
-from gateway.commands.arguments.lock import add_lock_commands
-from gateway.commands.arguments.operate import add_operating_commands
-from gateway.commands.arguments.serve import add_serving_commands
-from gateway.errors import ConfigError, GatewayError
+from gateway.commands.command_tree import (
+    add_host_commands,
+    add_inspecting_commands,
+    add_lock_commands,
+    add_operating_commands,
+    add_serving_commands,
+)
+from gateway.commands.declaring import Commands, Parser
+from gateway.protocol.gateway_errors import ConfigError, GatewayError
 
 _ABOUT: Final = """\
-An MCP gateway that gives every upstream tool its own typed name, SERVER__TOOL.
+An MCP gateway that serves the tools of many MCP servers at one address, each as SERVER__TOOL.
 
 examples:
-  typegate demo                                  two bundled servers, to try it
-  typegate check --config mcp.json               would this configuration work?
+  typegate demo                                  try it with two bundled servers
+  typegate check --config mcp.json               check a configuration
   typegate serve --config mcp.json               serve it over HTTP
-  typegate call calendar-mcp__list_accounts      call one tool of a running gateway
+  typegate call calendar-mcp__list_accounts      call a tool of the running gateway
+"""
+
+_DOCS: Final = """\
+Print a page of the manual, or list the pages.
+TOPIC is the name of a page, or the beginning of one.
+
+examples:
+  typegate docs
+  typegate docs hooks
+  typegate docs sign-in | less
 """
 
 _COMPLETION: Final = """\
-Print the completion of commands and options for a shell.
+Print a shell completion script for commands and options.
 
 examples:
   typegate completion bash > ~/.local/share/bash-completion/completions/typegate
@@ -39,15 +51,15 @@ examples:
   typegate completion fish > ~/.config/fish/completions/typegate.fish
 """
 
-# As shells report a program that SIGINT ended: 128 + 2.
+# The exit status that shells report for a process ended by SIGINT: 128 + 2.
 _INTERRUPTED: Final = 130
-# New objects before the youngest are looked through. Modules leave next to no garbage, and with the usual 700 a tenth
-# of the start of a gateway is spent on looking for it.
-_YOUNG: Final = 10_000
+# Allocations before a collection of the youngest generation. Importing modules creates almost no garbage, and with the
+# default of 700 the collector takes a tenth of the gateway's start-up time.
+_GC_THRESHOLD: Final = 10_000
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of every command, in the order in which `--help` shows them."""
+    """Return the parser with every command, in the order in which `--help` lists them."""
     root = Parser(prog="typegate", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
     root.add_argument("--version", action="version", version=f"typegate {__version__}")
     commands = Commands(root)
@@ -56,27 +68,29 @@ def parser() -> argparse.ArgumentParser:
     add_operating_commands(commands)
     add_lock_commands(commands)
     add_host_commands(commands)
-    completion = commands.add("completion", _COMPLETION, "completion:completion")
-    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+    docs = commands.add("docs", _DOCS, "administer:docs")
+    docs.add_argument("topic", nargs="?", metavar="TOPIC", help="the page to print (default: list the pages)")
+    completion = commands.add("completion", _COMPLETION, "administer:completion")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell to complete for")
     completion.set_defaults(parser=root)
     return root
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    gc.set_threshold(_YOUNG)
+    gc.set_threshold(_GC_THRESHOLD)
     _fill_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Upstreams choose their texts. A character that the terminal cannot show is escaped, and is no error.
+        # Output contains upstream text: escape characters that the terminal cannot encode instead of failing.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        given = sys.argv[1:] if argv is None else argv
-        if not given:
+        arguments = sys.argv[1:] if argv is None else argv
+        if not arguments:
             parser().print_help()
             return 0
-        args = parser().parse_args(given)
+        args = parser().parse_args(arguments)
         if getattr(args, "config", None) is None and getattr(args, "uses_default_config", False):
-            from gateway.commands.locations import default_config
+            from gateway.commands.admin_client import default_config
 
             args.config = default_config(args)
         module, _, function = args.handler.partition(":")
@@ -85,39 +99,41 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = handler(args)
         sys.stdout.flush()
         return code
-    except SystemExit as stop:  # argparse: --help, --version, wrong usage
+    except SystemExit as stop:  # argparse: --help, --version or a usage error
         return stop.code if isinstance(stop.code, int) else 2
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader has gone, as with `| head`. Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # Whoever wanted ten lines has got them.
+        from gateway.commands.output import discard_output
+
+        # The reader has closed the pipe, which is not an error.
+        discard_output()
         return 0
     except (GatewayError, BaseExceptionGroup, OSError) as error:
-        return _refuse(error)
+        return _report(error)
 
 
 def _fill_closed_streams() -> None:
-    """Open nothing in place of a standard stream that is closed: a file or socket would take its number."""
+    """Open the null device for closed standard streams, so that no other file or socket gets their descriptors."""
     for descriptor, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(descriptor)
         except OSError:
-            # The lowest number that is free is this one.
+            # open() returns the lowest free descriptor, which is this one.
             os.open(os.devnull, flags)
-    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - for as long as the process lives
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - open until the process exits
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - as above
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115 - as above
 
 
-def _refuse(error: BaseException) -> int:
-    """Print an error that the user can fix, and return the exit code. A bug keeps its traceback."""
-    from gateway.commands.locations import UsageError
+def _report(error: BaseException) -> int:
+    """Print an error that the user can fix and return the exit code; raise any other error again."""
+    from gateway.commands.admin_client import UsageError
     from gateway.commands.output import say
 
     cause = error
     while isinstance(cause, BaseExceptionGroup):
-        # A task group wraps the errors of its tasks; ours explains more than what it caused in others.
+        # A task group wraps the errors of its tasks. Prefer a GatewayError, which names the cause.
         cause = next((e for e in cause.exceptions if isinstance(e, GatewayError)), cause.exceptions[0])
     if isinstance(cause, KeyboardInterrupt):
         return _INTERRUPTED

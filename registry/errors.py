@@ -1,4 +1,4 @@
-"""The exceptions of the registry. How they are put on the wire is not its concern."""
+"""The exceptions of the registry."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from functools import partial
 
 
 class RegistryError(Exception):
-    """Base class of all exceptions that the registry raises on purpose."""
+    """Base class of the exceptions that the registry raises."""
 
 
 class AliasError(RegistryError):
-    """The configured server aliases cannot be compiled into distinct names.
+    """Distinct names cannot be derived from the configured server aliases.
 
     Attributes:
-        aliases: Every offending alias, in the order given.
+        aliases: The offending aliases, in the given order.
     """
 
     def __init__(self, aliases: Iterable[str], message: str) -> None:
@@ -31,11 +31,11 @@ class UnknownTool(RegistryError):
 
 
 class SchemaRejected(RegistryError):
-    """A schema is out of bounds, refers to other documents, or cannot be compiled.
+    """A schema exceeds a limit, refers to another document, or cannot be compiled.
 
     Attributes:
-        code: A stable word for tables and tests, such as `too_deep` or `remote_ref`.
-        detail: One sentence for a person.
+        code: A stable code, such as `too_deep` or `remote_ref`.
+        detail: A sentence for people.
     """
 
     def __init__(self, code: str, detail: str) -> None:
@@ -48,8 +48,8 @@ class LockfileRejected(RegistryError):
     """A lock file cannot be used.
 
     Attributes:
-        detail: What is wrong and what was expected.
-        key: The dotted path of what is wrong, if it is one place.
+        detail: What is wrong, and what was expected.
+        key: The dotted path of the offending entry, if there is a single one.
     """
 
     def __init__(self, detail: str, *, key: str | None = None) -> None:
@@ -59,14 +59,14 @@ class LockfileRejected(RegistryError):
 
 
 class NotChecked(RegistryError):
-    """Whether arguments are valid cannot be told within the bounds of a check.
+    """Arguments cannot be checked within the current limits.
 
     Attributes:
-        path: Which argument.
-        reason: What it is about the argument, as the rest of a sentence after its name.
-        final: A check that may cost more would not help.
-        invalid: The arguments are known to be invalid; only the errors could not be collected.
-        unlocated: There are too many values, and it was not looked for the argument that holds most of them.
+        path: The path of the argument.
+        reason: The rest of a sentence that starts with the name of the argument.
+        final: Whether a check with higher limits would fail, too.
+        invalid: Whether the arguments are known to be invalid, and only the errors could not be collected.
+        unlocated: Whether there are too many values, and the largest argument has not been determined.
     """
 
     def __init__(

@@ -1,13 +1,9 @@
-"""Who is calling, and what proves it.
+"""Authentication, quotas, and signed state of callers and administrators.
 
-authenticator    the seam between a request and whatever proves who sends it
-credentials      keys and tokens behind that seam
-api_keys         keys, found by their digests
-oauth/           access tokens, and who is at a browser
-principal        the caller, as everything behind the door sees it
-quotas           what each principal uses at present, within its limits
-signing          texts that travel through callers, sealed for whom they were given to
-administrators   tokens with roles, sessions of browsers, links that are good once
-admin_token      the admin token that a gateway keeps
-failed_logins    told, and answered more and more slowly
+oauth/          Access tokens of callers: the gateway as a resource server (OAuth 2.1; RFC 6750, 9068, 9728).
+principal       The authenticated caller, and the protocol of authenticators.
+signing         Encrypt and sign state that travels through callers.
+administrators  Authenticate administrators: role tokens, browser sessions, one-time links, rate-limited attempts.
+credentials     Authenticate an Authorization header as an API key or an access token.
+quotas          Count the resources that each caller uses, and enforce its limits.
 """

@@ -1,9 +1,10 @@
-"""Who administers: tokens with roles, the sessions of browsers, and links that are good once."""
+"""Authentication of administrators: tokens with roles, browser sessions, one-time links and login rate limits."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import logging
 import os
 import secrets
@@ -16,25 +17,135 @@ from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Final
 
-from gateway import wire
 from gateway.access.signing import BadSignature, Signer
-from gateway.config.admin import ROLES, AdminToken, Role
-from gateway.files import make_private_folder
+from gateway.config.operation_config import ROLES, AdminToken, Role
+from gateway.process.files import ForeignFile, make_private_folder, read_private
+from gateway.protocol import json_bytes
 
 log = logging.getLogger(__name__)
 
+FILE_NAME: Final = "admin-token"
+# A token has a few dozen characters; a much larger file is not a token file.
+_MAX_BYTES: Final = 4096
+
+
+class UntrustedFile(Exception):
+    """The token file cannot be trusted; the message gives the reason and the remedy."""
+
+
+def stored_token(path: Path) -> str | None:
+    """Return the token in this file, or None if the file is missing or empty.
+
+    Raises:
+        UntrustedFile: Another user may have written the file or can read it, or it does not contain a token.
+    """
+    try:
+        content = read_private(path, most_bytes=_MAX_BYTES)
+    except FileNotFoundError:
+        return None
+    except ForeignFile as error:
+        # Another user who wrote or read the token could administer this gateway.
+        raise UntrustedFile(
+            f"{error}; remove it for a new token, make it your own with chmod 600, or name another state directory"
+        ) from None
+    except OSError as error:
+        reason = f"{path} cannot be read ({error.strerror}); remove it, or name another state directory"
+        raise UntrustedFile(reason) from None
+    if len(content) > _MAX_BYTES or not content.isascii():
+        raise UntrustedFile(f"{path} holds no token; remove it")
+    return content.decode("ascii").strip() or None
+
+
+# Enough for typing errors and scripts with an old token, and far too few to guess a token.
+FREE_ATTEMPTS: Final = 5
+# Doubled with each further failure, up to one minute; a million guesses then take two years.
+_FIRST_WAIT_S: Final = 1.0
+_LONGEST_WAIT_S: Final = 60.0
+# The failure count of an address is reset after this time without a failure.
+_FORGOTTEN_S: Final = 15 * 60.0
+# Bounds the memory. An attacker with more addresses gets five attempts from each of them anyway.
+_MAX_ADDRESSES: Final = 1024
+# Larger exponents could overflow; the delay has reached `_LONGEST_WAIT_S` before.
+_MAX_DOUBLINGS: Final = 10
+# A customer or machine usually controls a whole /64 network, so count failures by network.
+_IPV6_PREFIX: Final = 64
+
+
+@dataclass(slots=True)
+class _Failures:
+    count: int = 0
+    last_s: float = 0.0
+    until_s: float = 0.0
+
+
+class FailedLogins:
+    """Counts failed logins by address, and delays further attempts.
+
+    Args:
+        clock: A monotonic clock, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._by_address: OrderedDict[str, _Failures] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_address)
+
+    def wait_s(self, peer: str) -> float:
+        """Return how many seconds this peer has to wait before its next attempt; 0 if it need not wait."""
+        failures = self._by_address.get(source_address(peer))
+        return 0.0 if failures is None else max(0.0, failures.until_s - self._clock())
+
+    def failed(self, peer: str) -> None:
+        """Count a failure of this peer (`host:port`; empty for a local socket)."""
+        now_s, address = self._clock(), source_address(peer)
+        failures = self._by_address.pop(address, None)
+        if failures is None or now_s - failures.last_s > _FORGOTTEN_S:
+            failures = _Failures()
+        failures.count, failures.last_s = failures.count + 1, now_s
+        excess = failures.count - FREE_ATTEMPTS
+        if excess >= 0:
+            failures.until_s = now_s + min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(excess, _MAX_DOUBLINGS))
+        self._by_address[address] = failures
+        if len(self._by_address) > _MAX_ADDRESSES:
+            self._by_address.popitem(last=False)
+        log.warning("a log-in to the admin API failed: %s, %d in a row", address, failures.count)
+
+    def succeeded(self, peer: str) -> None:
+        """Reset the failure count of this peer."""
+        if self._by_address:
+            self._by_address.pop(source_address(peer), None)
+
+
+def source_address(peer: str) -> str:
+    """Return the address of a peer (`host:port`) under which it is counted: for IPv6, that of its network."""
+    host = peer.rpartition(":")[0].strip("[]")
+    if not host:
+        return "a local socket"
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))
+    return str(address)
+
+
 SESSION_S: Final = 8 * 60 * 60.0
-"""How long a browser stays signed in: a working day, after which a forgotten tab can do nothing."""
+"""The lifetime of a browser session: one working day, so that a forgotten tab does not stay signed in."""
 CODE_S: Final = 60.0
-"""How long a link is good: it is opened at once, or not at all."""
+"""The lifetime of a sign-in link, which is usually opened at once."""
 CODE_PREFIX: Final = "once_"
 OWNER: Final = "admin"
-"""The name of whoever has the token of the gateway itself."""
-# Sessions that were ended, and links that were used; each is forgotten when it would have ended.
+"""The administrator name for the gateway's own token."""
+# Bounds the number of ended sessions and used links in memory; each is dropped once it would have expired.
 _MAX_ENDED: Final = 4_096
 _FOLDER: Final = "ended-admin-sessions"
 _ID_BYTES: Final = 12
-# Of a SHA-256: enough to tell a token from the one that has taken its place.
+# Hexadecimal digits of a SHA-256: enough to distinguish a token from its replacement.
 _FINGERPRINT_CHARS: Final = 32
 _SESSION: Final = "a session of an administrator"
 _CODE: Final = "a link of an administrator"
@@ -42,12 +153,11 @@ _CODE: Final = "a link of an administrator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Administrator:
-    """Somebody who may use the admin API.
+    """A user of the admin API.
 
     Attributes:
-        name: Of the token.
-        role: What it allows.
-        session: The id of the browser's session; empty for a token in a header.
+        name: The name of the token.
+        session: The id of the browser session; empty for a token in a header.
         until_s: When the session ends, in seconds since 1970; 0 for a token.
     """
 
@@ -57,53 +167,54 @@ class Administrator:
     until_s: float = 0.0
 
     def may(self, role: Role) -> bool:
-        """Whether what this role may do is allowed."""
+        """Return whether this administrator has at least the permissions of `role`."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
 class EndedSessions:
-    """The ids of sessions that were ended and of links that were used, for all processes of a state directory.
+    """The ids of ended sessions and used links, shared by all processes with the same state directory.
 
-    Each id is an empty file, whose modification time says when the id can be forgotten: creating a file tells two
-    processes which of them was the first.
-
-    Attributes:
-        on_change: Called when an id was added here.
+    Each id is stored as an empty file whose modification time is the expiry of the id. Creating the file is atomic, so
+    only one of several processes can use a link.
     """
 
-    def __init__(self, state_dir: Path | None = None) -> None:
-        """Keep ids in this directory; without one they are kept in memory."""
+    def __init__(self, state_dir: Path | None = None, *, on_change: Callable[[], None] = lambda: None) -> None:
+        """Store ids in this directory, or only in memory if there is none.
+
+        Args:
+            on_change: Called when this process has added an id.
+        """
         self._folder = state_dir / _FOLDER if state_dir is not None else None
         self._until_s: OrderedDict[str, float] = OrderedDict()
-        self.on_change: Callable[[], None] = lambda: None
+        self._on_change = on_change
 
     def __contains__(self, identity: str) -> bool:
         return identity in self._until_s or (self._folder is not None and (self._folder / identity).exists())
 
     def add(self, identity: str, until_s: float) -> bool:
-        """Note that a session or link is good for nothing from now on.
+        """Invalidate a session or link.
 
         Args:
-            identity: Its id.
-            until_s: When it would have ended by itself, in seconds since 1970.
+            identity: The id of the session or link.
+            until_s: When the session or link would have expired, in seconds since 1970.
 
         Returns:
-            False if it was noted before, by any process.
+            False if the id had already been added, by any process.
         """
         if identity in self:
             return False
         self._remember(identity, until_s)
         is_first = self._folder is None or self._write(self._folder, identity, until_s)
-        self.on_change()
+        self._on_change()
         return is_first
 
     def fields(self) -> dict[str, float]:
-        """Return the ids that this process knows of, with the time until which each counts."""
+        """Return the unexpired ids that this process knows, with their expiry times."""
         now_s = time.time()
         return {identity: until_s for identity, until_s in self._until_s.items() if until_s >= now_s}
 
     def apply(self, fields: Mapping[str, float]) -> None:
-        """Take over the ids that other replicas have noted."""
+        """Add the ids that other replicas have reported."""
         for identity, until_s in fields.items():
             if identity not in self._until_s:
                 self._remember(identity, until_s)
@@ -135,11 +246,7 @@ class EndedSessions:
 
 
 class Administrators:
-    """Knows tokens, sessions and links. Sessions are signed, so that every process with the key knows them.
-
-    Attributes:
-        ended: The sessions that were ended, and the links that were used.
-    """
+    """Verifies tokens, sessions and links. Sessions are signed, so that every process with the key can verify them."""
 
     def __init__(
         self,
@@ -149,13 +256,13 @@ class Administrators:
         *,
         ended: EndedSessions | None = None,
     ) -> None:
-        """Let these in.
+        """Accept these tokens.
 
         Args:
-            token: That of the gateway itself, for everything.
-            tokens: Those of the configuration at present.
-            signer: Has the key that all processes share.
-            ended: Sessions that were ended before; None to keep them in memory.
+            token: The gateway's own token, which has the role `admin`.
+            tokens: Returns the tokens of the current configuration.
+            signer: Signs with the key that all processes share.
+            ended: The store of ended sessions; None to keep them in memory.
         """
         self._token = token.encode()
         self._fingerprint = hashlib.sha256(self._token).hexdigest()[:_FINGERPRINT_CHARS]
@@ -165,16 +272,16 @@ class Administrators:
 
     @property
     def guessable_chars(self) -> int:
-        """The length of the token of the gateway itself, by which it could be guessed or not."""
+        """The length of the gateway's own token, for a warning about short tokens."""
         return len(self._token)
 
     def by_token(self, authorization: str) -> Administrator | None:
-        """Whose token an Authorization header has."""
+        """Return the administrator whose token an Authorization header contains."""
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
             return None
         sent = token.strip().encode()
-        # In constant time: how long a refusal takes must not tell how much of a guess was right.
+        # Compare in constant time, so that timing does not reveal how much of a guess is correct.
         if hmac.compare_digest(sent, self._token):
             return Administrator(name=OWNER, role="admin")
         digest = hashlib.sha256(sent).hexdigest()
@@ -186,68 +293,76 @@ class Administrators:
     # links
 
     def new_code(self, administrator: Administrator) -> str:
-        """What a link holds that signs a browser in, once."""
-        payload = wire.dumps([secrets.token_hex(_ID_BYTES), administrator.name, self._fingerprint_of(administrator)])
+        """Return the code of a link that signs a browser in once."""
+        payload = json_bytes.dumps(
+            [secrets.token_hex(_ID_BYTES), administrator.name, self._fingerprint_of(administrator)]
+        )
         return CODE_PREFIX + self._codes.sign(payload.decode(), _CODE)
 
     def by_code(self, authorization: str, *, take: bool) -> Administrator | None:
-        """Whose link an Authorization header has the content of; with `take` it is good for nothing from now on."""
+        """Return the administrator whose link code an Authorization header contains; `take` uses the link up."""
         code = authorization.partition(" ")[2].strip()
         if not code.startswith(CODE_PREFIX):
             return None
         try:
-            identity, name, fingerprint = wire.loads(self._codes.verify(code.removeprefix(CODE_PREFIX), _CODE).encode())
+            identity, name, fingerprint = json_bytes.loads(
+                self._codes.verify(code.removeprefix(CODE_PREFIX), _CODE).encode()
+            )
         except (BadSignature, UnicodeEncodeError):
             return None
-        found = self._named(name, fingerprint)
-        if found is None or identity in self.ended:
+        administrator = self._find_administrator(name, fingerprint)
+        if administrator is None or identity in self.ended:
             return None
         if take and not self.ended.add(identity, time.time() + 2 * CODE_S):
             return None
-        return found
+        return administrator
 
     # sessions
 
     @cached_property
     def cookie(self) -> str:
-        """The name of the cookie: browsers share those of one host between all of its ports."""
+        """The name of the session cookie, unique per gateway: browsers share cookies between the ports of a host."""
         return f"typegate_{self._signer.mark('the name of the cookie')[:8]}"
 
     def new_session(self, administrator: Administrator) -> tuple[Administrator, str]:
-        """Begin a session; returns it, and what the cookie holds."""
+        """Start a session; return it and the value of its cookie."""
         identity, now_s = secrets.token_hex(_ID_BYTES), time.time()
-        payload = wire.dumps([identity, administrator.name, self._fingerprint_of(administrator), now_s])
+        payload = json_bytes.dumps([identity, administrator.name, self._fingerprint_of(administrator), now_s])
         session = Administrator(
             name=administrator.name, role=administrator.role, session=identity, until_s=now_s + SESSION_S
         )
         return session, self._sessions.sign(payload.decode(), _SESSION)
 
     def by_cookie(self, header: str) -> Administrator | None:
-        """Whose session a Cookie header names; None where it has ended, or its token is another one by now."""
+        """Return the session in a Cookie header; None if it has ended or its token has been replaced."""
         if self.cookie not in header:
             return None
         try:
             morsel = SimpleCookie(header).get(self.cookie)
             if morsel is None:
                 return None
-            identity, name, fingerprint, began_s = wire.loads(self._sessions.verify(morsel.value, _SESSION).encode())
+            identity, name, fingerprint, began_s = json_bytes.loads(
+                self._sessions.verify(morsel.value, _SESSION).encode()
+            )
         except (CookieError, BadSignature, UnicodeEncodeError):
             return None
-        found = self._named(name, fingerprint)
-        if found is None or identity in self.ended:
+        administrator = self._find_administrator(name, fingerprint)
+        if administrator is None or identity in self.ended:
             return None
-        return Administrator(name=found.name, role=found.role, session=identity, until_s=began_s + SESSION_S)
+        return Administrator(
+            name=administrator.name, role=administrator.role, session=identity, until_s=began_s + SESSION_S
+        )
 
     def end_session(self, administrator: Administrator) -> None:
-        """Let a session be good for nothing from now on."""
+        """Invalidate the browser session of this administrator."""
         if administrator.session:
             self.ended.add(administrator.session, administrator.until_s)
 
     def csrf_token(self, administrator: Administrator) -> str:
-        """What changes in this session have to present: a page of another site cannot read it."""
+        """Return the token that modifying requests of this session must send; pages of other sites cannot read it."""
         return self._signer.mark(administrator.session, _SESSION) if administrator.session else ""
 
-    def _named(self, name: object, fingerprint: object) -> Administrator | None:
+    def _find_administrator(self, name: object, fingerprint: object) -> Administrator | None:
         if name == OWNER and fingerprint == self._fingerprint:
             return Administrator(name=OWNER, role="admin")
         for each in self._tokens():
@@ -256,10 +371,10 @@ class Administrators:
         return None
 
     def _fingerprint_of(self, administrator: Administrator) -> str:
-        named = next((each for each in self._tokens() if each.name == administrator.name), None)
-        return self._fingerprint if named is None else _fingerprint(named)
+        with_name = next((each for each in self._tokens() if each.name == administrator.name), None)
+        return self._fingerprint if with_name is None else _fingerprint(with_name)
 
-    # Late: the key is a file, which a gateway that nobody administers by a browser does not need.
+    # Created lazily: without browser sign-ins the gateway does not need the key file.
 
     @cached_property
     def _sessions(self) -> Signer:

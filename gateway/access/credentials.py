@@ -1,20 +1,182 @@
-"""Who an Authorization header speaks for: the holder of a key, or of a token."""
+"""Authenticate an Authorization header as an API key or an access token."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from typing import Final
+import math
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import anyio
 
-from gateway.access.api_keys import ApiKeys
-from gateway.access.authenticator import Refusal, Unverified
-from gateway.access.oauth.tokens import Tokens
-from gateway.access.principal import LOCAL, Principal
-from gateway.config.auth import AuthConfig
+from gateway.access.oauth.access_tokens import Tokens
+from gateway.access.principal import LOCAL, Principal, Refusal, UnverifiedCredentials
+from gateway.config.active_config import Apply, ConfigChange, Reconfigurable
+from gateway.config.auth_config import ApiKey, AuthConfig
 
-# Headers of the callers of some minutes; a token has 400 to 2,000 characters.
+# Longest time that a stream outlives its expired key. Polled, because expiry is by wall clock, which may jump.
+_POLL_S: Final = 2.0
+# Enough hexadecimal digits to distinguish a few thousand keys.
+_SHOWN_CHARS: Final = 12
+
+
+class _Key(NamedTuple):
+    principal: Principal
+    expires_s: float
+
+
+class ApiKeys:
+    """API keys of the configuration; if there are none, every caller is `local`.
+
+    Attributes:
+        revoked: SHA-256 digests of revoked keys, in hexadecimal, which are rejected even if configured.
+        required: Whether callers must present a key; true even if all keys have expired.
+        withheld: Whether all keys are rejected at present, because the revoked keys are not known yet.
+    """
+
+    def __init__(
+        self, keys: Iterable[ApiKey], *, clock: Callable[[], float] = time.time, poll_s: float = _POLL_S
+    ) -> None:
+        """Load the keys.
+
+        Args:
+            clock: Returns seconds since 1970.
+            poll_s: Interval of the check for expired keys, in seconds.
+        """
+        self._poll_s = poll_s
+        self._by_digest: dict[bytes, _Key] = {}
+        self.required = self.withheld = False
+        self._configured_keys: tuple[ApiKey, ...] = ()
+        self.revoked: frozenset[str] = frozenset()
+        self._expiring = False
+        self._clock = clock
+        self._on_change: list[Callable[[], None]] = []
+        self.replace(keys)
+
+    def replace(self, keys: Iterable[ApiKey]) -> None:
+        """Replace all keys at once."""
+        self._configured_keys = tuple(keys)
+        # Keep rejected keys as expired: with no keys at all, every caller would be accepted.
+        self._by_digest = {
+            digest: _Key(principal_of(key), 0.0 if self.withheld or digest.hex() in self.revoked else _expiry_s(key))
+            for key in self._configured_keys
+            for digest in [_digest_of(key)]
+        }
+        self.required = bool(self._by_digest)
+        self._expiring = any(key.expires_s != math.inf for key in self._by_digest.values())
+        self._notify_changed()
+
+    def revoke(self, digests: Iterable[str]) -> None:
+        """Reject these keys from now on, even if they are configured.
+
+        Args:
+            digests: SHA-256 digests, in hexadecimal.
+        """
+        revoked = self.revoked | frozenset(digests)
+        if revoked != self.revoked:
+            self.revoked = revoked
+            self.replace(self._configured_keys)
+
+    def withhold(self) -> None:
+        """Accept no key until `accept` is called."""
+        self.withheld = True
+        self.replace(self._configured_keys)
+
+    def accept(self) -> None:
+        """Accept all keys that are not revoked."""
+        self.withheld = False
+        self.replace(self._configured_keys)
+
+    def has(self, digest: bytes) -> bool:
+        """Return whether there is a key with this SHA-256, whether or not it is accepted."""
+        return digest in self._by_digest
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever keys were replaced or may have expired."""
+        self._on_change.append(callback)
+
+    def knows(self, principal: Principal) -> bool:
+        """Return whether the principal has a key that has not expired."""
+        if not self._by_digest:
+            return principal == LOCAL
+        now_s = self._clock()
+        return any(key.principal == principal and key.expires_s > now_s for key in self._by_digest.values())
+
+    def principal(self, authorization: str | None) -> Principal | None:
+        """Authenticate an Authorization header; None if it has no valid key.
+
+        Source: RFC 6750, section 2.1 "Authorization Request Header Field".
+        """
+        # Without credentials every caller is local; `serve` then listens on this machine only.
+        if not self._by_digest:
+            return LOCAL
+        scheme, _, key = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        # Header values are bytes decoded as Latin-1.
+        return self.find_by_digest(hashlib.sha256(key.strip().encode("latin-1", "replace")).digest())
+
+    def find_by_digest(self, digest: bytes) -> Principal | None:
+        """Return the owner of the key with this SHA-256; None if the key is unknown or expired."""
+        key = self._by_digest.get(digest)
+        if key is None or (self._expiring and key.expires_s <= self._clock()):
+            return None
+        return key.principal
+
+    async def run(self) -> None:
+        """Report expiring keys until cancelled."""
+        before_s = self._clock()
+        while True:
+            await anyio.sleep(self._poll_s)
+            now_s = self._clock()
+            if self._expiring and any(before_s < key.expires_s <= now_s for key in self._by_digest.values()):
+                self._notify_changed()
+            before_s = now_s
+
+    def _notify_changed(self) -> None:
+        for callback in self._on_change:
+            callback()
+
+
+def key_row(key: ApiKey) -> dict[str, Any]:
+    """Return the properties of a key that may be shown, without the key itself."""
+    expired = key.expires is not None and key.expires <= datetime.now(UTC)
+    return {
+        "name": key.name,
+        # Omit the hash of a plain-text key: a weak key could be guessed from it.
+        "hash": None if key.key_hash is None else key.key_hash.removeprefix("sha256:")[:_SHOWN_CHARS],
+        "state": "expired" if expired else "good",
+        "profiles": "all" if key.profiles is None else ", ".join(key.profiles) or "none",
+        "scopes": ", ".join(key.scopes) or "all",
+        "groups": ", ".join(key.groups),
+        "expires": None if key.expires is None else key.expires.isoformat(timespec="seconds"),
+    }
+
+
+def principal_of(key: ApiKey) -> Principal:
+    """Return the principal of a key."""
+    return Principal(
+        name=key.name,
+        scopes=frozenset(key.scopes),
+        groups=frozenset(key.groups),
+        profiles=None if key.profiles is None else frozenset(key.profiles),
+    )
+
+
+def _expiry_s(key: ApiKey) -> float:
+    return math.inf if key.expires is None else key.expires.timestamp()
+
+
+def _digest_of(key: ApiKey) -> bytes:
+    if key.key is not None:
+        return hashlib.sha256(key.key.get_secret_value().encode()).digest()
+    return bytes.fromhex((key.key_hash or "").removeprefix("sha256:"))
+
+
+# Enough for the headers of a few minutes; a token has 400 to 2,000 characters.
 _MAX_KEPT: Final = 512
 _MAX_KEPT_CHARS: Final = 4_096
 _NO_KEY: Final = Refusal(description="a valid API key is needed")
@@ -26,80 +188,79 @@ _WITHHELD: Final = Refusal(
 _NO_TOKEN: Final = Refusal(description="an access token is needed", bearer_of_token=True)
 
 
-class Credentials:
-    """API keys and access tokens; an `Authenticator`. Where neither is configured, every caller is `local`.
-
-    Attributes:
-        keys: The keys.
-        tokens: The tokens.
-    """
+class Credentials(Reconfigurable):
+    """Authenticator by API keys and access tokens; if neither is configured, every caller is `local`."""
 
     def __init__(self, keys: ApiKeys, tokens: Tokens) -> None:
         self.keys = keys
         self.tokens = tokens
-        # Of headers that came before, by their identity: the head of a request is often that of an earlier one.
+        # Digests by identity of the header text, because requests often share a cached header block.
         self._digests: dict[int, tuple[str, bytes]] = {}
 
+    async def validate(self, change: ConfigChange) -> Apply:
+        before, after = change.before.gateway.auth, change.after.gateway.auth
+        return partial(self.replace, after, issuers_changed=after.oauth != before.oauth)
+
     def replace(self, config: AuthConfig, *, issuers_changed: bool) -> None:
-        """Take other keys and issuers, at once."""
+        """Replace the keys, and the issuers if they changed."""
         if issuers_changed:
             self.tokens.replace(config.oauth)
         self.keys.replace(config.api_keys)
 
     @property
     def required(self) -> bool:
-        """Whether callers must present credentials at all."""
+        """True if callers must present credentials at all."""
         return self.keys.required or self.tokens.accepted
 
     @property
     def accepts_tokens(self) -> bool:
-        """Whether there are issuers whose tokens are accepted."""
+        """True if access tokens are accepted."""
         return self.tokens.accepted
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Have this called whenever callers may have lost their credentials."""
+        """Call `callback` whenever credentials may have become invalid."""
         self.keys.on_change(callback)
         self.tokens.on_change(callback)
 
     def knows(self, principal: Principal) -> bool:
-        """Whether a caller who was admitted may keep its streams."""
+        """Return whether a caller may keep its streams."""
         if principal.issuer:
             return self.tokens.knows(principal)
-        # Where there are issuers nobody is local any more.
+        # If issuers are configured, `local` is no longer a valid caller.
         return self.keys.knows(principal) and not (principal is LOCAL and self.tokens.accepted)
 
     def may_finish(self, principal: Principal) -> bool:
-        """Whether what a caller has begun may go on."""
+        """Return whether running requests of a caller may finish."""
         return self.tokens.may_finish(principal) if principal.issuer else self.knows(principal)
 
-    def principal(self, authorization: str | None) -> Principal | Refusal | Unverified:
-        """Who an Authorization header speaks for.
+    def principal(self, authorization: str | None) -> Principal | Refusal | UnverifiedCredentials:
+        """Authenticate an Authorization header.
 
         Source: RFC 6750, section 2.1 "Authorization Request Header Field".
         """
         keys, tokens = self.keys, self.tokens
-        # Without keys nobody can be told apart, and `serve` listens on this machine only.
+        # Without credentials every caller is local; `serve` then listens on this machine only.
         if not keys.required and not tokens.accepted:
             return LOCAL
         before = self._digests.get(id(authorization))
-        if before is not None and before[0] is authorization and (holder := keys.of_digest(before[1])) is not None:
-            return holder  # as of most requests: it was read before, and is still a key
+        if before is not None and before[0] is authorization and (holder := keys.find_by_digest(before[1])) is not None:
+            return holder  # fast path: the header was seen before, and its key is still valid
         scheme, _, text = (authorization or "").partition(" ")
         if authorization is None or scheme.lower() != "bearer":
             return _NO_TOKEN if tokens.accepted else _NO_KEY
         digest = self._digest_of(authorization, text)
-        known = keys.of_digest(digest)
-        if known is not None:
-            return known
+        holder_by_digest = keys.find_by_digest(digest)
+        if holder_by_digest is not None:
+            return holder_by_digest
         if keys.withheld and keys.has(digest):
             return _WITHHELD
         return tokens.principal(text.strip(), digest) if tokens.accepted else _NO_KEY
 
     def _digest_of(self, authorization: str, text: str) -> bytes:
-        known = self._digests.get(id(authorization))
-        if known is not None and known[0] is authorization:
-            return known[1]
-        # Found by digest, so that no comparison leaks its progress. Fields are bytes, which were decoded one by one.
+        cached = self._digests.get(id(authorization))
+        if cached is not None and cached[0] is authorization:
+            return cached[1]
+        # Look up by digest, so that timing does not leak the key. Header values are bytes decoded as Latin-1.
         digest = hashlib.sha256(text.strip().encode("latin-1", "replace")).digest()
         if len(authorization) <= _MAX_KEPT_CHARS:
             if len(self._digests) >= _MAX_KEPT:
@@ -108,7 +269,7 @@ class Credentials:
         return digest
 
     async def run(self) -> None:
-        """Keep what look-ups rely on up to date, until cancelled."""
+        """Keep keys and tokens up to date until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self.keys.run)
             group.start_soon(self.tokens.run)

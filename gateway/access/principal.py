@@ -1,34 +1,34 @@
-"""The caller, as everything behind the door sees it."""
+"""The authenticated caller, and the protocol of authenticators."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who a request comes from, and with which rights.
+    """An authenticated caller and its rights.
 
     Attributes:
         name: The name of the API key; `SUBJECT@ISSUER` for a token, with the issuer's URL without its scheme; `local`
-            where nobody is asked for credentials. No two callers have one name.
-        scopes: What the key or token may be used for, of the words that `gateway.config.auth.SCOPES` lists; empty means
-            everything. A token has any of these words only if its issuer gives them out on purpose: one without them,
-            whatever other scopes it has, is not restricted.
-        groups: Which groups it belongs to.
-        knows_groups: Whether these are all of its groups: issuers leave groups out of a token that would be too large.
-        profiles: The profiles that it may enter; None means all.
-        issuer: Of a token, its issuer as configured; empty for others.
-        client: Of a token, the client that it was issued to; empty where that is not known.
-        claims: Of a token, every text, number and boolean in a claim or in a claim that is a list, as pairs of name and
-            value; claims inside others have the names of both, joined by a dot. `scope` has one pair for each word.
-            What identifies a single token is left out.
-        unknown_claims: Names of claims of which some values are not in `claims`.
-        assumed: An administrator tries what this caller may do; the caller is not there. Not compared.
-        token: Of a token, the digest that it is remembered by. Not part of what callers are compared by.
-        expires_s: When its credentials end, in seconds since 1970. Not compared either.
+            if no credentials are required. Names are unique.
+        scopes: Scopes from `SCOPES` in `gateway.config.auth_config` that restrict the caller; empty means unrestricted.
+            An issuer includes these scopes in a token only on purpose, so a token that has only other scopes is
+            unrestricted.
+        knows_groups: Whether `groups` is complete: issuers omit groups that would make a token too large.
+        profiles: Profiles that the caller may use; None means all.
+        issuer: Issuer of the access token, as configured; empty for other credentials.
+        client: Client that the access token was issued to; empty if unknown.
+        claims: Pairs of claim name and value of the access token, for every string, number and boolean, including list
+            items. Names of nested claims are joined by a dot. `scope` has one pair per word. Claims that identify a
+            single token are omitted.
+        unknown_claims: Names of claims with values that are missing from `claims`.
+        is_simulated: Whether an administrator is testing the rights of this caller. Not compared.
+        token: Digest of the access token, used as its cache key. Not compared.
+        expires_s: Expiry of the credentials, in seconds since 1970. Not compared.
     """
 
     name: str
@@ -40,23 +40,82 @@ class Principal:
     client: str = ""
     claims: frozenset[tuple[str, str]] = frozenset()
     unknown_claims: frozenset[str] = frozenset()
-    assumed: bool = field(default=False, compare=False, repr=False)
+    is_simulated: bool = field(default=False, compare=False, repr=False)
     token: bytes = field(default=b"", compare=False, repr=False)
     expires_s: float = field(default=math.inf, compare=False, repr=False)
 
     @property
     def identity(self) -> str:
-        """What sessions, tasks and signed state belong to: issuer, subject and client, or the name of the key.
+        """Owner of sessions, tasks and signed state: issuer, subject and client, or the name of the API key.
 
-        Rights are no part of it: with a refreshed token the same person goes on with the same session, and each request
-        may do what its own token permits.
+        Rights are excluded, so that a session survives a token refresh. Each request has the rights of the token that
+        it was sent with.
         """
-        # No name has a line break.
+        # Unambiguous, because names contain no line breaks.
         return f"{self.client}\n{self.name}" if self.client else self.name
 
     def may_enter(self, profile: str) -> bool:
-        """Whether it may use a profile."""
+        """Return whether the caller may use a profile."""
         return self.profiles is None or profile in self.profiles
 
 
 LOCAL: Final = Principal(name="local")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Reason for rejecting credentials, in the terms of RFC 6750, section 3.1 "Error Codes".
+
+    Attributes:
+        status: HTTP status: 401, 403 if the token lacks scopes, 503 if the credentials cannot be verified at present.
+        error: `invalid_token` or `insufficient_scope`; empty if the request had no credentials.
+        description: Explanation for the client.
+        scopes: All required scopes, for `insufficient_scope`.
+        bearer_of_token: Whether access tokens are accepted, so that the challenge names the issuer's metadata.
+        retry_after_s: Seconds after which to retry, for status 503.
+    """
+
+    status: int = 401
+    error: str = ""
+    description: str = ""
+    scopes: tuple[str, ...] = ()
+    bearer_of_token: bool = False
+    retry_after_s: int = 0
+
+
+class UnverifiedCredentials(Protocol):
+    """Unknown credentials that can be verified only by asking the issuer."""
+
+    async def verify(self) -> Principal | Refusal:
+        """Ask the issuer. Returns within seconds, even if the issuer does not respond."""
+
+
+class Authenticator(Protocol):
+    """Authenticator of callers.
+
+    Every request makes a look-up, so look-ups are synchronous, and for known callers only read a dictionary. An unknown
+    token may need `UnverifiedCredentials.verify`. `run` keeps prefetched data, such as the keys of issuers, up to date.
+    """
+
+    @property
+    def required(self) -> bool:
+        """True if callers must present credentials at all."""
+
+    @property
+    def accepts_tokens(self) -> bool:
+        """True if access tokens are accepted."""
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever credentials may have become invalid."""
+
+    def knows(self, principal: Principal) -> bool:
+        """Return whether a caller may keep its streams: its key is not revoked and its token has not expired."""
+
+    def may_finish(self, principal: Principal) -> bool:
+        """Return whether running requests of a caller may finish: an expired token does not interrupt them."""
+
+    def principal(self, authorization: str | None) -> Principal | Refusal | UnverifiedCredentials:
+        """Authenticate an Authorization header."""
+
+    async def run(self) -> None:
+        """Keep prefetched data up to date until cancelled. Returns at once if there is none."""

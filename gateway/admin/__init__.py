@@ -1,12 +1,15 @@
-"""What an operator and an orchestrator ask over HTTP.
+"""The HTTP interface for administrators, orchestrators and monitoring.
 
-`api` answers `/admin/*`, and `probes` what stands beside it. Routes are in `operations`, by what they are about, and
-declared with `routes`: beside the handler stands how the answers of several processes become one, by a rule of
-`merging`, which role may ask, how `queries` choose among its rows, and what `openapi` says of it. `documents` are the
-answers, refusals included. `rows` turns what runs into rows, for the command line too.
-
-What administrators change goes through `changing` into the overlay (`gateway.config.overlay`). `event_feed` and
-`activity` take the lines of the record for the routes about events. `policy_explained` says why a caller sees or lacks
-something. `page/` is the web page: static modules over these routes; `sign_in_pages` are those that a browser sees of a
-sign-in, made by `pages`.
+operations/       The operations of the admin API.
+api               `/admin/*`: authentication, routing and auditing of admin requests.
+openapi           The OpenAPI description of the admin API, generated from its routes.
+activity          The live event feed, and statistics of the calls of the last hour.
+caller_pages      The page on which callers see their tools, their calls and their sign-ins.
+call_history      Figures of calls, and their history of seven days on disk.
+policy_explained  Explain why a caller may or may not use a tool, prompt or resource.
+metrics           `/metrics` in the Prometheus text format.
+routes            Declaration of admin routes, query parameters, and merging of responses from several workers.
+rows              The state of a running gateway as rows for the admin API and the command line.
+pages             Script-free pages that a browser shows during and after a sign-in.
+public_routes     Paths that need no admin token: probes, metrics, and sign-in pages.
 """

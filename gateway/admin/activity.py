@@ -1,87 +1,113 @@
-"""Calls of the last hour in figures, counted from the lines of the record: no arguments, no results."""
+"""The live event feed, and statistics of the calls of the last hour.
+
+Watchers never slow down calls: events go into a ring buffer. A watcher that reads too slowly misses events and receives
+the number of missed ones.
+"""
 
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
-from operator import add
-from typing import Any, Final, Literal
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
+import anyio
+
+from gateway.admin.call_history import BOUNDS_MS, CallHistory, Figures, ending_of
 from gateway.admin.routes import Document
-from gateway.audit.call import Outcome
-from gateway.audit.lines import CallLine, Line
-
-Ending = Literal["ok", "error", "denied"]
+from gateway.audit.audit_entries import CallEntry, EventEntry, Line, Outcome
 
 BUCKET_S: Final = 10
-"""Wide enough for a figure to mean something, narrow enough to see when it began."""
+"""Wide enough to contain a meaningful number of calls, narrow enough to show when a problem began."""
 KEPT_S: Final = 3_600
-# Tools and callers with the most recent calls; each takes about 300 bytes.
+# The most recently used tools and callers are stored; each takes about a kilobyte.
 _MAX_TOOLS: Final = 2_000
 _MAX_CALLERS: Final = 500
-# Milliseconds: doubled from 1 to an hour.
-_BOUNDS: Final = tuple(2**power for power in range(23))
-# Ways in which calls end: rules and hooks that decide, and codes of errors.
-_MAX_ENDINGS: Final = 1_024
-# Why a call was not made that somebody or a rule has kept from it.
-_DENIED: Final = frozenset({"policy", "asked", "denied", "expired", "unknown"})
+# The most recently requested names of tools that do not exist.
+_MAX_UNKNOWN: Final = 100
 
 
 class Activity:
-    """Counts calls by time, by tool and by caller.
+    """Statistics of calls by time, by tool and by caller.
 
     Args:
-        clock: Seconds since 1970: processes of one gateway put their figures together by it.
+        history: Receives the same figures.
+        clock: Seconds since 1970, so that the buckets of several processes can be merged.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, history: CallHistory, clock: Callable[[], float] = time.time) -> None:
+        self._history = history
         self._clock = clock
-        self._buckets: OrderedDict[int, _Figures] = OrderedDict()
-        self._tools: OrderedDict[str, _Figures] = OrderedDict()
-        self._callers: OrderedDict[str, _Figures] = OrderedDict()
+        self._buckets: OrderedDict[int, Figures] = OrderedDict()
+        self._tools: OrderedDict[str, Figures] = OrderedDict()
+        self._callers: OrderedDict[str, Figures] = OrderedDict()
+        self._unknown: OrderedDict[str, _UnknownTool] = OrderedDict()
 
     def add(self, lines: Iterable[Line]) -> None:
-        """Count what is among these lines."""
-        # Together for each kind of call: a busy gateway has hundreds of a kind in one batch.
-        kinds: defaultdict[tuple[float, str | None, str, Outcome], list[float]] = defaultdict(list)
+        """Count the calls and the refused requests among these audit entries."""
+        # Grouped first, because one batch of a busy gateway contains hundreds of calls of the same kind.
+        kinds: defaultdict[tuple[float, tuple[str | None, ...], str, Outcome], list[float]] = defaultdict(list)
         for line in lines:
-            if type(line) is CallLine:
-                kinds[line.time_s // BUCKET_S, line.target[0], line.caller[0], line.ending].append(line.took_s * 1000)
-        for (bucket, name, caller, ending), took_ms in kinds.items():
-            figures, tool = _Figures(), str(name)
+            if isinstance(line, CallEntry):
+                kinds[line.time_s // BUCKET_S, line.target, line.caller[0], line.outcome].append(line.took_s * 1000)
+            elif line.members.get("event") == "refused":
+                self._add_refused(line)
+        for (bucket, target, caller, ending), took_ms in kinds.items():
+            figures, tool = Figures(), str(target[0])
             figures.add(ending_of(ending), took_ms)
-            _of(self._buckets, int(bucket) * BUCKET_S, KEPT_S // BUCKET_S).merge(figures)
-            _of(self._tools, tool, _MAX_TOOLS).merge(figures)
-            _of(self._callers, caller, _MAX_CALLERS).merge(figures)
+            # A tool of the gateway itself belongs to no server.
+            server = str(target[1]) if len(target) > 1 else ""
+            self._history.add(bucket * BUCKET_S, figures, server=server, tool=tool, caller=caller)
+            _figures_for(self._buckets, int(bucket) * BUCKET_S, KEPT_S // BUCKET_S).merge(figures)
+            _figures_for(self._tools, tool, _MAX_TOOLS).merge(figures)
+            _figures_for(self._callers, caller, _MAX_CALLERS).merge(figures)
+
+    def _add_refused(self, line: EventEntry) -> None:
+        about = line.members
+        caller, name = str(about["principal"]), str(about["name"])
+        is_call, is_unknown = about["method"] == "tools/call", about["reason"] == "unknown_tool"
+        figures, further = Figures(), Figures()
+        figures.refuse(1)
+        # An entry may stand for further requests of the same caller, which may have named other tools.
+        further.refuse(int(about.get("more", 0)))
+        tool = name if is_call and not is_unknown else ""
+        self._history.add(line.time_s, figures, server=str(about.get("server", "")), tool=tool, caller=caller)
+        if further.denied:
+            self._history.add(line.time_s, further, caller=caller)
+        bucket = _figures_for(self._buckets, int(line.time_s // BUCKET_S) * BUCKET_S, KEPT_S // BUCKET_S)
+        for each in (bucket, _figures_for(self._callers, caller, _MAX_CALLERS)):
+            each.refuse(1 + further.denied)
+        if tool:
+            _figures_for(self._tools, tool, _MAX_TOOLS).refuse(1)
+        elif is_call:
+            before = self._unknown.pop(name, _UnknownTool())
+            self._unknown[name] = _UnknownTool(before.calls + 1, round(line.time_s, 3))
+            if len(self._unknown) > _MAX_UNKNOWN:
+                self._unknown.popitem(last=False)
 
     def document(self) -> Document:
-        """The figures of this process."""
+        """Return the statistics of this process, as `/admin/activity` shows them, without suggestions."""
         oldest = self._clock() - KEPT_S
         return {
             "bucketSeconds": BUCKET_S,
-            "buckets": [{"at": at, **one.row()} for at, one in sorted(self._buckets.items()) if at >= oldest],
-            "tools": [{"name": name, **one.row()} for name, one in self._tools.items()],
-            "callers": [{"name": name, **one.row()} for name, one in self._callers.items()],
+            "boundsMs": BOUNDS_MS,
+            "buckets": [{"at": at, **figures.row()} for at, figures in sorted(self._buckets.items()) if at >= oldest],
+            "tools": [{"name": name, **figures.row()} for name, figures in self._tools.items()],
+            "callers": [{"name": name, **figures.row()} for name, figures in self._callers.items()],
+            "unknownTools": [{"name": name, **unknown._asdict()} for name, unknown in self._unknown.items()],
         }
 
 
-@lru_cache(maxsize=_MAX_ENDINGS)
-def ending_of(ending: Outcome) -> Ending:
-    """How a call has ended, in one word, of what its line tells."""
-    transport, jsonrpc, tool, _, reason, hook, _, _ = ending
-    if reason in _DENIED or hook is not None:
-        return "denied"
-    if tool not in (None, "error"):
-        return "ok"
-    nothing = tool is None and transport is None and jsonrpc is None
-    # A hook has answered in place of the server.
-    return "ok" if nothing and reason is None else "error"
+class _UnknownTool(NamedTuple):
+    """The number of calls with a name that no tool has, and the time of the last one in seconds since 1970."""
+
+    calls: int = 0
+    at: float = 0.0
 
 
 def all_activity(documents: Sequence[Document]) -> Document:
-    """`/admin/activity` of every process."""
+    """Merge the `/admin/activity` documents of all processes."""
     return {
         **documents[0],
         **{
@@ -90,83 +116,216 @@ def all_activity(documents: Sequence[Document]) -> Document:
             )
             for member, key in (("buckets", "at"), ("tools", "name"), ("callers", "name"))
         },
+        "unknownTools": _all_unknown(row for document in documents for row in document["unknownTools"]),
     }
 
 
+def _all_unknown(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    totals: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        total = totals.setdefault(row["name"], {**row, "calls": 0})
+        total["calls"] += row["calls"]
+        total["at"] = max(total["at"], row["at"])
+    return sorted(totals.values(), key=lambda row: -row["calls"])
+
+
 def _summed(key: str, lists: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    found: dict[Any, _Figures] = {}
+    totals: dict[Any, Figures] = {}
     for rows in lists:
         for row in rows:
-            found.setdefault(row[key], _Figures()).take(row)
-    return [{key: name, **one.row()} for name, one in found.items()]
+            totals.setdefault(row[key], Figures()).add_row(row)
+    return [{key: name, **figures.row()} for name, figures in totals.items()]
 
 
-class _Figures:
-    __slots__ = ("calls", "denied", "errors", "histogram", "most_ms", "total_ms")
-
-    def __init__(self) -> None:
-        self.calls = self.errors = self.denied = 0
-        self.total_ms = self.most_ms = 0.0
-        self.histogram = [0] * (len(_BOUNDS) + 1)
-
-    def add(self, ending: Ending, took_ms: Sequence[float]) -> None:
-        calls = len(took_ms)
-        self.calls += calls
-        if ending == "error":
-            self.errors += calls
-        elif ending == "denied":
-            self.denied += calls
-        self.total_ms += sum(took_ms)
-        self.most_ms = max(self.most_ms, *took_ms)
-        for place, count in Counter(map(int.bit_length, map(int, took_ms))).items():
-            self.histogram[min(place, len(_BOUNDS))] += count
-
-    def merge(self, other: _Figures) -> None:
-        self.calls += other.calls
-        self.errors += other.errors
-        self.denied += other.denied
-        self.total_ms += other.total_ms
-        self.most_ms = max(self.most_ms, other.most_ms)
-        self.histogram = list(map(add, self.histogram, other.histogram))
-
-    def take(self, row: Mapping[str, Any]) -> None:
-        self.calls += row["calls"]
-        self.errors += row["errors"]
-        self.denied += row["denied"]
-        self.total_ms += row["totalMs"]
-        self.most_ms = max(self.most_ms, row["maxMs"])
-        for place, count in enumerate(row["histogram"]):
-            self.histogram[place] += count
-
-    def row(self) -> dict[str, Any]:
-        return {
-            "calls": self.calls,
-            "errors": self.errors,
-            "denied": self.denied,
-            "totalMs": round(self.total_ms, 2),
-            "maxMs": round(self.most_ms, 2),
-            "p50Ms": self._quantile(0.5),
-            "p95Ms": self._quantile(0.95),
-            "histogram": list(self.histogram),
-        }
-
-    def _quantile(self, share: float) -> float:
-        """The bound below which this share of the calls took, and never more than the longest."""
-        left = share * self.calls
-        for place, count in enumerate(self.histogram):
-            left -= count
-            if count and left <= 0:
-                bound = _BOUNDS[place] if place < len(_BOUNDS) else self.most_ms
-                return round(min(float(bound), self.most_ms), 2)
-        return 0.0
-
-
-def _of(figures: OrderedDict[Any, _Figures], key: Any, most: int) -> _Figures:
-    found = figures.get(key)
-    if found is None:
-        found = figures[key] = _Figures()
+def _figures_for(figures: OrderedDict[Any, Figures], key: Any, most: int) -> Figures:
+    """Return the figures of a key, dropping the least recently used ones above `most`."""
+    entry = figures.get(key)
+    if entry is None:
+        entry = figures[key] = Figures()
         if len(figures) > most:
             figures.popitem(last=False)
     else:
         figures.move_to_end(key)
-    return found
+    return entry
+
+
+MAX_WATCHERS: Final = 32
+"""Browser tabs of administrators; each costs a connection and a task."""
+MAX_EVENTS: Final = 500
+"""Events buffered for slow watchers: a few seconds of a busy gateway, about 200 kB."""
+# Events within this time are sent together, so that the page draws them once.
+_GATHER_S: Final = 0.25
+# The interval at which servers and other processes are polled during a watch: short enough to look immediate.
+_POLL_S: Final = 0.5
+# Events of the process itself, which each watcher finds by polling instead of in the ring.
+_POLLED: Final = frozenset({"state", "catalog"})
+# Interval of comments that keep the stream open through proxies and browsers.
+_PING_S: Final = 15.0
+_VALUES: Final = frozenset({"arguments", "result"})
+
+Others = Callable[[Mapping[int, int]], Awaitable[Mapping[int, list[dict[str, Any]]]]]
+"""Fetches the later events of each other process, given the number of the last known event of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """The state of a server as watchers see it.
+
+    Attributes:
+        shown: The members that are sent.
+        entered: A new object each time a state is entered. A server that keeps failing can return to the same state
+            between two polls, which has to be reported, because a client may have read the state in between.
+    """
+
+    shown: Mapping[str, Any]
+    entered: object = None
+
+
+class TooManyWatchers(Exception):
+    """The limit of concurrent watchers is reached."""
+
+
+class EventFeed:
+    """The events of this process and, if there are any, of the other processes of this gateway."""
+
+    def __init__(
+        self,
+        states: Callable[[], Mapping[str, ServerState]],
+        catalog: Callable[[], object],
+        others: Others | None = None,
+        *,
+        history: CallHistory,
+    ) -> None:
+        """Create a feed.
+
+        Args:
+            states: Returns the state of each server, by alias.
+            catalog: Returns the current catalog; a change is detected by identity.
+            others: Fetches the events of other processes; None for a single process.
+            history: The history of calls, which receives the calls among the events.
+        """
+        self.history = history
+        self.activity = Activity(history)
+        self._others = others
+        self._states = states
+        self._catalog = catalog
+        self._ring: deque[tuple[int, Line | _Noted]] = deque(maxlen=MAX_EVENTS)
+        self._last_seen: tuple[Mapping[str, ServerState], object] | None = None
+        # Starts at the wall clock, so that a restarted process continues above the numbers of its predecessor.
+        self._number = time.time_ns() // 1_000_000
+        self._watchers = 0
+        self._news = anyio.Event()
+
+    @property
+    def latest(self) -> int:
+        """The number of the latest event."""
+        return self._number
+
+    def publish(self, lines: list[Line]) -> None:
+        """Publish entries that are about to be written to the audit log."""
+        self.activity.add(lines)
+        latest = lines[-MAX_EVENTS:]
+        self._number += len(lines)
+        self._ring.extend(enumerate(latest, self._number - len(latest) + 1))
+        self._news.set()
+
+    def events_since(self, number: int) -> list[dict[str, Any]]:
+        """Return the events after the given number, in the form in which they are sent."""
+        if number >= self._number:
+            return []
+        return [{"number": at, **_event_row(line)} for at, line in self._ring if at > number]
+
+    def events_for_peer(self, number: int) -> list[dict[str, Any]]:
+        """Return the events after the given number, for the watchers of another process.
+
+        These include changes of states and of the catalog since such a process last asked.
+        """
+        states, catalog = dict(self._states()), self._catalog()
+        noted = _changes(*self._last_seen, states, catalog) if self._last_seen is not None else []
+        self._last_seen = states, catalog
+        self._ring.extend(enumerate(map(_Noted, noted), self._number + 1))
+        self._number += len(noted)
+        return self.events_since(number)
+
+    async def watch(self, ending: Callable[[], bool]) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """Yield batches of events as they happen.
+
+        The first batch is empty, and so is each batch that is due after `_PING_S` without events.
+
+        Args:
+            ending: Returns true when the stream has to end.
+
+        Raises:
+            TooManyWatchers: `MAX_WATCHERS` streams are open.
+        """
+        if self._watchers >= MAX_WATCHERS:
+            raise TooManyWatchers
+        self._watchers += 1
+        try:
+            last_number, elsewhere = self._number, dict[int, int]()
+            states, catalog = dict(self._states()), self._catalog()
+            if self._others is not None:
+                # Only the latest numbers are needed: earlier events are available from other routes.
+                elsewhere = {index: _latest_number(rows, -1) for index, rows in (await self._others({})).items()}
+            yield []
+            silent_s = anyio.current_time()
+            while not ending():
+                with anyio.move_on_after(_POLL_S):
+                    await self._news.wait()
+                    await anyio.sleep(_GATHER_S)
+                self._news = anyio.Event()
+                # Watchers that still wait for the replaced event wake up at the end of their poll interval.
+                events = _with_missed(self.events_since(last_number), last_number)
+                last_number = self._number
+                events = [event for event in events if event["event"] not in _POLLED]
+                if self._others is not None:
+                    for index, rows in (await self._others(elsewhere)).items():
+                        # A process that answers for the first time sends events from before the watch.
+                        if (latest := elsewhere.get(index)) is not None:
+                            # A restarted process has other numbers, but seldom a full ring.
+                            events += _with_missed(rows, latest) if len(rows) == MAX_EVENTS else rows
+                        elsewhere[index] = _latest_number(rows, -1 if latest is None else latest)
+                before, now = (states, catalog), (dict(self._states()), self._catalog())
+                events += _changes(*before, *now)
+                states, catalog = now
+                if events or anyio.current_time() - silent_s >= _PING_S:
+                    silent_s = anyio.current_time()
+                    yield events
+        finally:
+            self._watchers -= 1
+
+
+class _Noted(NamedTuple):
+    """A change of this process that was noted for other processes."""
+
+    shown: dict[str, Any]
+
+    def row(self) -> dict[str, Any]:
+        return self.shown
+
+
+def _changes(
+    states: Mapping[str, ServerState], catalog: object, new_states: Mapping[str, ServerState], new_catalog: object
+) -> list[dict[str, Any]]:
+    """Return the events that lead from earlier states and an earlier catalog to new ones."""
+    changed = {alias: state.shown for alias, state in new_states.items() if states.get(alias) != state}
+    gone = [alias for alias in states if alias not in new_states]
+    events: list[dict[str, Any]] = [{"event": "state", "servers": changed, "gone": gone}] if changed or gone else []
+    return events if new_catalog is catalog else [*events, {"event": "catalog"}]
+
+
+def _with_missed(rows: list[dict[str, Any]], latest: int) -> list[dict[str, Any]]:
+    """Return events, after one about those that the ring has dropped since the latest known one (-1 for none)."""
+    missed = rows[0]["number"] - latest - 1 if rows and latest >= 0 else 0
+    return [{"event": "missed", "lines": missed}, *rows] if missed > 0 else rows
+
+
+def _latest_number(rows: list[dict[str, Any]], otherwise: int) -> int:
+    return max((int(row["number"]) for row in rows), default=otherwise)
+
+
+def _event_row(line: Line | _Noted) -> dict[str, Any]:
+    row = {name: value for name, value in line.row().items() if name not in _VALUES}
+    if type(line) is CallEntry:
+        row["ending"] = ending_of(line.outcome)
+    return row

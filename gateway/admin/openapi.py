@@ -1,4 +1,4 @@
-"""The OpenAPI description of the admin API, made from its routes.
+"""The OpenAPI description of the admin API, generated from its routes.
 
 Source: OpenAPI Specification 3.1.0.
 """
@@ -10,27 +10,26 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from gateway import __version__
-from gateway.admin.queries import MAX_ROWS
-from gateway.admin.routes import JSON, AdminRoute
+from gateway.admin.routes import JSON, MAX_ROWS, AdminRoute
 from gateway.config.section import add_descriptions
 
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 _ABOUT: Final = """\
-Changes by administrators last: servers and keys that are added or removed, and servers and tools that are disabled, are
-kept in an overlay over the configuration (`/admin/overlay`), which is there after a restart and can be taken back;
-notes and approvals for longer than once have files of their own or end with the process, as their routes say.
-A browser's session (`POST /admin/session`) needs its Origin and `X-CSRF-Token` with every change.
-Lists take `limit` and `cursor`; parameters that a route does not know are refused.
+Changes by administrators survive a restart: added and removed servers and keys, and disabled servers and tools, are
+stored in an overlay over the configuration (`/admin/overlay`) and can be reverted. Notes, and approvals for longer than
+one call, have files of their own or end with the process, as their routes say.
+Every change in a browser session (`POST /admin/session`) needs the `Origin` of the page and an `X-CSRF-Token`.
+Lists accept `limit` and `cursor`; unknown query parameters are refused.
 """
 _NUMBERS: Final = {
     "limit": {"type": "integer", "minimum": 1, "maximum": MAX_ROWS, "examples": [100]},
     "cursor": {"type": "string", "pattern": "^[0-9]{1,9}$", "examples": ["0"]},
 }
 _USUAL: Final = (
-    ("400", "A parameter is not known, or the request cannot be read."),
+    ("400", "A parameter is unknown, or the request cannot be read."),
     ("401", "The admin token is missing or wrong, or the session has ended."),
-    ("403", "The role does not allow it, or a change in a browser's session lacks its Origin or its X-CSRF-Token."),
-    ("429", "Too many log-ins have failed from this address."),
+    ("403", "The role does not allow this, or a change in a browser session lacks its Origin or X-CSRF-Token."),
+    ("429", "Too many log-ins from this address have failed."),
 )
 _TYPES: Final = {bool: "boolean", int: "integer", float: "number", str: "string"}
 _ERROR: Final = {
@@ -41,7 +40,7 @@ _ERROR: Final = {
 
 
 def document(routes: Iterable[AdminRoute]) -> dict[str, Any]:
-    """The description of these routes."""
+    """Return the OpenAPI description of these routes."""
     paths: dict[str, dict[str, Any]] = {}
     schemas: dict[str, Any] = {"Error": _ERROR}
     for route in routes:
@@ -66,11 +65,14 @@ def _operation(route: AdminRoute, schemas: dict[str, Any]) -> dict[str, Any]:
     sections = route.sections
     parameters: list[dict[str, Any]] = [
         {
-            "name": name, "in": "path", "required": True, "schema": {"type": "string"},
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string"},
             "example": route.examples.get(name, "x"),
         }
         for name in _PARAMETER.findall(route.path)
-    ]  # fmt: skip
+    ]
     for name, meaning in _entries(sections.get("Query", [])):
         schema = _NUMBERS.get(name, {"type": "string"}) if route.rows is not None else {"type": "string"}
         parameters.append({"name": name, "in": "query", "description": meaning, "schema": schema})
@@ -112,7 +114,7 @@ def _operation(route: AdminRoute, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _schema_of(example: Any) -> dict[str, Any]:
-    """What an answer looks like, as far as an example tells: every member may be missing, or null."""
+    """Derive a schema from an example response; every member is optional and nullable."""
     match example:
         case dict():
             return {"type": "object", "properties": {name: _nullable(value) for name, value in example.items()}}
@@ -128,7 +130,7 @@ def _nullable(example: Any) -> dict[str, Any]:
 
 
 def _example_of(schema: dict[str, Any]) -> dict[str, Any]:
-    """A body of the examples of its members."""
+    """Return an example body, composed of the examples of the schema's members."""
     return {
         name: member["examples"][0] for name, member in schema.get("properties", {}).items() if member.get("examples")
     }

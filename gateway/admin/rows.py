@@ -1,60 +1,61 @@
-"""What a running gateway has, as rows for the admin API and the command line; no value in them is a secret."""
+"""The state of a running gateway as rows for the admin API and the command line."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from gateway import wire
-from gateway.admin.event_feed import ServerState
-from gateway.calls.call_stats import SENT_UNCHECKED
-from gateway.calls.profile_views import ProfileViews
+from gateway.admin.activity import ServerState
+from gateway.calls.advice.call_stats import SENT_UNCHECKED
 from gateway.config.model import LeftOut
 from gateway.config.server import ServerConfig
-from gateway.config.upstream_types.http_config import UrlConfig
-from gateway.fleet import Fleet
-from gateway.secrets import SECRETS
+from gateway.config.upstream_types.http_config import CredentialsConfig
+from gateway.fleet.fleet import Fleet
+from gateway.process.secrets import SECRETS
+from gateway.protocol import json_bytes
 from gateway.upstream.link import UpstreamLink
 from gateway.upstream.link_states import SignInNeeded, Starting
 from registry.catalog.catalog import Catalog
-from registry.catalog.flagged import flagged_items
+from registry.catalog.listing import flagged_items
 from registry.catalog.names import ServerName
-from registry.catalog.overrides import argument_summaries
+from registry.catalog.overrides import argument_summaries, hints_of
 from registry.schema.display_text import excerpt
 from registry.schema.json_paths import format_path
 from registry.schema.schemas import compact_json
-from registry.views.tokens import estimate_tokens
+from registry.views.disclosure import estimate_tokens
 from registry.views.view import View, ViewEntry
 
 _NAME_CHARS: Final = 200
-# An interpreter starts within this time; a process that takes longer is reported, as it may be a failure.
+DESCRIPTION_CHARS: Final = 2_000
+"""About a page: longer descriptions would make the list of thousands of tools slow to load."""
+# Enough for an interpreter to start; a process that takes longer is reported, as it may have failed.
 _SLOW_START_S: Final = 3.0
-# How often the progress of a start is reported to those who watch: people see that it goes on.
+# Interval at which the progress of a start is reported to watchers.
 _PROGRESS_S: Final = 3.0
-# The strongest signs of an item; the others say the same.
-_FLAGS_TOLD: Final = 3
-# Whether a process is kept apart from others of this user (`gateway.upstream.transport.separation`).
-_SANDBOX: Final = {True: "separate", False: "unconfined", None: None}
-_COUNTS: Final = ("tools", "prompts", "resources", "resourceTemplates", "quarantined", "held", "repaired")
+# The strongest flags of an item are enough to judge it.
+_MAX_FLAGS: Final = 3
+_COUNTS: Final = ("tools", "prompts", "resources", "resourceTemplates", "skills", "quarantined", "held", "repaired")
 
 
 def tokens_of(definition: Mapping[str, Any]) -> int:
-    """About what a definition costs a model."""
+    """Estimate the number of tokens that a definition costs a model."""
     return estimate_tokens(compact_json(definition))
 
 
 def server_rows(fleet: Fleet, catalog: Catalog) -> list[dict[str, Any]]:
-    """One row for each upstream, as `/admin/servers` shows it."""
+    """Return a row for each upstream, as `/admin/servers` shows it."""
     return [server_row(fleet, catalog, alias) for alias in fleet.servers] + [
-        left_out_row(alias, one) for alias, one in fleet.left_out.items() if alias not in fleet.servers
+        left_out_row(alias, left_out) for alias, left_out in fleet.left_out.items() if alias not in fleet.servers
     ]
 
 
 def left_out_row(alias: str, left_out: LeftOut) -> dict[str, Any]:
-    """The row of a server that is not served."""
+    """Return the row of a disabled or faulty server."""
     return {
         "name": alias,
+        "id": None,
         "displayName": alias,
         "type": None,
         "state": "faulty" if left_out.faulty else "disabled",
@@ -62,8 +63,10 @@ def left_out_row(alias: str, left_out: LeftOut) -> dict[str, Any]:
         **dict.fromkeys(("epoch", "inFlight", *_COUNTS), 0),
         **dict.fromkeys(("protocol", "serverInfo", "capabilities", "origin", "stale", "ageSeconds", "supplement")),
         "lastLost": None,
-        **dict.fromkeys(("startingSeconds", "lastLine", "sandbox")),
+        **dict.fromkeys(("startingSeconds", "lastLine", "sandbox", "stateSeconds", "runs", "processes", "idleSeconds")),
+        "sends": [],
         "warnings": [],
+        "denied": [],
         "auth": False,
         "signIn": None,
         "tags": [],
@@ -72,16 +75,18 @@ def left_out_row(alias: str, left_out: LeftOut) -> dict[str, Any]:
 
 
 def server_row(fleet: Fleet, catalog: Catalog, alias: str) -> dict[str, Any]:
-    """One upstream's row."""
+    """Return the row of an upstream."""
     config, link = fleet.servers[alias], fleet.links[alias]
+    links = links_of(fleet, alias)
     listing = catalog.servers.get(ServerName(alias))
     session = link.session
-    sign_in = fleet.sign_ins.of(alias, config)
-    if sign_in is not None and not (sign_in.known or config.authenticated):
-        sign_in = None  # it has never asked for one
+    sign_in = fleet.sign_ins.get(alias, config)
+    if sign_in is not None and not (sign_in.is_required or config.authenticated):
+        sign_in = None  # the server has never required a sign-in
     age_s = fleet.listings.age_s(alias)
     return {
         "name": alias,
+        "id": fleet.listings.stored.ids.get(alias),
         "displayName": config.display_name or alias,
         "type": config.type,
         "state": state_of(fleet, alias),
@@ -89,98 +94,127 @@ def server_row(fleet: Fleet, catalog: Catalog, alias: str) -> dict[str, Any]:
         "protocol": session.protocol_version if session is not None else None,
         "serverInfo": session.server_info if session is not None else None,
         "capabilities": session.capabilities if session is not None else None,
-        "lastError": reason_of(link),
+        "lastError": reason_of(link) or next((each.last_error for each in links if each.last_error), None),
         "lastLost": link.lost_reason,
         "startingSeconds": round(link.state.start.took_s, 1) if isinstance(link.state, Starting) else None,
-        "sandbox": _SANDBOX[link.is_separate],
+        "sandbox": link.start.confinement if link.start is not None else None,
+        "denied": [*dict.fromkeys(SECRETS.scrub(it) for each in links if each.start for it in each.start.denials())],
+        "stateSeconds": round(time.monotonic() - link.state.since_s, 1),
+        "runs": runs_of(config),
+        "sends": sends_of(config),
+        "idleSeconds": getattr(config, "idle_timeout", None),
+        "processes": sum(each.start is not None for each in links if each.session is not None),
         "lastLine": SECRETS.scrub(link.state.start.last_line()) or None if isinstance(link.state, Starting) else None,
         "warnings": list(link.warnings),
         "tools": len(catalog.wrappers_of(alias)),
         "prompts": len(listing.prompts) if listing is not None else 0,
         "resources": len(listing.resources) if listing is not None else 0,
         "resourceTemplates": len(listing.templates) if listing is not None else 0,
+        "skills": len(listing.skills) if listing is not None else 0,
         "quarantined": sum(server == alias for server, _ in catalog.quarantined),
         "held": fleet.lock.held_count(alias),
         "repaired": len(listing.repaired) if listing is not None else 0,
         "origin": listing.origin if listing is not None else None,
         "stale": listing.stale if listing is not None else None,
         "ageSeconds": round(age_s, 1) if age_s is not None else None,
-        "inFlight": link.in_flight,
+        "inFlight": sum(each.in_flight for each in links),
         "auth": config.authenticated or (sign_in is not None and sign_in.signed_in),
         "signIn": sign_in.row() if sign_in is not None else None,
         "tags": list(config.tags),
         "siblings": list(config.siblings),
         "supplement": config.supplement,
-        **(_of_users(fleet, alias, config) if link.per_user else {}),
+        **(_per_user_members(fleet, alias, config) if link.per_user else {}),
     }
 
 
+def links_of(fleet: Fleet, alias: str) -> list[UpstreamLink]:
+    """Return the shared link of a server, and the links of callers that sign in or have processes separately."""
+    return [fleet.links[alias], *fleet.users.links_to(alias)]
+
+
+def runs_of(config: ServerConfig) -> str:
+    """Return the address of a server, or its command line."""
+    command = [getattr(config, "command", ""), *getattr(config, "args", ())]
+    return config.address or " ".join(f'"{word}"' if " " in word or not word else word for word in command)
+
+
+def sends_of(config: ServerConfig) -> list[str]:
+    """Return the names of the headers and environment variables that a server receives."""
+    return [*getattr(config, "headers", {}), *getattr(config, "env", {})]
+
+
 def reason_of(link: UpstreamLink) -> str | None:
-    """Why a server is not connected, in one line; None where all is well, or may soon be."""
+    """Return in one line why a server is not connected, or None if it is connected or may soon be."""
     if link.last_error is None and isinstance(link.state, Starting) and link.state.start.took_s >= _SLOW_START_S:
         return SECRETS.scrub(link.state.start.describe())
     return link.last_error
 
 
 def state_of(fleet: Fleet, alias: str) -> str:
-    """The state of a server, in the word that administrators are shown."""
+    """Return the state of a server as administrators see it."""
     config, link = fleet.servers[alias], fleet.links[alias]
     if not link.per_user:
         return link.state.name
-    # As every process would say: which of them somebody is connected to says nothing of the server.
+    # The same in every process: which process has the connection of a user does not matter.
     usable = config.exchanges_callers or fleet.sign_ins.user_rows(alias, config)
     return "ready" if usable else SignInNeeded.name
 
 
 def states(fleet: Fleet) -> dict[str, ServerState]:
-    """What is told of each server when it changes."""
-    found = {
-        alias: ServerState({"state": "faulty" if one.faulty else "disabled"}) for alias, one in fleet.left_out.items()
+    """Return the state of each server for the event feed."""
+    by_alias = {
+        alias: ServerState({"state": "faulty" if left_out.faulty else "disabled"})
+        for alias, left_out in fleet.left_out.items()
     }
     for alias, link in fleet.links.items():
-        shown: dict[str, Any] = {"state": state_of(fleet, alias), "lastError": link.last_error}
+        row: dict[str, Any] = {"state": state_of(fleet, alias), "lastError": link.last_error}
         if isinstance(link.state, Starting):
-            # Rounded: each other value is an event for those who watch.
-            shown["startingSeconds"] = int(link.state.start.took_s // _PROGRESS_S * _PROGRESS_S)
-        found[alias] = ServerState(shown, link.state)
-    return found
+            # Rounded, because each new value is sent to the watchers as an event.
+            row["startingSeconds"] = int(link.state.start.took_s // _PROGRESS_S * _PROGRESS_S)
+        by_alias[alias] = ServerState(row, link.state)
+    return by_alias
 
 
-def _of_users(fleet: Fleet, alias: str, config: ServerConfig) -> dict[str, Any]:
-    """What differs in the row of a server to which each caller signs in for itself."""
-    users, links = fleet.sign_ins.user_rows(alias, config), list(fleet.users.of_server(alias))
+def _per_user_members(fleet: Fleet, alias: str, config: ServerConfig) -> dict[str, Any]:
+    """Return the members that differ in the row of a server to which each caller signs in separately."""
+    users, links = fleet.sign_ins.user_rows(alias, config), list(fleet.users.links_to(alias))
     sessions = [link.session for link in links if link.session is not None]
     session = sessions[0] if sessions else None
-    failed = (one.last_error for one in links if one.last_error is not None and not isinstance(one.state, SignInNeeded))
-    asks = not config.exchanges_callers
-    nobody = None if users or not asks else "nobody has signed in yet; each caller does it for itself"
+    errors = (
+        link.last_error for link in links if link.last_error is not None and not isinstance(link.state, SignInNeeded)
+    )
+    sign_in = config.sign_in if isinstance(config, CredentialsConfig) else None
+    needs_users = not config.exchanges_callers
+    no_user_error = None if users or not needs_users else "no user has signed in yet; each caller signs in separately"
     return {
         "protocol": session.protocol_version if session is not None else None,
         "serverInfo": session.server_info if session is not None else None,
         "capabilities": session.capabilities if session is not None else None,
-        "lastError": next(failed, nobody),
-        "inFlight": sum(one.in_flight for one in links),
+        "lastError": next(errors, no_user_error),
+        "inFlight": sum(link.in_flight for link in links),
         "signIn": {
-            "type": config.sign_in.type if isinstance(config, UrlConfig) and config.sign_in is not None else None,
+            "type": sign_in.type if sign_in is not None else None,
             "perUser": True,
-            "signedIn": bool(users) or not asks,
+            "signedIn": bool(users) or not needs_users,
             "users": users,
         },
     }
 
 
 def wrapper_rows(view: View) -> list[dict[str, Any]]:
-    """One row for each wrapper that a profile permits, as `/admin/wrappers` shows it."""
+    """Return a row for each wrapper that a profile permits, as `/admin/wrappers` shows it."""
     return [wrapper_row(entry, view) for entry in view.entries]
 
 
 def wrapper_row(entry: ViewEntry, view: View) -> dict[str, Any]:
-    """One wrapper's row."""
+    """Return the row of a wrapper."""
     listing = view.catalog.servers[entry.wrapper.server]
     return {
         "name": entry.wrapper.name,
         "server": entry.wrapper.server,
         "tool": entry.wrapper.tool,
+        "description": excerpt(str(entry.definition.get("description") or ""), DESCRIPTION_CHARS),
+        "hints": dict(hints_of(entry.definition.get("annotations"))),
         "epoch": listing.epoch,
         "digest": entry.wrapper.digest,
         "status": "stale" if listing.stale else "ready",
@@ -194,28 +228,32 @@ def wrapper_row(entry: ViewEntry, view: View) -> dict[str, Any]:
 
 
 def quarantine_rows(catalog: Catalog) -> list[dict[str, Any]]:
-    """One row for each item that is not shown, was repaired before it was, or is configured in vain."""
-    repaired = [(server, one) for server, listing in catalog.servers.items() for one in listing.repaired]
+    """Return a row for each item that is quarantined, was repaired, or has configuration without effect."""
+    repaired = [(server, issue) for server, listing in catalog.servers.items() for issue in listing.repaired]
     return [
         {
             "server": server,
-            "kind": one.kind,
-            "tool": one.tool,
+            "kind": issue.kind,
+            "tool": issue.tool,
             "status": status,
-            "code": one.code,
-            "detail": one.detail,
+            "code": issue.code,
+            "detail": issue.detail,
         }
-        for status, found in (
+        for status, issues in (
             ("quarantined", catalog.quarantined),
             ("repaired", repaired),
             ("warning", catalog.warnings),
         )
-        for server, one in found
+        for server, issue in issues
     ]
 
 
+def _pluralize(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def unchecked_rows(failures: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each argument that calls of the last 24 hours sent although it could not be checked."""
+    """Return a row for each argument that calls of the last 24 hours have sent unchecked."""
     return [
         {
             "server": row["server"],
@@ -223,7 +261,7 @@ def unchecked_rows(failures: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "tool": row["tool"],
             "status": "unchecked",
             "code": row["kind"],
-            "detail": f"{row['detail'] or 'the arguments'}: sent unchecked by {row['recent']} calls",
+            "detail": f"{row['detail'] or 'the arguments'}: sent unchecked by {_pluralize(row['recent'], 'call')}",
         }
         for row in failures
         if row["kind"] == SENT_UNCHECKED
@@ -231,25 +269,30 @@ def unchecked_rows(failures: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def flagged_rows(catalog: Catalog) -> list[dict[str, Any]]:
-    """One row for each item whose texts seem to instruct a model; it takes a while, so not where calls wait."""
+    """Return a row for each item whose texts seem to instruct a model.
+
+    This scans every text of every server: call it in a thread where calls would wait.
+    """
+    exposed = {(wrapper.server, wrapper.tool) for wrapper in catalog.wrappers}
     return [
         {
-            "server": one.server,
-            "kind": one.kind,
-            "tool": excerpt(one.name, _NAME_CHARS) or "-",
+            "server": item.server,
+            "kind": item.kind,
+            "tool": excerpt(item.name, _NAME_CHARS) or "-",
             "status": "flagged",
-            "code": one.suspicion.flags[0].code,
+            "code": item.suspicion.flags[0].code,
             "detail": "; ".join(
-                f"{flag.code} in {flag.where}: {flag.quoted}" for flag in one.suspicion.flags[:_FLAGS_TOLD]
+                f"{flag.code} in {flag.where}: {flag.quoted}" for flag in item.suspicion.flags[:_MAX_FLAGS]
             ),
-            "score": one.suspicion.score,
+            "score": item.suspicion.score,
+            "served": item.kind != "tools" or (item.server, item.name) in exposed,
         }
-        for one in flagged_items(catalog.servers)
+        for item in flagged_items(catalog.servers)
     ]
 
 
-def profile_rows(views: ProfileViews) -> list[dict[str, Any]]:
-    """One row for each profile with its warnings, as `/admin/profiles` shows it."""
+def profile_rows(views: Iterable[View]) -> list[dict[str, Any]]:
+    """Return a row for each profile with its warnings, as `/admin/profiles` shows it."""
     return [
         {
             "name": view.profile.name,
@@ -264,31 +307,34 @@ def profile_rows(views: ProfileViews) -> list[dict[str, Any]]:
             "weakened": [
                 {
                     "wrapper": entry.name,
-                    "path": format_path(one.path) if one.path else "",
-                    "keyword": one.keyword,
-                    "how": one.how,
-                    "narrower": one.narrower,
+                    "path": format_path(loss.path) if loss.path else "",
+                    "keyword": loss.keyword,
+                    "how": loss.how,
+                    "narrower": loss.narrower,
                 }
                 for entry in view.entries
-                for one in entry.lowered.losses
+                for loss in entry.lowered.losses
             ],
         }
-        for view in map(views.view, views.profiles)
+        for view in views
     ]
 
 
 def budget_rows(views: Iterable[View]) -> list[dict[str, Any]]:
-    """One row for each profile: what its list costs and why each wrapper is in it, as `/admin/budget` shows it."""
+    """Return a row for each profile with the cost of its list and its wrappers, as `/admin/budget` shows it.
+
+    Tools that are only for apps are left out: hosts do not show them to a model.
+    """
     rows: list[dict[str, Any]] = []
     for view in views:
-        listed = [*view.builtin_tools, *(entry.definition for entry in view.entries if entry.listed)]
+        listed = [*view.builtin_tools, *(entry.definition for entry in view.for_models if entry.listed)]
         rows.append(
             {
                 "profile": view.profile.name,
                 "maxTools": view.profile.max_tools if view.profile.disclosure != "eager" else None,
                 "maxTokens": view.profile.max_tokens if view.profile.disclosure == "auto" else None,
                 "tools": len(listed),
-                "bytes": sum(len(wire.dumps(one)) for one in listed),
+                "bytes": sum(len(json_bytes.dumps(definition)) for definition in listed),
                 "tokens": sum(map(tokens_of, listed)),
                 "wrappers": [
                     {
@@ -296,9 +342,9 @@ def budget_rows(views: Iterable[View]) -> list[dict[str, Any]]:
                         "listed": entry.listed,
                         "reason": entry.reason,
                         "tokens": tokens_of(entry.definition),
-                        "bytes": len(wire.dumps(entry.definition)),
+                        "bytes": len(json_bytes.dumps(entry.definition)),
                     }
-                    for entry in view.entries
+                    for entry in view.for_models
                 ],
             }
         )

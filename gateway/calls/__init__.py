@@ -1,26 +1,24 @@
-"""One request, from the name that a caller knows to a result that it can read.
+"""Handle one request, from the name that the caller uses to a result that the caller can read.
 
-context                  what a call knows about its caller
-profile_views            the view of each profile on the current catalog
-pipeline                 the path of every tool call
-call_targets             which tool a call means
-tool_call                one call on its way: its arguments as sent, as checked, as they leave
-permission               what rules say of a call
-approvals                has a person allow a call; `approval_book` knows what waits, and what was allowed
-prompts_and_resources    the path of prompts, resources, completions and tasks
-task_ids                 the ids of tasks, each for one caller and one tool
-forwarding               sends a request on the right connection, and asks the caller for input
-sign_in_prompts          asks the caller to sign in where a call needs it
-results                  adapts a result to the caller's protocol version
-resource_uris            renames URIs in results that servers share, and remembers which server named one
-builtin_tools            definitions of the gateway's own tools and prompt
-builtin_arguments        repairs arguments of the search tools
-search_tools             answers the search tools
-thorough_checks          checks of arguments that could take long, in `check_process`es
-unknown_tool             answers calls of tools that do not exist
-near_names               names that an unknown one may be meant for
-complaints               what an upstream says is wrong with arguments
-error_hints              adds a hint to an upstream's complaint about arguments
-call_stats               counters, clusters of failures, repairs
-upstream_subscriptions   one upstream subscription for any number of callers
+advice/            Text for the caller when a call fails, and statistics of failures.
+builtin_tools      The gateway's own tools and prompt: `invoke_tool`, search, `read_result`, and the manual of a tool.
+call_targets       Resolve the tool that a call refers to, and decide whether the caller may use it.
+caller             Information about the caller that a call needs.
+tool_call          One tool call: its arguments as sent, as validated, and as forwarded.
+forwarding         Send requests to upstreams for a caller, and relay an upstream's questions to the caller.
+pipeline           The path of every tool call: resolve, authorize, prepare, send, finish.
+process_choice     Choose the process of a server with `instances`, and ask its host for the folder in which it runs.
+profile_views      Cache the view of each profile for callers with the same rights.
+item_requests      Requests for prompts, resources, completions and tasks.
+results            Adapt an upstream result to the caller's protocol version without losing information.
+result_parts       Results in parts: selections, cuts, `read_result`, and handles in the arguments of other calls.
+result_shaping     Select from one result, cut it to a size, and read parts of a stored one.
+result_store       Store results for their callers, within bounds, and issue handles.
+selection          Evaluate JMESPath expressions and JSON pointers within bounds.
+caller_ids         Task ids as callers see them, and upstream subscriptions shared between callers.
+sign_in_prompts    Ask a caller to sign in when a call requires it, and continue afterwards.
+check_process      The process that validates arguments whose validation may be slow, and selects from large results.
+thorough_checks    Validate arguments, and select from large results, in separate processes, with a deadline.
+approval_store     Calls that wait for approval, and approvals that have been granted.
+approval_requests  Ask a person to approve a call, through the caller's host or an administrator.
 """

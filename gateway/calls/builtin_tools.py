@@ -1,14 +1,41 @@
-"""Tools and a prompt of the gateway itself: `invoke_tool`, the search tools, and a manual of all tools."""
+"""The gateway's own tools and prompt: `invoke_tool`, search, `read_result`, and the manual of a tool."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, Final
 
-from registry.arguments.coercion import parse_container
+import anyio.to_thread
+from cachetools import LRUCache
+
+from gateway.calls.advice.unknown_tool import named_servers, no_such_server
+from gateway.calls.caller import Caller
+from gateway.config.active_config import Apply, ConfigChange, Reconfigurable
+from gateway.config.model import SearchConfig
+from gateway.embeddings.tool_vectors import ToolVectors
+from gateway.process.tasks import run_in_thread
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import error_result
+from gateway.protocol.versions import MAX_IDENTIFIER_CHARS
+from gateway.upstream.caller_links import UserLinks
+from registry.arguments.coercion import Repair, normalized_parameter, parse_container, unwrap
+from registry.arguments.diagnosis import describe_type
+from registry.arguments.repair import RepairTarget, repair
 from registry.catalog.catalog import Catalog
+from registry.catalog.listing import WHOLE_SERVER, ServerListing
+from registry.catalog.names import ServerName, normalized_name
 from registry.catalog.overrides import usage_text
+from registry.catalog.registry import Registry
 from registry.dialects.client_profiles import DIALECTS
-from registry.views.view import View
+from registry.errors import NotChecked
+from registry.policy.policy import EVERYTHING
+from registry.schema import schemas
+from registry.schema.display_text import excerpt
+from registry.schema.packed_definition import members_of
+from registry.schema.validators import Validator
+from registry.search.index import SearchHit, SearchIndex
+from registry.views.view import View, ViewEntry
 
 INVOKE_TOOL: Final[dict[str, Any]] = {
     "name": "invoke_tool",
@@ -41,14 +68,19 @@ FIND_TOOLS: Final[dict[str, Any]] = {
     "title": "Find tools",
     "description": (
         "Searches the tools behind this gateway, of which only some are listed here. Say in a few words what you "
-        "want to do, as in `send an email`. Answers with the typed names, descriptions and full schemas of the best "
+        "want to do, as in `send an email`. Returns the typed names, descriptions and full schemas of the best "
         "matches; call one directly by its typed name, or through invoke_tool where a new name is refused."
     ),
     "inputSchema": {
         "type": "object",
         "properties": {
             "query": {"type": "string", "description": "What you want to do, in a few words."},
-            "limit": {"type": "integer", "minimum": 1, "maximum": 50, "description": "At most so many (default 5)."},
+            "limit": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": 50,
+                "description": "The maximum number of tools (default 5).",
+            },
         },
         "required": ["query"],
     },
@@ -65,7 +97,7 @@ GET_SERVER_DETAILS: Final[dict[str, Any]] = {
     "name": "get_server_details",
     "title": "Get details of a server",
     "description": (
-        "Tells what a server behind this gateway is for, and names its tools with a line about each; with `schemas` "
+        "Describes a server behind this gateway, and names its tools with a line about each; with `schemas` "
         "also how to call each of them."
     ),
     "inputSchema": {
@@ -79,8 +111,33 @@ GET_SERVER_DETAILS: Final[dict[str, Any]] = {
     "annotations": {"readOnlyHint": True, "openWorldHint": False},
 }
 
+READ_RESULT: Final[dict[str, Any]] = {
+    "name": "read_result",
+    "title": "Read more of a result",
+    "description": (
+        "Reads a part of an earlier result that was cut or left out, by the handle in that result. To pass a value to "
+        "another tool without reading it, give `typegate:result/ID#/pointer` as an argument: text there, or any JSON "
+        "value with `@` in front."
+    ),
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "handle": {"type": "string", "description": "The handle, `typegate:result/…`, copied exactly."},
+            "pointer": {"type": "string", "description": "JSON pointer of a part of the result, such as `/items/3`."},
+            "select": {
+                "type": "string",
+                "description": "JMESPath expression for what to return of it, such as `items[].{id: id}`.",
+            },
+            "offset": {"type": "integer", "minimum": 0, "description": "Items, or lines of text, to skip."},
+            "limit": {"type": "integer", "minimum": 1, "description": "The most items, or lines of text, to return."},
+        },
+        "required": ["handle"],
+    },
+    "annotations": {"readOnlyHint": True, "openWorldHint": False},
+}
+
 BUILTIN_TOOLS: Final = (INVOKE_TOOL, GET_SERVER_DETAILS)
-# For dialects without objects of arbitrary members.
+# For dialects that do not support objects with arbitrary members.
 _ARGUMENTS_AS_TEXT: Final = {
     "type": "string",
     "description": (
@@ -102,10 +159,10 @@ _MAX_COMPLETIONS: Final = 100
 
 
 def always_listed(dialect: str) -> tuple[dict[str, Any], ...]:
-    """The builtin tools that every list has, in a dialect.
+    """Return the builtin tools that every list includes, in a dialect.
 
-    A strict dialect has no objects with arbitrary members. There the arguments of `invoke_tool` are a JSON text, which
-    `parse_text_arguments` reads.
+    Strict dialects do not support objects with arbitrary members. There the arguments of `invoke_tool` are a JSON text,
+    which `parse_text_arguments` parses.
     """
     if not DIALECTS[dialect].strict:
         return BUILTIN_TOOLS
@@ -115,18 +172,23 @@ def always_listed(dialect: str) -> tuple[dict[str, Any], ...]:
 
 
 def parse_text_arguments(sent: object, dialect: str) -> object:
-    """Return the arguments of `invoke_tool` with a JSON text parsed, where the dialect asks for one."""
+    """Parse the arguments of `invoke_tool` if the dialect passes them as a JSON text."""
     text = sent.get("arguments") if isinstance(sent, dict) and DIALECTS[dialect].strict else None
-    read = parse_container(text) if isinstance(text, str) else None
-    return {**sent, "arguments": read} if isinstance(sent, dict) and isinstance(read, dict) else sent
+    if not isinstance(sent, dict) or not isinstance(text, str):
+        return sent
+    try:
+        read = parse_container(text)
+    except NotChecked:  # the text is long; it is parsed when the arguments of the tool are checked
+        return sent
+    return {**sent, "arguments": read} if isinstance(read, dict) else sent
 
 
 def tool_manual(view: View, arguments: object) -> dict[str, Any]:
-    """The result of `prompts/get` for our own prompt: a manual of all tools in the view, listed or not."""
+    """Return the result of `prompts/get` for the gateway's prompt: a manual of all tools in the view, listed or not."""
     server = arguments.get("server") if isinstance(arguments, dict) else None
     chosen = server if isinstance(server, str) and server else None
-    shown = [entry.definition for entry in view.entries if chosen in (None, entry.server)]
-    text = "\n\n".join(map(usage_text, shown)) or "There is no such tool."
+    definitions = [entry.definition for entry in view.for_models if chosen in (None, entry.server)]
+    text = "\n\n".join(map(usage_text, definitions)) or "There is no such tool."
     return {
         "description": GATEWAY_TOOLS["description"],
         "messages": [{"role": "user", "content": {"type": "text", "text": text}}],
@@ -134,9 +196,299 @@ def tool_manual(view: View, arguments: object) -> dict[str, Any]:
 
 
 def complete_server(catalog: Catalog, argument: object) -> dict[str, Any]:
-    """The result of `completion/complete` for the argument of our own prompt."""
+    """Return the result of `completion/complete` for the argument of the gateway's prompt."""
     typed = argument.get("value") if isinstance(argument, dict) else None
     begun = typed if isinstance(typed, str) else ""
     values = sorted(server for server in catalog.servers if server.startswith(begun))
-    shown: list[str] = [*values[:_MAX_COMPLETIONS]]
-    return {"completion": {"values": shown, "total": len(values), "hasMore": len(values) > len(shown)}}
+    listed: list[str] = [*values[:_MAX_COMPLETIONS]]
+    return {"completion": {"values": listed, "total": len(values), "hasMore": len(values) > len(listed)}}
+
+
+# Names that models use for these parameters, in the form of `normalized_parameter`. The meaning of the gateway's own
+# parameters is known; for an upstream's tool such a mapping would be a guess.
+_OTHER_NAMES: Final[Mapping[str, str]] = {
+    "q": "query",
+    "search": "query",
+    "searchquery": "query",
+    "text": "query",
+    "term": "query",
+    "keywords": "query",
+    "description": "query",
+    "task": "query",
+    "n": "limit",
+    "k": "limit",
+    "topk": "limit",
+    "count": "limit",
+    "max": "limit",
+    "maxresults": "limit",
+    "size": "limit",
+    "queries": "query",
+    "name": "server",
+    "alias": "server",
+    "servername": "server",
+    "servers": "server",
+    "servernames": "server",
+    "serverid": "server",
+    "id": "server",
+    "uri": "handle",
+    "resulthandle": "handle",
+    "path": "pointer",
+    "jsonpointer": "pointer",
+    "expression": "select",
+    "jmespath": "select",
+    "start": "offset",
+    "skip": "offset",
+}
+_SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
+    tool["name"]: tool["inputSchema"] for tool in (*SEARCH_TOOLS, GET_SERVER_DETAILS, READ_RESULT)
+}
+# A call with more members than this is not meant for one of these tools.
+_MAX_MEMBERS: Final = 16
+
+
+@cache
+def _validator(name: str) -> Validator:
+    return schemas.compile_schema(_SCHEMAS[name])
+
+
+def repair_builtin(name: str, arguments: object) -> tuple[object, tuple[Repair, ...]]:
+    """Return the repaired arguments of one of the gateway's own tools, and the repairs.
+
+    Args:
+        name: The name of the tool.
+        arguments: The arguments that were sent: any JSON value.
+    """
+    schema = _SCHEMAS[name]
+    declared = schema["properties"]
+    try:
+        inner, unwrapped = unwrap(arguments, declared, None, until=lambda value: not declared.keys().isdisjoint(value))
+    except NotChecked:  # no argument of these tools is that long
+        return arguments, ()
+    if not isinstance(inner, dict) or len(inner) > _MAX_MEMBERS:
+        return arguments, ()
+    repairs = [*unwrapped]
+    renamed_arguments: dict[str, Any] = {}
+    for key, value in inner.items():
+        declared_name = _OTHER_NAMES.get(normalized_parameter(key), key)
+        # If two words could refer to the same parameter, choosing one would be a guess.
+        if (
+            key not in declared
+            and declared_name in declared
+            and declared_name not in inner
+            and declared_name not in renamed_arguments
+        ):
+            repairs.append(Repair(name="renamed", path=(declared_name,), was=key))
+            renamed_arguments[declared_name] = value
+        else:
+            renamed_arguments[key] = value
+    done = repair(RepairTarget(schema=schema, validator=_validator(name)), renamed_arguments, "full")
+    return (done.arguments, (*repairs, *done.repairs)) if done.valid else (renamed_arguments, tuple(repairs))
+
+
+SEARCH_TOOL_NAMES: Final = frozenset({FIND_TOOLS["name"], LIST_SERVERS["name"], GET_SERVER_DETAILS["name"]})
+# As many tools with schemas as a model reads attentively; the right one is nearly always among them.
+DEFAULT_LIMIT: Final = 5
+# As in the schema of `find_tools`. More results would amount to the list that the search replaces.
+MAX_LIMIT: Final = 50
+# About 10,000 tokens; hosts truncate or reject larger tool results.
+MAX_ANSWER_BYTES: Final = 40_000
+# In the details of a server, each tool has one line: the first sentence or two of its description.
+_MAX_LINE_CHARS: Final = 160
+# Indexing this many tools takes a few milliseconds, so it can run on the event loop.
+_MAX_INDEXED_INLINE: Final = 50
+# Searching this many tools takes about two milliseconds.
+_MAX_SEARCHED_INLINE: Final = 1_000
+# Reading this many definitions takes a few milliseconds.
+_MAX_READ_INLINE: Final = 200
+# Maximum number of servers to name in one answer, because all of them may be missing at startup.
+_MAX_MISSING: Final = 20
+# One index for each profile and set of limited rights, at about 4 MiB per thousand tools.
+_MAX_INDEXES: Final = 32
+
+
+class SearchTools(Reconfigurable):
+    """Answers `find_tools`, `list_servers` and `get_server_details` from the caller's view."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        users: UserLinks,
+        id_of: Callable[[str], str | None],
+        synonyms: Mapping[str, Sequence[str]],
+        tool_vectors: ToolVectors,
+    ) -> None:
+        self._registry = registry
+        self._users = users
+        self._id_of = id_of
+        self._synonyms = synonyms
+        self._tool_vectors = tool_vectors
+        self._indexes: LRUCache[object, tuple[View, SearchIndex]] = LRUCache(_MAX_INDEXES)
+
+    async def validate(self, change: ConfigChange) -> Apply:
+        return partial(self._replace, change.after.gateway.search)
+
+    def _replace(self, config: SearchConfig) -> None:
+        self._synonyms = config.synonyms
+        self._indexes.clear()
+        self._tool_vectors.replace(enabled=config.embeddings)
+
+    async def call(self, name: str, arguments: object, caller: Caller) -> dict[str, Any]:
+        """Answer a call of one of these tools. Tools that are found are added to the list of the caller's session."""
+        fields = arguments if isinstance(arguments, dict) else {}
+        if name == LIST_SERVERS["name"]:
+            return _result({"servers": [self._server_line(server, caller) for server in sorted(caller.view.servers)]})
+        if name == GET_SERVER_DETAILS["name"]:
+            return await self._details(fields, caller)
+        query = fields.get("query")
+        if not isinstance(query, str) or not query.strip():
+            return error_result('Not searched: find_tools needs `query` as text, as in {"query": "send an email"}.')
+        limit = fields.get("limit")
+        limit = DEFAULT_LIMIT if limit is None else limit
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
+            return error_result(f"Not searched: `limit` is a whole number from 1 to {MAX_LIMIT}.")
+        hits = [caller.view.entry(hit.name) for hit in await self._hits(query, limit, caller.view)]
+        matches = _fitting([entry for entry in hits if entry is not None])
+        _activate(matches, caller)
+        nothing = "No tool fits; try other words."
+        if not matches and (missing := self._not_listed(caller.view)):
+            nothing = f"No tool fits. Not connected yet: {', '.join(missing[:_MAX_MISSING])}; try again in a moment."
+        tools = [{**_tool(entry), "serverId": self._id_of(entry.server)} for entry in matches]
+        return _result({"tools": tools}, nothing=nothing)
+
+    def alias_of(self, server: str, view: View) -> str:
+        """Return the alias of the server with this id; `server` itself if the caller has no such server."""
+        if server in view.servers:
+            return server
+        return next((alias for alias in view.servers if self._id_of(alias) == server), server)
+
+    async def _hits(self, query: str, limit: int, view: View) -> list[SearchHit]:
+        # Tokenizing takes linear time, and the relevant words are at the beginning of a query.
+        query = query[:MAX_IDENTIFIER_CHARS]
+        index = await self._index(view)
+        search = partial(index.search, query, limit, similarities=await self._tool_vectors.similarities(view, query))
+        # A query takes several milliseconds per thousand tools, so larger views are searched in a thread.
+        return search() if len(view.entries) <= _MAX_SEARCHED_INLINE else await run_in_thread(search)
+
+    async def _index(self, view: View) -> SearchIndex:
+        # Views are replaced as a whole, so the same object has the same tools.
+        cached = self._indexes.get(view.key)
+        if cached is not None and cached[0] is view:
+            return cached[1]
+        names = {server: self._registry.shape.for_server(ServerName(server)).display_name for server in view.servers}
+        aliases: dict[str, str] = {server: name for server, name in names.items() if name}
+        build = partial(SearchIndex, view.for_models, synonyms=self._synonyms, aliases=aliases)
+        # Indexing a thousand definitions takes 0.1 s, which would block the event loop.
+        index = build() if len(view.entries) <= _MAX_INDEXED_INLINE else await anyio.to_thread.run_sync(build)
+        self._indexes[view.key] = (view, index)
+        return index
+
+    def _not_listed(self, view: View) -> list[str]:
+        """Return the servers whose tools are unknown because they have never been connected."""
+        listed = self._registry.catalog.servers
+        return [server for server in sorted(view.servers) if server not in listed]
+
+    def _server_line(self, server: str, caller: Caller) -> dict[str, Any]:
+        shape = self._registry.shape.for_server(ServerName(server))
+        link = self._users.current_link(server, caller.principal.name)
+        return {
+            "server": server,
+            "id": self._id_of(server),
+            "displayName": shape.display_name or server,
+            "tools": sum(wrapper.app.by_models for wrapper in caller.view.catalog.wrappers_of(server)),
+            "reachable": link is not None and link.is_available,
+        }
+
+    def _problem(self, server: str, caller: Caller) -> str | None:
+        """Return why a server is not reachable, in the words of a refused call of its tools."""
+        link = self._users.current_link(server, caller.principal.name)
+        return link.last_error if link is not None and not link.is_available else None
+
+    async def _details(self, fields: Mapping[str, Any], caller: Caller) -> dict[str, Any]:
+        server, view = fields.get("server"), caller.view
+        if isinstance(server, str) and server not in view.servers and view.profile.repair != "off":
+            # A model may change the case or separators of an alias.
+            alike = [alias for alias in view.servers if normalized_name(alias) == normalized_name(server)]
+            server = alike[0] if len(alike) == 1 else server
+        if isinstance(server, str):
+            server = self.alias_of(server, view)
+        if not isinstance(server, str) or server not in view.servers:
+            if isinstance(server, str):
+                return error_result(f"Not found: {no_such_server(view, server)}")
+            wrong = "`server` is missing" if server is None else f"`server` is a text, you sent {describe_type(server)}"
+            return error_result(f"Not found: {wrong}. {named_servers(view)}")
+        with_schemas = fields.get("schemas")
+        if with_schemas is not None and not isinstance(with_schemas, bool):
+            return error_result("Not looked up: `schemas` is true or false.")
+        shape = self._registry.shape.for_server(ServerName(server))
+        listing = self._registry.catalog_of(view.owner).servers.get(ServerName(server))
+        entries = [entry for entry in view.for_models if entry.server == server]
+        defined = _fitting(entries) if with_schemas else []
+        _activate(defined if with_schemas else entries, caller)
+        lines = _lines(entries) if len(entries) <= _MAX_READ_INLINE else await run_in_thread(partial(_lines, entries))
+        details = {
+            **self._server_line(server, caller),
+            "about": listing.instructions if listing is not None else None,
+            "problem": self._problem(server, caller),
+            "held": _held(listing, server, view),
+            "supplement": shape.supplement,
+            "siblings": list(view.siblings(server)),
+            "toolNames": lines,
+            "definitions": [_tool(entry) for entry in defined],
+            # Larger answers would be truncated or rejected by hosts; `find_tools` returns any of them.
+            "definitionsLeftOut": [entry.name for entry in entries[len(defined) :]] if with_schemas else [],
+        }
+        return _result({key: value for key, value in details.items() if value not in (None, [], "")})
+
+
+def _held(listing: ServerListing | None, server: str, view: View) -> str | None:
+    """Describe how much of a server is held; None if nothing is."""
+    if listing is None or not listing.held:
+        return None
+    whole_server = listing.held.get(WHOLE_SERVER, {}).get("")
+    count = sum(len(names) for kind, names in listing.held.items() if kind != WHOLE_SERVER)
+    if view.grant is not EVERYTHING:
+        # Do not count items that such a caller may not use.
+        items = view.catalog.prompts_and_resources
+        count = sum(tool.held is not None for tool in view.catalog.wrappers_of(server))
+        count += sum(item.server == server and item.held is not None for item in (*items.prompts, *items.templates))
+    waiting = f"{count} of its tools, prompts and templates wait for the approval of an administrator" if count else ""
+    return "; ".join(text for text in (f"the whole server is {whole_server}" if whole_server else "", waiting) if text)
+
+
+def _lines(entries: Iterable[ViewEntry]) -> dict[str, str]:
+    """Return the beginning of each tool's description by name."""
+    return {
+        entry.name: excerpt(str(members_of(entry.definition).get("description", "")), _MAX_LINE_CHARS)
+        for entry in entries
+    }
+
+
+def _fitting(entries: Iterable[ViewEntry]) -> list[ViewEntry]:
+    """Return the leading entries whose definitions fit into one answer."""
+    fitting: list[ViewEntry] = []
+    left_bytes = MAX_ANSWER_BYTES
+    for entry in entries:
+        left_bytes -= len(json_bytes.dumps(_tool(entry)))
+        # The best match is always included, because an empty answer would suggest that there is none.
+        if left_bytes < 0 and fitting:
+            break
+        fitting.append(entry)
+    return fitting
+
+
+def _activate(entries: Sequence[ViewEntry], caller: Caller) -> None:
+    """Add tools to the list of the caller's session; if space is limited, the first ones take precedence."""
+    if caller.found is not None:
+        caller.found([entry.name for entry in reversed(entries) if not entry.listed], caller.view)
+
+
+def _tool(entry: ViewEntry) -> dict[str, Any]:
+    members = ("name", "title", "description", "inputSchema", "annotations")
+    return {member: entry.definition[member] for member in members if member in entry.definition}
+
+
+def _result(structured: dict[str, Any], *, nothing: str = "") -> dict[str, Any]:
+    empty = nothing if nothing and not any(structured.values()) else ""
+    text = empty or json_bytes.dumps(structured).decode()
+    return {"content": [{"type": "text", "text": text}], "structuredContent": structured}

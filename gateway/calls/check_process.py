@@ -1,8 +1,8 @@
-"""The process in which arguments are checked that could take long: `python -m gateway.calls.check_process`.
+"""The process that validates arguments whose validation may be slow, and selects parts of large results.
 
-It reads one job after the other from its standard input and writes each outcome to its standard output, as lengths and
-so many bytes of pickle, which nobody but parent and child can reach; arguments are the JSON that would be sent. What
-takes too long is ended with the whole process, because the validator cannot be interrupted.
+It reads jobs from standard input, one at a time, and writes each outcome to standard output. Messages consist of
+lengths followed by that many bytes of pickle, which only parent and child can access; arguments are the JSON to be
+sent. The validator cannot be interrupted, so a job that takes too long is ended by killing the process.
 """
 
 from __future__ import annotations
@@ -21,63 +21,84 @@ from typing import IO, Any, Final, Literal
 
 import orjson
 
-from gateway import wire
-from registry.arguments.prepare import Prepared, prepare, prepare_partly
+from gateway.calls.result_shaping import ValueJob
+from gateway.calls.selection import SelectionRefused
+from gateway.protocol import json_bytes
+from registry.arguments.prepare import (
+    Prepared,
+    UnfinishedCheck,
+    fill_defaults,
+    prepare,
+    prepare_with_cheap_checks,
+    refuse_unchecked,
+)
+from registry.arguments.problems import unchecked_problem
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName, ToolName, WrapperName
 from registry.catalog.shape import RepairLevel, Validation
 from registry.dialects.definitions import LoweredDefinition
 from registry.errors import NotChecked
-from registry.schema.effort import THOROUGH, effort_of
+from registry.schema.check_cost import THOROUGH, too_many_values_error, use_effort
 from registry.schema.references import SchemaDocument
 
 LENGTHS: Final = struct.Struct("!QQ")
-"""Before a job: of all but its arguments, and of these."""
+"""Precedes a job: the length of everything except its arguments, and the length of the arguments."""
 LENGTH: Final = struct.Struct("!Q")
-"""Before an outcome."""
-# Large calls come in bursts; a process that is not needed for so long gives its memory back, and the next one takes a
-# fifth of a second to start.
+"""Precedes an outcome: its length."""
+# Large calls come in bursts. After this time an unused process exits to free its memory; starting another takes 0.2 s.
 _IDLE_S: Final = 60
-# The parent's deadline is far shorter; this one is for a parent that was killed.
+# The parent's deadline is far shorter. This one applies if the parent was killed.
 _MAX_JOB_S: Final = 30
-# Checking takes some ten times the size of the arguments, of which a request has a few megabytes.
+# Checking takes about ten times the size of the arguments, which is at most a few megabytes.
 _MAX_MEMORY: Final = 1 << 29
-# Jobs after which cycles are looked for even if the next one is there: exceptions and a schema that is no longer known.
+# Number of jobs after which cycles are collected even while another job waits. Exceptions and dropped schemas leave
+# cycles.
 _MOST_UNCOLLECTED: Final = 20
-# Collections after which schemas are looked through as well that are no longer known: that takes a tenth of a second.
+# Number of collections after which frozen objects, such as dropped schemas, are included; that takes 0.1 s.
 _THOROUGHLY: Final = 50
-# Longer than it takes a parent to send what it has waiting.
+# Longer than a parent needs to send a job that is already waiting.
 _MOMENT_S: Final = 0.05
 
 
 JobPart = Literal["whole", "cheap", "mapped"]
 
 
-class Unsent(Enum):
-    """Stands for the arguments of the job in what comes back, so that they are not sent twice."""
+class JobUnfinished(Exception):
+    """Work had no outcome in time, or too much work was waiting.
+
+    Attributes:
+        waited_s: Seconds for which the work has waited; None if it was refused at once.
+    """
+
+    def __init__(self, message: str = "", *, waited_s: float | None = None) -> None:
+        super().__init__(message)
+        self.waited_s = waited_s
+
+
+class OwnArguments(Enum):
+    """Represents the job's own arguments in an outcome, to avoid sending them twice."""
 
     SAME = "same"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """Stands for other arguments in what comes back: their JSON is read several times as fast as a pickle of them."""
+class OtherArguments:
+    """Represents other arguments in an outcome; JSON is several times faster to read than a pickle."""
 
     text: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckJob:
-    """What `registry.arguments.prepare` needs, in a form that can be sent to another process.
+    """The inputs of `registry.arguments.prepare`, in a form that can be sent to another process.
 
     Attributes:
-        names: New names of renamed properties, each with its original; None if the caller was shown the very schema.
-        doubt: Why the arguments cannot be checked, where an earlier job has shown that.
-        part: `whole`; `cheap`, without what is costly to check; or `mapped`, without a check: names are mapped back and
-            defaults added.
-        spent_s: The time that the earlier job was given.
-        text: What `orjson` makes of the arguments, known to whoever runs the job: jobs that wait for their turn would
-            keep it beside the arguments.
+        names: The original name of each renamed property; None if the caller was shown the unmodified schema.
+        doubt: The reason why the arguments cannot be checked, if an earlier job has found one.
+        part: `whole`; `cheap`, which skips expensive checks; or `mapped`, which only maps names back and adds defaults.
+        spent_s: Time limit of the earlier job.
+        text: The arguments as serialized by `orjson`. Set only in the process that runs the job, because queued jobs
+            would hold the text in addition to the arguments.
     """
 
     wrapper: str
@@ -97,7 +118,7 @@ class CheckJob:
     text: bytes | None = None
 
     @classmethod
-    def of(
+    def for_call(
         cls,
         wrapper: ToolWrapper,
         arguments: Any,
@@ -107,7 +128,7 @@ class CheckJob:
         lowered: LoweredDefinition | None,
         validation: Validation,
     ) -> CheckJob:
-        """Return the job of preparing arguments."""
+        """Return the job that prepares the arguments of a call."""
         return cls(
             wrapper=wrapper.name,
             server=wrapper.server,
@@ -123,26 +144,26 @@ class CheckJob:
         )
 
     def packed(self) -> tuple[bytes, bytes]:
-        """Return the job for another process: without its arguments, and these as JSON.
+        """Return the job for another process, as a pickle without the arguments and the arguments as JSON.
 
         Raises:
-            MalformedJson: They are nested too deeply.
+            MalformedJson: The arguments are nested too deeply.
         """
         try:
             text, is_usual = orjson.dumps(self.arguments), True
-        except TypeError:  # numbers and texts that other languages lack, too many levels
-            text, is_usual = wire.dumps(self.arguments), False
+        except TypeError:  # integers and strings that orjson does not support, or too many levels
+            text, is_usual = json_bytes.dumps(self.arguments), False
         return pickle.dumps((replace(self, arguments=None), is_usual)), text
 
     @staticmethod
-    def unpacked(head: bytes, text: bytes) -> CheckJob:
-        """Return the job that was packed."""
-        job, is_usual = pickle.loads(head)
-        unpacked: CheckJob = replace(job, arguments=wire.loads(text), text=text if is_usual else None)
+    def unpacked(head: tuple[CheckJob, bool], text: bytes) -> CheckJob:
+        """Return the job from the result of `packed`, whose first part was read."""
+        job, is_usual = head
+        unpacked: CheckJob = replace(job, arguments=json_bytes.loads(text), text=text if is_usual else None)
         return unpacked
 
     def run(self) -> Prepared:
-        """Prepare the arguments, without bounds on time."""
+        """Prepare the arguments without a time limit."""
         wrapper = ToolWrapper(
             name=WrapperName(self.wrapper),
             server=ServerName(self.server),
@@ -160,54 +181,82 @@ class CheckJob:
                 original=self.schema,
                 document=SchemaDocument(self.schema),
             )
-        with effort_of(THOROUGH):
+        with use_effort(THOROUGH):
             if self.doubt is not None:
-                prepared = prepare_partly(
-                    wrapper, self.arguments, self.doubt, level=self.level, defaults=self.defaults, lowered=lowered,
-                    checked=self.part == "cheap", within_s=self.spent_s,
-                )  # fmt: skip
+                prepared = prepare_with_cheap_checks(
+                    wrapper,
+                    self.arguments,
+                    UnfinishedCheck(doubt=self.doubt, checks_cheaply=self.part == "cheap", within_s=self.spent_s),
+                    level=self.level,
+                    defaults=self.defaults,
+                    lowered=lowered,
+                )
             else:
                 prepared = prepare(
-                    wrapper, self.arguments, level=self.level, defaults=self.defaults, lowered=lowered,
-                    validation=self.validation, text=self.text,
-                )  # fmt: skip
-        # What came from the parent need not go back, and what is not sent on is of no use there.
+                    wrapper,
+                    self.arguments,
+                    level=self.level,
+                    defaults=self.defaults,
+                    lowered=lowered,
+                    validation=self.validation,
+                    text=self.text,
+                )
+        # The parent already has its own values, and does not need the arguments of a refused call.
         refused = bool(prepared.problems)
         return replace(
             prepared,
-            arguments=Unsent.SAME if refused else self._packed_value(prepared.arguments),
-            understood=self._packed_value(prepared.understood),
+            arguments=OwnArguments.SAME if refused else self._packed_value(prepared.arguments),
+            checked=self._packed_value(prepared.checked),
         )
 
     def _packed_value(self, value: Any) -> Any:
         if value is self.arguments:
-            return Unsent.SAME
-        return Written(wire.dumps(value)) if isinstance(value, dict | list) else value
+            return OwnArguments.SAME
+        return OtherArguments(json_bytes.dumps(value)) if isinstance(value, dict | list) else value
 
     def received(self, outcome: Prepared) -> Prepared:
-        """Return an outcome of `run` with the arguments in it."""
+        """Return an outcome of `run` with the arguments restored."""
         return replace(
             outcome,
             arguments=self._received_value(outcome.arguments),
-            understood=self._received_value(outcome.understood),
+            checked=self._received_value(outcome.checked),
         )
 
+    def located(self, doubt: NotChecked) -> NotChecked:
+        """Return the reason why the arguments are not checked, with a place in them."""
+        return too_many_values_error({} if self.arguments is None else self.arguments) if doubt.unlocated else doubt
+
+    def unchecked(self, doubt: NotChecked, *, within_s: float | None = None) -> Prepared:
+        """Return the outcome if the arguments cannot be checked: they are refused or sent unchecked, as configured."""
+        arguments = {} if self.arguments is None else self.arguments
+        doubt = self.located(doubt)
+        # Arguments that are known to be invalid are refused whatever the configuration says, and arguments with renamed
+        # properties cannot be sent, because the upstream does not know these names.
+        is_renamed = self.names is not None
+        if self.validation == "strict" or doubt.invalid or is_renamed or not isinstance(arguments, dict):
+            names = {old: new for new, old in (self.names or {}).items()}
+            return refuse_unchecked(self.arguments, doubt, names, within_s=within_s)
+        filled = fill_defaults(self.schema, arguments, self.defaults)
+        added = tuple(name for name in filled if name not in arguments)
+        unchecked = unchecked_problem(doubt, within_s=within_s)
+        return Prepared(arguments=filled, filled=added, checked=arguments, unchecked=(unchecked,))
+
     def _received_value(self, value: Any) -> Any:
-        if value is Unsent.SAME:
+        if value is OwnArguments.SAME:
             return self.arguments
-        return wire.loads(value.text) if isinstance(value, Written) else value
+        return json_bytes.loads(value.text) if isinstance(value, OtherArguments) else value
 
 
 def main() -> None:
-    """Run jobs until standard input ends, or nothing has come for a while."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the parent, which ends its children itself
+    """Run jobs until standard input is closed or no job has arrived for a while."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and ends its children
     if hasattr(os, "nice"):  # not on Windows
-        os.nice(5)  # calls of others come first
+        os.nice(5)  # other processes take precedence
     _limit_memory()
     jobs, outcomes = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr  # nothing else may come between outcomes
+    sys.stdout = sys.stderr  # keep other output out of the stream of outcomes
     _write(outcomes, b"")
-    # JSON has no cycles: looking for some among a million values takes longer than to check them.
+    # JSON values contain no cycles, and collecting a million values takes longer than checking them.
     gc.disable()
     gc.freeze()
     uncollected = collections = 0
@@ -220,37 +269,40 @@ def main() -> None:
         [head, text] = [jobs.read(length) for length in lengths]
         if len(text) < lengths[1]:
             return
-        # Even where the validator is at work, and the parent is no longer there to end it.
+        # Effective even if the validator hangs after the parent has been killed.
         _end_after(_MAX_JOB_S)
-        job = CheckJob.unpacked(head, text)
-        _write(outcomes, _outcome_of(job))
-        del job  # which takes a while, too
+        _write(outcomes, _outcome_of(head, text))
+        del text  # freed before waiting, because freeing takes time as well
         uncollected += 1
-        # Only where nobody waits for it.
-        if uncollected >= _MOST_UNCOLLECTED or not _comes(jobs):
+        # Collect only when no job is waiting, or after many jobs.
+        if uncollected >= _MOST_UNCOLLECTED or not _job_follows(jobs):
             collections += 1
             _collect(thoroughly=collections % _THOROUGHLY == 0)
             uncollected = 0
 
 
-def _outcome_of(job: CheckJob) -> bytes:
+def _outcome_of(head: bytes, text: bytes) -> bytes:
+    packed = pickle.loads(head)
     try:
-        return pickle.dumps(job.run())
-    except NotChecked as unchecked:
-        return pickle.dumps(unchecked)
+        if isinstance(packed, tuple):
+            return pickle.dumps(CheckJob.unpacked(packed, text).run())
+        job: ValueJob = packed
+        return pickle.dumps(job.run(text))
+    except (NotChecked, SelectionRefused, json_bytes.MalformedJson) as refused:
+        return pickle.dumps(refused)
 
 
 def _collect(*, thoroughly: bool) -> None:
-    """Collect cycles of late, or all of them; what is left are schemas, compiled, that stay for many jobs."""
+    """Collect recent cycles, or all of them, and freeze the survivors: compiled schemas, which live for many jobs."""
     if thoroughly:
         gc.unfreeze()
     gc.collect()
     gc.freeze()
 
 
-def _comes(jobs: IO[bytes]) -> bool:
-    """Return whether another job comes in a moment."""
-    if sys.platform == "win32":  # where pipes cannot be waited for
+def _job_follows(jobs: IO[bytes]) -> bool:
+    """Return whether another job arrives within `_MOMENT_S`."""
+    if sys.platform == "win32":  # select does not support pipes there
         return False
     return bool(select.select([jobs], [], [], _MOMENT_S)[0])
 
@@ -261,7 +313,7 @@ def _write(stream: IO[bytes], body: bytes) -> None:
 
 
 def _end_after(seconds: int) -> None:
-    # Windows has no such signal: there the end of the parent's pipe ends this process once it waits again.
+    # Windows has no SIGALRM. There the process ends when it next reads, because the parent's pipe has been closed.
     if hasattr(signal, "alarm"):
         signal.alarm(seconds)
 

@@ -1,9 +1,11 @@
-"""Sends requests to upstreams on behalf of a caller, and asks the caller for input where an upstream wants some."""
+"""Send requests to upstreams for a caller, and relay an upstream's questions to the caller."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace as replace_in
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -11,16 +13,19 @@ from msgspec.structs import replace
 
 from gateway.access.principal import LOCAL
 from gateway.access.signing import BadSignature, Signer
-from gateway.calls.context import Caller
-from gateway.calls.results import whole, with_item
+from gateway.calls.caller import Caller
+from gateway.calls.process_choice import ProcessesOfCallers, ProcessOfCaller, StateRefused
+from gateway.calls.results import parse_result, with_item
 from gateway.calls.sign_in_prompts import SignInPrompts, answer_in
-from gateway.errors import INVALID_PARAMS, MAX_QUOTED_CHARS, RpcError, UpstreamError, UpstreamUnavailable
-from gateway.instruments import conventions
-from gateway.instruments.current import CURRENT
-from gateway.instruments.durations import Durations
-from gateway.instruments.trace_context import with_context
-from gateway.instruments.tracing import Span, Tracing, UnrecordedSpan, uri_of
-from gateway.protocol import (
+from gateway.protocol.extensions import with_apps
+from gateway.protocol.gateway_errors import (
+    INVALID_PARAMS,
+    MAX_QUOTED_CHARS,
+    RpcError,
+    UpstreamError,
+    UpstreamUnavailable,
+)
+from gateway.protocol.versions import (
     CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
     LOG_LEVEL_KEY,
@@ -29,40 +34,39 @@ from gateway.protocol import (
     VERSION_KEY,
     can_be_asked,
 )
-from gateway.upstream.credentials import SignInRequired
+from gateway.telemetry import trace_context
+from gateway.telemetry.durations import Durations
+from gateway.telemetry.trace_context import CURRENT, with_context
+from gateway.telemetry.tracing import Span, Tracing, UnrecordedSpan, uri_of
+from gateway.upstream.caller_links import Instance, PrivateLinks, UserLinks
 from gateway.upstream.inbound_messages import ASK_S
 from gateway.upstream.link import UpstreamLink
-from gateway.upstream.oauth.connecting import user_of
-from gateway.upstream.private_links import PrivateLinks
+from gateway.upstream.oauth.account_linking import user_of
 from gateway.upstream.session import NO_HEADER_MAP, UpstreamCall
-from gateway.upstream.transport.jsonrpc import ResultStream
-from gateway.upstream.user_links import UserLinks
+from gateway.upstream.upstream_credentials import SignInRequired
+from registry.catalog.uris import UI_PREFIX
 from registry.schema.schemas import canonical_json
 
-# Rounds of questions in one call: a person answers three or four, so sixteen is an upstream that never has enough.
+# Maximum rounds of questions per call: users answer three or four, so sixteen indicates an upstream that never stops.
 MAX_ROUNDS: Final = 16
-# Questions in one round, all of which are put to the host at the same time: a form has as many, a person no more.
+# Maximum concurrent questions in one round: as many as a large form has, and more than a person would answer.
 MAX_QUESTIONS: Final = 32
-# Of a later round, beside what it repeats of the first.
+# Members that a later round adds to the first request.
 _ANSWERS: Final = frozenset({"inputResponses", "requestState"})
-# What a retry adds to the request that it repeats; all else has to be equal.
+# Members that a retry may change; all others must equal those of the original request.
 _RETRY_MEMBERS: Final = frozenset({"_meta", *_ANSWERS})
 
 
 _OF_CONNECTION: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_INFO_KEY, LOG_LEVEL_KEY, "progressToken"})
-"""Members of `_meta` that say something of the connection that they came by."""
+"""Members of `_meta` that describe the connection of the caller."""
 
 
 class InputRefused(UpstreamError):
-    """The upstream wanted input from the user and did not get it."""
-
-
-class StateRefused(RpcError):
-    """A request state was not issued for this request, or not to this caller."""
+    """The upstream asked for input from the user and did not receive it."""
 
 
 class Forwarder:
-    """Sends requests, and acts as the host where caller and upstream speak versions with different ways to ask.
+    """Sends requests, and acts as the host if caller and upstream use versions with different ways of asking.
 
     Sources: MCP 2026-07-28, "Patterns", "Multi Round-Trip Requests"; MCP 2025-11-25, "Elicitation", "Sampling".
     """
@@ -77,15 +81,15 @@ class Forwarder:
         durations: Durations | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        """Forward to these.
+        """Create a forwarder.
 
         Args:
-            links: The upstreams.
+            links: The upstreams by alias.
             users: Connections that belong to one caller.
             private: Connections that belong to one session.
             signer: Signs the state of requests.
-            durations: Where durations are counted.
-            tracing: Makes spans; None where nothing is traced.
+            durations: Records durations.
+            tracing: Creates spans; None to disable tracing.
         """
         self._links = links
         self._users = users
@@ -94,13 +98,14 @@ class Forwarder:
         self._durations = durations or Durations()
         self._tracing = tracing
         self._sign_in_prompts = SignInPrompts(signer)
+        self._processes = ProcessesOfCallers(users, signer)
 
     def connected(self, server: str, caller: Caller) -> bool:
-        """Whether a request could be sent without waiting for a connection."""
-        link = self._users.present(server, caller.principal.name)
+        """Return whether a request can be sent without waiting for a connection."""
+        link = self._users.current_link(server, caller.principal.name)
         return link is not None and link.session is not None
 
-    async def send(
+    async def send(  # noqa: C901 - a loop of rounds with one branch per outcome
         self,
         server: str,
         method: str,
@@ -111,59 +116,53 @@ class Forwarder:
         repeatable: bool = False,
         header_map: Mapping[tuple[str, ...], str] = NO_HEADER_MAP,
         confirm: Callable[[], Awaitable[None]] | None = None,
-        results: ResultStream | None = None,
     ) -> Any:
-        """Send one request and return its raw result, which is the caller's alone.
+        """Send a request and return its raw result, which belongs to the caller.
 
         Args:
-            server: The alias of the upstream.
-            method: The method.
-            params: Names already those of the upstream; `_meta` still the caller's. Nobody else has the object itself.
-            caller: On whose behalf.
-            original_params: As the caller sent them. A request state is bound to these: repairs and hooks may make
-                something else of them at the next round.
-            repeatable: Running it twice does no harm.
-            header_map: Property paths to the headers that mirror them.
-            confirm: See `UpstreamCall`.
-            results: See `RequestCallbacks`.
+            params: The params with the upstream's names but the caller's `_meta`. This object may be modified.
+            original_params: The unmodified params of the caller. Request states are bound to these, because repairs and
+                hooks may change them differently in the next round.
+            repeatable: Whether sending the request twice is harmless.
+            header_map: The header that mirrors a property, by the path of the property.
+            confirm: As in `UpstreamCall`.
 
         Raises:
-            UpstreamError: There is no result; the text says why.
-            StateRefused: The request state is not this caller's for this request; nothing was sent.
-            RpcError: The upstream's own error.
+            UpstreamError: The upstream returned no result; the text says why.
+            StateRefused: The request state was not issued for this request; nothing was sent.
+            RpcError: The upstream answered with an error.
         """
         link, principal = self._links.get(server), caller.principal
         if link is None:
             raise UpstreamUnavailable(server, f"Not called: server '{server}' is no longer configured.")
+        process: ProcessOfCaller | None = None
         if link.per_user:
-            link = self._users.own(link, principal)
-        if link.elicitation:
-            link = await self._link_of_session(link, caller)
-        binding: tuple[str, ...] = ()
-        if "requestState" in params or "inputResponses" in params:
-            if caller.modern:
-                binding = self._binding(server, method, params, original_params, caller)
-                if self._sign_in_prompts.is_answer(params, self._binding(server, method, {}, original_params, caller)):
-                    params = {key: value for key, value in params.items() if key not in _ANSWERS}
-                else:
-                    params = self._with_upstream_state(params, binding)
-            else:
-                # Its versions do not have them: they are for an upstream that asked us, and nothing proves that.
-                params = {key: value for key, value in params.items() if key not in _ANSWERS}
+            link = self._users.get_or_open(link, principal)
+        if link.has_instances:
+            bound_to = partial(self._binding, server, method, params, original_params, caller)
+            process = await self._processes.choose(link, method, params, caller, binding=bound_to)
+            if process.question is not None:
+                return process.question
+            params = process.params
+            link = await self._link_of_process(link, process, caller)
+        elif link.elicitation:
+            link = (
+                await self._link_of_session(link, Instance(principal=principal, account=caller.account), caller) or link
+            )
+        params, binding = self._with_answers(server, method, params, original_params, caller)
         if "_meta" in params:
             _leave_out_connection(params)
-        capabilities = caller.capabilities
-        if capabilities and not caller.modern:
-            # A modern upstream gets those alone that we can translate.
-            capabilities = {name: capabilities[name] for name in QUESTIONS.values() if name in capabilities}
         tool = params["name"] if method == "tools/call" else ""
-        above = CURRENT.get() if self._tracing is not None else None
+        parent = CURRENT.get() if self._tracing is not None else None
+        capabilities = _declared_capabilities(caller)
+        if _concerns_app(server, method, params, caller):
+            capabilities = with_apps(capabilities)
         for _ in range(MAX_ROUNDS):
-            # A new one for each round: what was refused in an earlier round says nothing about this one.
-            callbacks = caller.request_callbacks(results)
+            # New callbacks for each round, because refusals in an earlier round do not affect this one.
+            callbacks = caller.request_callbacks()
             sent, trace = params, caller.trace
-            if above is not None and above.fields and not above.recorded:
-                sent, trace = with_context(above.fields, params, trace)
+            if parent is not None and parent.fields and not parent.recorded:
+                sent, trace = with_context(parent.fields, params, trace)
             call = UpstreamCall(
                 method=method,
                 params=sent,
@@ -172,7 +171,7 @@ class Forwarder:
                 capabilities=capabilities,
                 log_level=caller.log_level,
                 trace=trace,
-                # Where callers cannot be told apart nobody has a share of the places.
+                # If callers cannot be distinguished, no caller has its own share of the slots.
                 principal="" if principal is LOCAL else principal.name,
                 callbacks=callbacks,
                 confirm=confirm,
@@ -181,71 +180,105 @@ class Forwarder:
             needed: SignInRequired | None = None
             result: Any = None
             try:
-                if above is not None and isinstance(above, Span) and self._tracing is not None:
-                    result = await self._traced(link, call, self._tracing, above, tool)
+                if parent is not None and isinstance(parent, Span) and self._tracing is not None:
+                    result = await self._call_traced(link, call, self._tracing, parent, tool)
                 else:
                     result = await link.call(call)
                 failed = type(result) is dict and result.get("isError") is True
-                error_type = conventions.TOOL_ERROR if failed else ""
+                error_type = trace_context.TOOL_ERROR if failed else ""
             except SignInRequired as error:
                 needed = error
             except RpcError as error:
-                # It failed because we refused its question, which its own error cannot know.
+                # The call failed because a question was refused, which the upstream's error does not explain.
                 if callbacks.refused:
                     raise InputRefused(
                         server, f"{error.message}\n\n{self._why(link, caller, callbacks.refused)}"
                     ) from None
                 raise
             finally:
-                self._durations.of("client", method, server, tool, error_type).record(time.perf_counter() - began_s)
+                self._durations.histogram("client", method, server, tool, error_type).record(
+                    time.perf_counter() - began_s
+                )
             if needed is not None:
-                asked = await self.sign_in(needed, link, method, caller, original_params=original_params)
-                if asked is not None:
-                    return asked
+                sign_in_result = await self.sign_in(needed, link, method, caller, original_params=original_params)
+                if sign_in_result is not None:
+                    return sign_in_result
                 continue
             if callbacks.refused and isinstance(result, dict) and result.get("isError") is True:
-                result = whole(result, server)
+                result = parse_result(result, server)
                 reason = {"type": "text", "text": self._why(link, caller, callbacks.refused)}
                 result["content"] = with_item(result.get("content"), reason)
             if not isinstance(result, dict) or result.get("resultType") != "input_required":
                 return result
             if caller.modern:
-                # It asks its user itself, and repeats the request with the answers and this state.
+                # The caller asks its user and repeats the request with the answers and this state.
                 state = result.get("requestState")
                 if isinstance(state, str):
                     binding = binding or self._binding(server, method, params, original_params, caller)
                     result["requestState"] = self._signer.sign(state, *binding)
+                if process is not None:
+                    self._processes.keep_root(result, process)
                 return result
             answers = await self._collect_input(server, result, caller)
             state = {"requestState": result["requestState"]} if "requestState" in result else {}
             params = {key: value for key, value in params.items() if key not in _ANSWERS}
             params = {**params, "inputResponses": answers, **state}
-        raise InputRefused(server, f"Server '{server}' asked for input {MAX_ROUNDS} times and never had enough.")
+        raise InputRefused(
+            server,
+            f"Server '{server}' asked for input {MAX_ROUNDS} times, the most that is allowed, and did not complete the "
+            "call.",
+        )
 
-    async def _traced(self, link: UpstreamLink, call: UpstreamCall, tracing: Tracing, above: Span, tool: str) -> Any:
-        with self._span_of(above, link, call, tracing, tool) as span:
+    def _with_answers(
+        self,
+        server: str,
+        method: str,
+        params: dict[str, Any],
+        original_params: dict[str, Any],
+        caller: Caller,
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return the params with the upstream's request state instead of the caller's, and what the state is bound to.
+
+        Raises:
+            StateRefused: The request state was not issued for this request.
+        """
+        if "requestState" not in params and "inputResponses" not in params:
+            return params, ()
+        without = {key: value for key, value in params.items() if key not in _ANSWERS}
+        if not caller.modern:
+            # The caller's version does not define these members, so they cannot be bound to the caller: drop them.
+            return without, ()
+        binding = self._binding(server, method, params, original_params, caller)
+        if self._sign_in_prompts.is_answer(params, self._binding(server, method, {}, original_params, caller)):
+            return without, binding
+        return self._with_upstream_state(params, binding), binding
+
+    async def _call_traced(
+        self, link: UpstreamLink, call: UpstreamCall, tracing: Tracing, parent: Span, tool: str
+    ) -> Any:
+        with self._span_of(parent, link, call, tracing, tool) as span:
             params, trace = with_context(span.fields, call.params, call.trace)
             result = await link.call(replace(call, params=params, trace=trace))
             if isinstance(result, dict) and result.get("isError") is True:
-                span.failed(conventions.TOOL_ERROR)
+                span.mark_failed(trace_context.TOOL_ERROR)
             return result
 
     def _span_of(
-        self, above: Span, link: UpstreamLink, call: UpstreamCall, tracing: Tracing, tool: str
+        self, parent: Span, link: UpstreamLink, call: UpstreamCall, tracing: Tracing, tool: str
     ) -> Span | UnrecordedSpan:
         version = link.session.protocol_version if link.session is not None else None
         prompt = call.params.get("name") if call.method == "prompts/get" else None
-        return tracing.of_upstream(
-            above,
+        return tracing.start_client_span(
+            parent,
             call.method,
             {
-                conventions.SERVER: link.server,
-                conventions.PROTOCOL_VERSION: version,
-                conventions.TOOL: tool or None,
-                conventions.PROMPT: prompt,
-                conventions.RESOURCE_URI: uri_of(call.params),
-                conventions.OPERATION: conventions.EXECUTE_TOOL if tool else None,
-                conventions.TRANSPORT: conventions.PIPE if link.config.type == "stdio" else conventions.TCP,
+                trace_context.SERVER: link.server,
+                trace_context.PROTOCOL_VERSION: version,
+                trace_context.TOOL: tool or None,
+                trace_context.PROMPT: prompt,
+                trace_context.RESOURCE_URI: uri_of(call.params),
+                trace_context.OPERATION: trace_context.EXECUTE_TOOL if tool else None,
+                trace_context.TRANSPORT: trace_context.PIPE if link.config.type == "stdio" else trace_context.TCP,
             },
         )
 
@@ -258,36 +291,45 @@ class Forwarder:
         *,
         original_params: dict[str, Any],
     ) -> dict[str, Any] | None:
-        """Have the caller sign in; None once somebody is signed in, else what to answer.
+        """Ask the caller to sign in. Return None once signed in, otherwise the result to answer with.
 
         Raises:
-            SignInRequired: Nobody is.
+            SignInRequired: The sign-in did not succeed.
         """
-        # Not to the tool's own name, which may be unknown before.
+        # Bound without the upstream's tool name, which may be unknown before the sign-in.
         binding = self._binding(link.server, method, {}, original_params, caller)
-        asked = caller.modern and self._sign_in_prompts.is_answer(original_params, binding)
-        return await self._sign_in_prompts.ask(
-            error, caller, link, binding=binding, answer=answer_in(original_params), asked=asked
+        was_asked = caller.modern and self._sign_in_prompts.is_answer(original_params, binding)
+        return await self._sign_in_prompts.prompt_user(
+            error, caller, link, binding=binding, answer=answer_in(original_params), was_asked=was_asked
         )
 
-    async def _link_of_session(self, link: UpstreamLink, caller: Caller) -> UpstreamLink:
-        """The link that a call goes over where the server may ask its caller in the middle of it."""
+    async def _link_of_process(self, shared: UpstreamLink, process: ProcessOfCaller, caller: Caller) -> UpstreamLink:
+        """Return the link to the process of a session or caller."""
+        if process.link is not None:
+            return process.link
+        own = await self._link_of_session(shared, process.owner, caller) if shared.elicitation else None
+        return own or self._users.get_instance(shared, process.owner)
+
+    async def _link_of_session(self, link: UpstreamLink, owner: Instance, caller: Caller) -> UpstreamLink | None:
+        """Return the link for a call during which the server may ask the caller.
+
+        Returns:
+            None if the caller has no session, or the upstream speaks a modern version, which asks in its results.
+        """
         if caller.session_id is None or caller.host is None:
-            return link
-        # Questions arrive on a connection, so a session that can be asked has one of its own.
+            return None
+        # Questions arrive on a connection, so each session that can be asked needs its own connection.
+        owner = replace_in(owner, session_id=caller.session_id)
         user = user_of(caller.principal) if link.owner else ""
-        own = await self._private.get(
-            caller.session_id, link.server, link.config, caller.host, caller.account, user=user
-        )
-        return own or link  # None where the upstream speaks a modern version, which asks in its results
+        return await self._private.get(owner, link.server, link.config, caller.host, user=user)
 
     def _binding(
         self, server: str, method: str, params: dict[str, Any], original_params: dict[str, Any], caller: Caller
     ) -> tuple[str, ...]:
-        """What a request state is good for: this caller, in this session, with this very request."""
-        # Canonical, because a client may write the members of its retry in another order.
+        """Return the values that a request state is bound to: this caller, session and request."""
+        # Canonical, because a client may reorder the members of its retry.
         repeated = canonical_json({key: value for key, value in original_params.items() if key not in _RETRY_MEMBERS})
-        # As the upstream knows the tool: the caller's name for it may have come to mean another one.
+        # The upstream's name of the tool, because the caller's name may since refer to another tool.
         target = str(params.get("name", ""))
         text = repeated.decode("utf-8", "surrogatepass")
         return caller.principal.identity, caller.session_id or "", server, method, target, text
@@ -302,12 +344,12 @@ class Forwarder:
             raise StateRefused(INVALID_PARAMS, f"Invalid requestState: {error}") from None
 
     async def _collect_input(self, server: str, result: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """Send every question of a modern upstream to a host of an earlier version, all at the same time."""
+        """Send all questions of a modern upstream to a host of an earlier version concurrently."""
         requests = result.get("inputRequests")
         if requests is None:
             return {}
         if not isinstance(requests, dict) or len(requests) > MAX_QUESTIONS:
-            raise InputRefused(server, f"Server '{server}' asked for input in a form that cannot be understood.")
+            raise InputRefused(server, f"Server '{server}' asked for input in an invalid form.")
         answers: dict[str, Any] = {}
 
         async def ask(key: str, method: str, params: dict[str, Any]) -> None:
@@ -315,31 +357,31 @@ class Forwarder:
             answers[key] = await caller.ask(method, params)
 
         try:
-            # One deadline for all questions: the host shows them at the same time, as one form or in turn.
+            # One deadline for all questions, because the host may show them as one form or one after another.
             with anyio.fail_after(ASK_S):
                 async with anyio.create_task_group() as group:
                     for key, request in requests.items():
                         method = request.get("method") if isinstance(request, dict) else None
-                        asked = request.get("params") if isinstance(request, dict) else None
-                        if caller.ask is None or not can_be_asked(caller.capabilities, str(method), asked):
+                        input_params = request.get("params") if isinstance(request, dict) else None
+                        if caller.ask is None or not can_be_asked(caller.capabilities, str(method), input_params):
                             raise InputRefused(
                                 server,
                                 f"Server '{server}' asks for input ({str(method)[:MAX_QUOTED_CHARS]}) in the middle "
                                 "of this call, which this host does not offer. The call has no result.",
                             )
-                        group.start_soon(ask, key, str(method), asked if isinstance(asked, dict) else {})
+                        group.start_soon(ask, key, str(method), input_params if isinstance(input_params, dict) else {})
         except TimeoutError:
-            raise InputRefused(server, f"Server '{server}' asked for input and nobody answered.") from None
+            raise InputRefused(server, f"Server '{server}' asked for input, and no answer came in time.") from None
         except ExceptionGroup as group_error:
-            refusals, rest = group_error.split((RpcError, InputRefused))
-            if refusals is None or rest is not None:
+            refusals, unexpected = group_error.split((RpcError, InputRefused))
+            if refusals is None or unexpected is not None:
                 raise
-            # The first refusal cancels the other questions: without all answers the call cannot go on.
+            # The first refusal cancels the other questions, because the call needs all answers.
             first = refusals.exceptions[0]
             if isinstance(first, InputRefused):
                 raise first from None
             raise InputRefused(server, f"Server '{server}' asked for input, which the host refused: {first}") from None
-        # In the order of the questions, whichever was answered first.
+        # In the order of the questions rather than of the answers.
         return {key: answers[key] for key in requests}
 
     def _why(self, link: UpstreamLink, caller: Caller, refused: list[str]) -> str:
@@ -350,18 +392,35 @@ class Forwarder:
             version = link.session.protocol_version if link.session is not None else "an earlier version"
             return (
                 f"{what}it speaks MCP {version}, in which a server asks in the middle of a call, and this host "
-                f"speaks {caller.version}, in which a call ends with its questions. The two cannot be joined."
+                f"speaks {caller.version}, in which a call ends with its questions. The gateway "
+                "cannot translate between the two."
             )
         if not link.elicitation:
-            return f"{what}its entry in the configuration does not say `elicitation: true`."
+            return f"{what}its entry in the configuration does not set `elicitation: true`."
         return f"{what}this host cannot be asked."
 
 
 def _leave_out_connection(params: dict[str, Any]) -> None:
-    """Keep vendor members and trace context of `_meta`; envelope and progress token belong to each connection."""
+    """Remove the envelope and progress token from `_meta`, and keep vendor members and trace context."""
     meta = params.pop("_meta")
-    # Most have nothing else, and then there is nothing to look at one by one.
+    # Fast path: most requests have no other members.
     if isinstance(meta, dict) and not _OF_CONNECTION.issuperset(meta):
-        kept = {key: value for key, value in meta.items() if key != "progressToken" and not key.startswith(META)}
-        if kept:
-            params["_meta"] = kept
+        remaining = {key: value for key, value in meta.items() if key != "progressToken" and not key.startswith(META)}
+        if remaining:
+            params["_meta"] = remaining
+
+
+def _concerns_app(server: str, method: str, params: Mapping[str, Any], caller: Caller) -> bool:
+    """Return whether a request is for an app or for a tool of one."""
+    if method == "tools/call":
+        wrapper = caller.view.catalog.get_by_tool(server, params["name"])
+        return wrapper is not None and wrapper.app.has_app
+    return method == "resources/read" and str(params.get("uri")).startswith(UI_PREFIX)
+
+
+def _declared_capabilities(caller: Caller) -> Mapping[str, Any]:
+    """Return the capabilities to declare for a caller: to a modern upstream only those that can be translated."""
+    capabilities = caller.capabilities
+    if not capabilities or caller.modern:
+        return capabilities
+    return {name: capabilities[name] for name in QUESTIONS.values() if name in capabilities}

@@ -1,4 +1,7 @@
-"""The path of every tool call: resolve, repair, check, send through the hooks, and put failures into words."""
+"""The path of every tool call: resolve, prepare, authorize, send, finish.
+
+Rules may have conditions on arguments, so arguments are repaired and completed before the call is authorized.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,27 @@ import math
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
-from gateway.audit.record import Audit
-from gateway.calls import error_hints
-from gateway.calls.approvals import Approvals, Verdict
-from gateway.calls.call_stats import CallStats, Failure
-from gateway.calls.call_targets import OWN_NAMES, REPAIRS_KEY, UNCHECKED_KEY, CallTarget, CallTargets
-from gateway.calls.context import Caller
-from gateway.calls.forwarding import Forwarder, StateRefused
-from gateway.calls.permission import Permission
-from gateway.calls.resource_uris import ResourceUris
-from gateway.calls.results import adapt, without_unfit_structure
-from gateway.calls.search_tools import SearchTools
-from gateway.calls.task_ids import TaskIds
-from gateway.calls.thorough_checks import ThoroughChecks
+from gateway.calls.advice import error_hints
+from gateway.calls.advice.call_stats import CallStats, Failure
+from gateway.calls.approval_requests import Approvals, Verdict
+from gateway.calls.builtin_tools import SearchTools
+from gateway.calls.call_targets import OWN_NAMES, REPAIRS_KEY, UNCHECKED_KEY, CallTarget, CallTargets, Permission
+from gateway.calls.caller import Caller
+from gateway.calls.caller_ids import TaskIds
+from gateway.calls.process_choice import StateRefused
+from gateway.calls.result_parts import ResultRequest
+from gateway.calls.result_store import HandleRefused
+from gateway.calls.results import ResourceUris, adapt, adapt_off_loop, without_invalid_structure
+from gateway.calls.selection import SelectionRefused
 from gateway.calls.tool_call import UNRECORDED, CallParts, ToolCall, held_text
-from gateway.calls.unknown_tool import UnknownToolErrors
-from gateway.errors import (
+from gateway.hooks.hook import CallRoute
+from gateway.hooks.hook_loading import ActiveHooks
+from gateway.hooks.invocation import PASS_THROUGH, HookRefusal, Invocation
+from gateway.protocol.gateway_errors import (
     INVALID_PARAMS,
     MAX_QUOTED_CHARS,
     CallRefused,
@@ -35,90 +40,87 @@ from gateway.errors import (
     error_result,
     relay,
 )
-from gateway.hooks.active import ActiveHooks
-from gateway.hooks.hook import CallRoute
-from gateway.hooks.hooked_request import PASS_THROUGH, HookRefusal, Invocation
-from gateway.protocol import with_meta
-from gateway.upstream.credentials import SignInRequired
+from gateway.protocol.versions import with_meta
+from gateway.upstream.caller_links import UserLinks
 from gateway.upstream.link import UpstreamLink
-from gateway.upstream.user_links import UserLinks
+from gateway.upstream.upstream_credentials import SignInRequired
 from registry.arguments import problems
-from registry.arguments.former_names import with_near_names
-from registry.arguments.repair_report import Repair, report_repairs
-from registry.catalog.store import Registry
+from registry.arguments.coercion import Repair, report_repairs
+from registry.arguments.prepare import suggest_current_names
+from registry.catalog.catalog import ToolWrapper
 from registry.errors import NotChecked
-from registry.policy.grant import ALLOWED, Decision
+from registry.policy.policy import ALLOWED, Decision
 from registry.schema.json_paths import format_path
+from registry.views.descriptions import SELECT
 
 log = logging.getLogger(__name__)
 
-# A server that always misses something its schema does not have costs a listing in this time, whoever calls it.
+# Minimum interval between listings caused by errors about undeclared parameters, which a faulty server sends always.
 _LIST_AGAIN_S: Final = 30.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExposedNames:
+    """The names under which callers see tasks and resources of upstreams."""
+
+    task_ids: TaskIds
+    resource_uris: ResourceUris
+
+
 class CallPipeline:
-    """Calls tools. Each call uses the catalog of its caller's view from start to end."""
+    """Calls tools. Each call uses the catalog of its caller's view throughout."""
 
     def __init__(
         self,
+        parts: CallParts,
         *,
-        registry: Registry,
         links: Mapping[str, UpstreamLink],
         users: UserLinks,
-        forwarder: Forwarder,
-        task_ids: TaskIds,
-        unknown_tool: UnknownToolErrors,
+        names: ExposedNames,
         call_stats: CallStats,
         search_tools: SearchTools,
         hooks: ActiveHooks,
-        thorough_checks: ThoroughChecks,
-        permission: Permission,
-        audit: Audit,
         approvals: Approvals,
-        resource_uris: ResourceUris | None = None,
     ) -> None:
-        self.registry = registry
+        self._parts = parts
+        self._registry = parts.registry
         self._links = links
         self._users = users
-        self._task_ids = task_ids
-        self._unknown_tool = unknown_tool
-        self._permission = permission
+        self._task_ids, self._uris = names.task_ids, names.resource_uris
+        self._unknown_tool = parts.unknown_tool
+        self._permission = parts.permission
         self._stats = call_stats
         self._hooks = hooks
-        self._parts = CallParts(
-            registry=registry,
-            forwarder=forwarder,
-            thorough_checks=thorough_checks,
-            drift=unknown_tool.drift,
-            permission=permission,
-            audit=audit,
-        )
         self._targets = CallTargets(
-            registry=registry,
+            registry=parts.registry,
             users=users,
-            forwarder=forwarder,
-            unknown_tool=unknown_tool,
+            forwarder=parts.forwarder,
+            unknown_tool=parts.unknown_tool,
             search_tools=search_tools,
-            permission=permission,
-            audit=audit,
+            permission=parts.permission,
+            audit=parts.audit,
+            result_parts=parts.result_parts,
         )
-        self._audit = audit
+        self._audit = parts.audit
         self._approvals = approvals
-        self._uris = resource_uris or ResourceUris()
-        self._listed_again_s: dict[str, float] = {}  # one for each configured server
+        self._listed_again_s: dict[str, float] = {}  # bounded by the number of configured servers
+
+    @property
+    def permission(self) -> Permission:
+        """Return what tells denied items from unknown ones."""
+        return self._permission
 
     async def call(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Answer one `tools/call`.
 
         Args:
-            params: The request's `params`, as they came.
-            caller: Who asks, and how it receives progress.
+            params: The request's unmodified `params`.
 
         Returns:
-            The result object; failures that a model can act on are results with `isError`.
+            The result object. Failures that a model can act on are results with `isError`.
 
         Raises:
-            RpcError: The name is unknown, or the upstream's error is to be seen as such.
+            RpcError: The name is unknown, or the upstream's error is returned as a protocol error.
         """
         started_s = time.perf_counter()
         view = caller.view
@@ -135,7 +137,7 @@ class CallPipeline:
         repairs: tuple[Repair, ...] = ()
         wrapper = view.catalog.get(name) if name not in OWN_NAMES else None
         if wrapper is None:
-            target = await self._targets.find(name, params, caller)
+            target = await self._targets.resolve(name, params, caller)
             if not isinstance(target, CallTarget):
                 return target
             wrapper, arguments, via, repairs = target.wrapper, target.arguments, target.via, target.repairs
@@ -149,12 +151,12 @@ class CallPipeline:
             repairs=repairs,
         )
         result: dict[str, Any] | None = None
-        outcome = "error"  # unless a result is returned: a call that raises or is cancelled counts, too
+        outcome = "error"  # until a result is returned, because calls that raise or are cancelled count as well
         try:
             if not hooks.runners:
                 result = await self._run(call, PASS_THROUGH)
             else:
-                # Entered before anything is awaited: a reload must not close hooks that this call still needs.
+                # Entered before the first await, so that a reload does not close hooks that this call still needs.
                 with hooks.tool_call(wrapper, via, caller) as invocation:
                     call.invocation = invocation
                     result = await self._run(call, invocation)
@@ -168,138 +170,206 @@ class CallPipeline:
             if call.invocation is not PASS_THROUGH:
                 call.outcome = call.outcome.hooked(call.invocation.blocked_by, call.invocation.changed_by)
             audit.call(caller, call.wrapper, via, call.outcome, took_s, arguments, result)
-            # Asked first: building the fields costs more than the test, and most gateways log no single calls.
+            # Checked first, because building the fields costs more, and most gateways do not log individual calls.
             if log.isEnabledFor(logging.INFO):
                 log.info(
                     "call",
                     extra={
-                        "server": wrapper.server, "tool": wrapper.tool, "wrapper": wrapper.name, "via": via,
-                        "principal": caller.principal.name, "outcome": outcome,
+                        "server": wrapper.server,
+                        "tool": wrapper.tool,
+                        "wrapper": wrapper.name,
+                        "via": via,
+                        "principal": caller.principal.name,
+                        "outcome": outcome,
                         "duration_ms": round(took_s * 1000, 1),
                     },
-                )  # fmt: skip
+                )
 
     async def _run(self, call: ToolCall, invocation: Invocation) -> dict[str, Any]:
-        caller, wrapper = call.caller, call.wrapper
-        view = caller.view
+        """Take a call through its steps: resolve, prepare, authorize, send, finish.
+
+        Each step before `send` may end the call with a result that says why it was not sent. `send` waits for the
+        connection and for approvals. Its failures become results here, except those that leave as protocol errors.
+        """
+        link = self._resolve(call)
+        if isinstance(link, dict):
+            return link
+        if call.caller.view.result_rules and (refusal := await self._prepare_parts(call)) is not None:
+            return refusal
+        # Before waiting for anything, so that invalid arguments are refused even while the upstream is disconnected.
+        refusal = await self._prepare(call, call.wrapper)
+        if refusal is not None:
+            return refusal
+        # Before the hooks; changed arguments are decided again when the call is sent.
+        decision = call.decide() if call.caller.view.call_rules else ALLOWED
+        if decision.effect == "deny":
+            call.outcome = call.outcome.refused(decision.rule)
+            return error_result(self._permission.refusal(call.caller, call.wrapper, decision))
+        try:
+            refusal = await self._admit(call, link, decision)
+            if refusal is not None:
+                return refusal
+            result = await self._send(call, link, invocation)
+        except (StateRefused, HookRefusal):
+            raise  # not a failure of the upstream, so not counted as one
+        except CallRefused as refused:
+            text = " ".join((str(refused), *error_hints.changes_by_hooks(invocation.changed_by)))
+            refusal_result: dict[str, Any] = await invocation.after(error_result(text))
+            return refusal_result
+        except UpstreamError as error:
+            failure = Failure.from_error(error)
+            call.outcome = call.outcome.failed(failure.kind)
+            self._stats.record_failure(call.wrapper, failure, call.caller)
+            failed: dict[str, Any] = await invocation.after(error_result(str(error)))
+            return failed
+        except RpcError as error:
+            result = await self._relay(call, error, invocation)
+        else:
+            if invocation.answer is None:  # a hook's answer says nothing about the upstream
+                self._stats.record_result(call.wrapper, result, call.caller, call.arguments)
+        result = self._finish(call, result, invocation)
+        if call.caller.view.result_rules:
+            request = ResultRequest(selection=call.selection, arguments=call.checked)
+            result = await self._parts.result_parts.shape(result, call.caller, call.wrapper, request)
+        return result
+
+    async def _prepare_parts(self, call: ToolCall) -> dict[str, Any] | None:
+        """Read the selection and the handles in the arguments; return a result if one of them cannot be used."""
+        try:
+            call.arguments, call.selection = await self._parts.result_parts.prepare(
+                call.arguments, call.caller, call.wrapper
+            )
+        except (HandleRefused, SelectionRefused) as refused:
+            call.outcome = call.outcome.unsent("arguments")
+            what = f"`{SELECT}`: " if isinstance(refused, SelectionRefused) else ""
+            return error_result(f"Not called: {what}{refused}.")
+        return None
+
+    def _resolve(self, call: ToolCall) -> UpstreamLink | dict[str, Any]:
+        """Return the link that the call uses, or a result that says why there is none."""
+        wrapper = call.wrapper
         link = self._links.get(wrapper.server)
         if link is None:
             call.outcome = call.outcome.unsent("server_gone")
             return error_result(f"Not called: server '{wrapper.server}' is no longer configured.")
         if link.per_user:
             try:
-                link = self._users.own(link, caller.principal)
+                link = self._users.get_or_open(link, call.caller.principal)
             except UpstreamUnavailable as error:
                 return error_result(str(error))
         if wrapper.held is not None:
             call.outcome = call.outcome.unsent("held")
             return error_result(held_text(wrapper))
-        # Before anything is waited for: wrong arguments are refused even while the upstream is away.
+        return link
+
+    async def _prepare(self, call: ToolCall, wrapper: ToolWrapper) -> dict[str, Any] | None:
+        """Repair, complete and validate the arguments; return a result if they stay invalid."""
         try:
             wrong = call.prepare(wrapper)
         except NotChecked as doubt:
             wrong = await call.prepare_thoroughly(wrapper, doubt)
-        if wrong:
-            return self._refused(call)
-        decision = ALLOWED
-        if view.call_rules:
-            # Before hooks see it; what they make of the arguments is looked at again.
-            decision = call.decide()
-            if decision.effect == "deny":
-                call.outcome = call.outcome.refused(decision.rule)
-                return error_result(self._permission.refusal(caller, wrapper, decision))
+        if not wrong and call.caller.view.result_rules:
+            call.drop_selection()
+        return self._refuse_arguments(call) if wrong else None
+
+    async def _admit(self, call: ToolCall, link: UpstreamLink, decision: Decision) -> dict[str, Any] | None:
+        """Wait for a connection and for an approval where the call needs them; return a result if it cannot be sent.
+
+        Raises:
+            UpstreamUnavailable: The upstream is not connected in time.
+        """
+        view, wrapper = call.caller.view, call.wrapper
+        listing = view.catalog.servers.get(wrapper.server)
+        # The view's definition must come from the current connection, except for processes that are not listed.
+        if not link.has_instances and (link.state.session is None or listing is None or link.epoch != listing.epoch):
+            refusal = await self._resolve_again(call, link)
+            if refusal is not None:
+                return refusal
+            if view.call_rules:
+                decision = call.decide()
+        if decision.effect == "ask":
+            call.ask = self._request_approval
+            return (await self._request_approval(call, decision)).answer
+        return None
+
+    async def _send(self, call: ToolCall, link: UpstreamLink, invocation: Invocation) -> dict[str, Any]:
+        """Send the call through its hooks, and adapt the result to the caller's protocol version."""
+        caller, server = call.caller, call.wrapper.server
+        if call.prepared.unchecked or call.wrapper.unchecked is not None:
+            self._record_unchecked(call)
+        if invocation is not PASS_THROUGH:
+            invocation.use_connection(link.epoch)
+        result = await invocation.send(call.checked, call)
+        if invocation.answer is None:
+            call.outcome = call.outcome.answered(result)
+        if call.allowed and isinstance(result, dict) and result.get("resultType") == "input_required":
+            for approval in call.allowed:
+                await self._approvals.allow_continuation(approval)
+        renaming = partial(self._uris.renaming, server, caller)
+        work = partial(adapt, result, server=server, version=caller.version, renaming=renaming)
+        result = await adapt_off_loop(result, work)
+        if caller.view.checks_results:
+            result = await without_invalid_structure(result, call.wrapper)
+        if result.get("resultType") == "task":
+            result = self._task_ids.started(result, call.wrapper, caller.principal.identity, call.selection)
+        return result
+
+    async def _relay(self, call: ToolCall, error: RpcError, invocation: Invocation) -> dict[str, Any]:
+        """Return the upstream's protocol error as a result.
+
+        Raises:
+            RpcError: The caller is to see it as a protocol error.
+        """
+        call.outcome = call.outcome.failed("ok", error.code)
+        self._stats.record_failure(call.wrapper, Failure.from_protocol_error(error), call.caller)
+        caller = call.caller.principal.name
+        self._stats.mistakes.record_error(call.wrapper, error.message, call.arguments, caller)
+        shape = self._registry.shape.for_server(call.wrapper.server)
+        result: dict[str, Any] | None = await invocation.after_error(error)
+        if result is not None:
+            return result
         try:
-            listing = view.catalog.servers.get(wrapper.server)
-            # What the caller looks at has to be what the present connection has brought.
-            if link.state.session is None or listing is None or link.epoch != listing.epoch:
-                refusal = await self._resolve_again(call, link)
-                if refusal is not None:
-                    return refusal
-                if view.call_rules:
-                    decision = call.decide()
-            if decision.effect == "ask":
-                call.ask = self._allowed
-                verdict = await self._allowed(call, decision)
-                if verdict.answer is not None:
-                    return verdict.answer
-            if call.prepared.unchecked or wrapper.unchecked is not None:
-                self._record_unchecked(call)
-            if invocation is not PASS_THROUGH:
-                invocation.use_connection(link.epoch)
-            result = await invocation.send(call.checked, call)
-            if invocation.answer is None:
-                call.outcome = call.outcome.answered(result)
-            if call.allowed and isinstance(result, dict) and result.get("resultType") == "input_required":
-                for one in call.allowed:
-                    await self._approvals.goes_on(one)
-            result = adapt(
-                result,
-                server=wrapper.server,
-                version=caller.version,
-                renaming=lambda: self._uris.renaming(wrapper.server, caller),
-            )
-            if view.checks_results:
-                result = await without_unfit_structure(result, call.wrapper)
-            if result.get("resultType") == "task":
-                result = self._task_ids.started(result, call.wrapper, caller.principal.identity)
-        except (StateRefused, HookRefusal):
-            raise  # neither is a failure of the upstream, so neither is counted as one
-        except CallRefused as refusal:
-            text = " ".join((str(refusal), *error_hints.changes_by_hooks(invocation.changed_by)))
-            shown: dict[str, Any] = await invocation.after(error_result(text))
-            return shown
-        except UpstreamError as error:
-            failure = Failure.of(error)
-            call.outcome = call.outcome.failed(failure.kind)
-            self._stats.record_failure(call.wrapper, failure, caller)
-            failed: dict[str, Any] = await invocation.after(error_result(str(error)))
-            return failed
-        except RpcError as error:
-            call.outcome = call.outcome.failed("ok", error.code)
-            self._stats.record_failure(call.wrapper, Failure.of_protocol_error(error), caller)
-            shape = self.registry.shape.of(call.wrapper.server)
-            result = await invocation.after_error(error)
-            if result is None:
-                try:
-                    result = relay(error, server=call.wrapper.server, verbatim=not shape.prefixed)
-                except RpcError as left:
-                    # It leaves as a protocol error, and nothing can be added to it later.
-                    invocation.note_error()
-                    raise error_hints.naming_hooks(left, invocation.changed_by) from None
-        else:
-            if invocation.answer is None:  # a hook's answer says nothing about the upstream
-                self._stats.record_result(call.wrapper, result, caller)
-        # A refusal for what hooks have changed names these already.
+            return relay(error, server=call.wrapper.server, verbatim=not shape.prefixed)
+        except RpcError as protocol_error:
+            # The error leaves as a protocol error, so hints must be added here.
+            invocation.note_error()
+            raise error_hints.naming_hooks(protocol_error, invocation.changed_by) from None
+
+    def _finish(self, call: ToolCall, result: dict[str, Any], invocation: Invocation) -> dict[str, Any]:
+        """Add what the caller should know: a hint, repairs, and arguments that were not checked."""
+        # The refusal of a call that hooks have changed already names the hooks.
         is_named = invocation.answer is not None and invocation.changed_by
         if error_hints.may_complain(result) and not is_named:
             result = self._with_hint(result, call, invocation)
         if call.repairs or call.prepared.repairs:
             result = self._with_repairs(result, call)
         if call.prepared.unchecked or call.wrapper.unchecked is not None:
-            told = [one.message for one in call.prepared.unchecked]
+            messages = [problem.message for problem in call.prepared.unchecked]
             if call.wrapper.unchecked is not None:
-                told.append(f"the arguments could not be checked in full: {call.wrapper.unchecked}")
-            result = with_meta(result, UNCHECKED_KEY, told)
+                messages.append(f"the arguments could not be checked in full: {call.wrapper.unchecked}")
+            result = with_meta(result, UNCHECKED_KEY, messages)
         return result
 
     def _record_unchecked(self, call: ToolCall) -> None:
         for problem in call.prepared.unchecked:
-            self._stats.record_failure(call.wrapper, Failure.of_unchecked(problem), call.caller)
-        paths = [format_path(one.path) for one in call.prepared.unchecked]
+            self._stats.record_failure(call.wrapper, Failure.from_unchecked(problem), call.caller)
+        paths = [format_path(problem.path) for problem in call.prepared.unchecked]
         call.outcome = call.outcome.not_checked(paths or [format_path(())])
 
-    async def _allowed(self, call: ToolCall, decision: Decision) -> Verdict:
-        """Have a person allow the call."""
+    async def _request_approval(self, call: ToolCall, decision: Decision) -> Verdict:
+        """Have a person approve the call."""
         wrapper, rule = call.wrapper, decision.rule or ""
         call.outcome = call.outcome._replace(rule=rule)
-        self._permission.asked(call.caller, wrapper, decision)
-        verdict = await self._approvals.ask(call.caller, wrapper, call.checked, decision=decision, params=call.params)
+        self._permission.count_pending(call.caller, wrapper, decision)
+        verdict = await self._approvals.request_approval(
+            call.caller, wrapper, call.checked, decision=decision, params=call.params
+        )
         if verdict.answer is not None:
             call.outcome = call.outcome.unsent("asked" if verdict.decision is None else verdict.decision.kind)
             return verdict
         current = call.current(wrapper.server, wrapper.tool)
         if current is None or current.digest != wrapper.digest or current.held is not None:
-            # What was allowed is not what would be called.
+            # The approval was for the previous definition of the tool.
             call.outcome = call.outcome.unsent("tool_changed")
             text = (
                 f"Not called: the tool '{wrapper.tool}' has changed while the call waited for a person. Call it again."
@@ -309,56 +379,61 @@ class CallPipeline:
         return verdict
 
     async def _resolve_again(self, call: ToolCall, link: UpstreamLink) -> dict[str, Any] | None:
-        """Wait for the connection, and resolve the call on it, once; returns a result if it cannot be sent.
+        """Wait for the connection and resolve the call on it. Return a result if the call cannot be sent.
 
         Raises:
-            UpstreamUnavailable: The upstream is not connected in time.
+            UpstreamUnavailable: The upstream was not connected in time.
         """
         wrapper = call.wrapper
         try:
             await link.wait_ready(link.patience_s)
         except SignInRequired as error:
             sign_in = call.parts.forwarder.sign_in
-            asked = await sign_in(error, link, "tools/call", call.caller, original_params=call.params)
-            if asked is not None:
-                return asked
-        # Here a call leaves the catalog that it has pinned: what it knew of this tool ended with the connection.
+            sign_in_result = await sign_in(error, link, "tools/call", call.caller, original_params=call.params)
+            if sign_in_result is not None:
+                return sign_in_result
+        # From here on the call uses the current catalog, because its view's definition belongs to the old connection.
         current = call.current(wrapper.server, wrapper.tool)
         if current is None:
             listing = call.caller.view.catalog.servers.get(wrapper.server)
             if link.owner and (listing is None or not listing.epoch):
                 return self._unknown_tool.signed_in(call.caller.view, wrapper.server, link.owner)
             call.outcome = call.outcome.unsent("tool_gone")
-            return self._unknown_tool.no_longer(call.caller.view, wrapper)
-        if (gone := call.not_permitted(current)) is not None:
+            return self._unknown_tool.removed_tool_result(call.caller.view, wrapper)
+        if (denial := call.not_permitted(current)) is not None:
             call.outcome = call.outcome.unsent("held" if current.held is not None else None)
-            return error_result(gone)
+            return error_result(denial)
         if current.digest != wrapper.digest:
-            try:
-                wrong = call.prepare(current)
-            except NotChecked as doubt:
-                wrong = await call.prepare_thoroughly(current, doubt)
-            if wrong:
-                return self._refused(call)
+            refusal = await self._prepare(call, current)
+            if refusal is not None:
+                return refusal
         call.wrapper = current
         return None
 
-    def _refused(self, call: ToolCall) -> dict[str, Any]:
+    def _refuse_arguments(self, call: ToolCall) -> dict[str, Any]:
         call.outcome = call.outcome.unsent("arguments")
         view, wrapper, prepared = call.caller.view, call.wrapper, call.prepared
         lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
         names = {**(entry.lowered.shown_names if entry is not None else {}), **lowered.shown_names}
-        found = with_near_names(prepared.problems, self._unknown_tool.drift.changes(wrapper.name), names)
+        current_problems = suggest_current_names(
+            prepared.problems, self._unknown_tool.drift.changes(wrapper.name), names
+        )
         text = problems.explain(
-            wrapper, found, call.arguments, via=call.via, understood=prepared.understood, filled=prepared.filled,
+            wrapper,
+            current_problems,
+            call.arguments,
+            via=call.via,
+            checked=prepared.checked,
+            filled=prepared.filled,
             lowered=lowered,
-        )  # fmt: skip
+        )
         for problem in prepared.problems:
-            self._stats.record_failure(wrapper, Failure.of_problem(problem), call.caller)
+            self._stats.record_failure(wrapper, Failure.from_problem(problem), call.caller)
+        self._stats.mistakes.record_problems(wrapper, current_problems, call.arguments, call.caller.principal.name)
         return error_result(text + self._unknown_tool.changed_parameters(wrapper, prepared, names))
 
     def _list_again(self, server: str) -> None:
-        """Have a server listed again that misses what its listing does not have; not at every such complaint."""
+        """List a server again whose error mentions undeclared parameters, at most once per `_LIST_AGAIN_S`."""
         now_s, link = time.monotonic(), self._links.get(server)
         if link is None or link.per_user:
             return
@@ -367,9 +442,9 @@ class CallPipeline:
             link.list_again()
 
     def _with_hint(self, result: dict[str, Any], call: ToolCall, invocation: Invocation) -> dict[str, Any]:
-        """Add a hint to a result that complains of arguments."""
+        """Add a hint to a result that complains about arguments."""
         if invocation.changed_by:
-            # What the upstream complains of is not what the caller sent, and no advice to the caller helps.
+            # The upstream complains about changed arguments, so advice about the caller's own would not help.
             if result.get("isError") is True:
                 invocation.note_error()
             return error_hints.with_changes_by_hooks(result, invocation.changed_by)
@@ -383,7 +458,8 @@ class CallPipeline:
         )
 
     def _with_repairs(self, result: dict[str, Any], call: ToolCall) -> dict[str, Any]:
-        """Add to a result how its call was repaired."""
+        """Add the repairs of the call to a result."""
         repairs, lowered = (*call.repairs, *call.prepared.repairs), call.caller.view.lowered(call.wrapper)
         self._stats.record_repairs(call.wrapper, repairs)
+        self._stats.mistakes.record_repairs(call.wrapper, repairs, call.arguments, call.caller.principal.name)
         return with_meta(result, REPAIRS_KEY, report_repairs(repairs, lowered.shown_names))

@@ -1,4 +1,4 @@
-"""The view of each profile on the current catalog, for callers with the same rights, built on first use."""
+"""Cache the view of each profile for callers with the same rights."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ from typing import Final, Protocol
 import anyio
 
 from gateway.access.principal import Principal
-from gateway.calls.builtin_tools import SEARCH_TOOLS, always_listed
-from gateway.worker_thread import run_in_thread
+from gateway.calls.builtin_tools import READ_RESULT, SEARCH_TOOLS, always_listed
+from gateway.config.active_config import Apply, ConfigChange, Reconfigurable
+from gateway.config.conversion import policy_of, profiles_of
+from gateway.process.tasks import run_in_thread
 from registry.catalog.catalog import Catalog
+from registry.catalog.registry import Registry
 from registry.catalog.shape import Shape
-from registry.catalog.store import Registry
-from registry.policy.grant import EVERYTHING, Grant
-from registry.policy.policy import Policy
-from registry.policy.unmatched import unmatched_parts
+from registry.policy.policy import EVERYTHING, Grant, Policy
+from registry.policy.unmatched_rules import find_unmatched
 from registry.views.profile import DEFAULT_PROFILE, Profile
 from registry.views.view import View, build_view
 
 MAX_NARROWED: Final = 256
-"""Views that are kept of callers with limited rights: each takes some hundred bytes for each tool, and only callers
-with other scopes or rules need another one. Beyond it the one that was built first is built anew when it is needed."""
-MAX_MADE_INLINE: Final = 64
-"""A view of so many tools is made within some 20 ms, also in a dialect that rewrites each of them."""
-# While servers keep being listed, no view is the current one for long: somebody who waits gets the third that is made.
-_MAX_MADE_ASIDE: Final = 3
+"""Cached views of callers with limited rights. Each takes several hundred bytes per tool, and callers with the same
+scopes and rules share one. Beyond the limit the oldest view is dropped and built again on demand."""
+MAX_BUILT_INLINE: Final = 64
+"""A view of at most this many tools is built within about 20 ms, even in a dialect that rewrites each tool."""
+# While servers keep changing their lists, each view is outdated quickly: after this many attempts, build it inline.
+_MAX_THREAD_BUILDS: Final = 3
 MAX_OWN: Final = 512
-"""Views that are kept of callers with listings of their own: two profiles of each (`registry.catalog.store`)."""
-_MAX_AT_HAND: Final = 1_024
-"""Callers whose view is found at once, twice as many as heads of requests are known. It is only a shorter way."""
+"""Cached views of callers with their own listings: two profiles for each (`registry.catalog.registry`)."""
+_MAX_CACHED_VIEWS: Final = 1_024
+"""Callers whose view is cached directly, to save a lookup: twice the number of cached header blocks."""
 _MAX_PAIRS: Final = 5_000_000
-"""Rules times tools that are compared after a change of a list: it takes seconds of a thread."""
+"""Maximum product of rules and tools to compare after a change of a list, which takes seconds in a thread."""
 _Key = tuple[str, Grant, str]
 _Known = tuple[Catalog, Shape, View]
 
 
-class Looker(Hashable, Protocol):
-    """Who looks at a profile."""
+class ViewCaller(Hashable, Protocol):
+    """A caller together with the profile that it uses."""
 
     @property
     def principal(self) -> Principal: ...
@@ -47,166 +48,169 @@ class Looker(Hashable, Protocol):
     def profile(self) -> str: ...
 
 
-class ProfileViews:
-    """Views, each rebuilt when the catalog, its shape, the profile or the policy has changed.
+class ProfileViews(Reconfigurable):
+    """Views, each rebuilt after a change of the catalog, its shape, the profile or the policy.
 
     Attributes:
-        policy: What callers may do.
-        profiles: By name.
-        at_hand: What `of` has found, by whom it was asked for; forgotten with every change of anything.
+        policy: The rules for callers.
+        profiles: The profiles by name.
+        cached_views: Results of `find_view` by caller; cleared after every change.
     """
 
     def __init__(self, registry: Registry, profiles: Mapping[str, Profile], policy: Policy | None = None) -> None:
-        """Show the tools of a registry.
+        """Create the views of the tools of a registry.
 
         Args:
-            registry: It.
-            profiles: By name; `default` is there in any case.
-            policy: What callers may do; everything where there is none.
+            profiles: The profiles by name; `default` is added if missing.
+            policy: The rules for callers; None to allow everything.
         """
         self._registry = registry
-        # Those without limits, which everybody else's begin from, apart: nothing pushes them out.
+        # Views without limits are the basis of all others, so they are stored separately and never evicted.
         self._open: dict[_Key, _Known] = {}
         self._narrowed: dict[_Key, _Known] = {}
         self._own: dict[_Key, _Known] = {}
-        self._being_made: dict[_Key, anyio.Event] = {}
+        self._being_built: dict[_Key, anyio.Event] = {}
         self.policy = policy or Policy()
         self.profiles: dict[str, Profile] = {DEFAULT_PROFILE: Profile(), **profiles}
-        self.at_hand: dict[Looker, View] = {}
-        registry.subscribe(lambda change: self._forget_at_hand(), always=True)
-        registry.subscribe_own(self._forget_at_hand)
+        self.cached_views: dict[ViewCaller, View] = {}
+        registry.subscribe(lambda change: self._clear_cached_views(), always=True)
+        registry.subscribe_own(self._clear_cached_views)
 
-    def of(self, looker: Looker) -> View | None:
-        """Return what a caller sees, who keeps this object from request to request; None where it has to be made.
+    def find_view(self, caller: ViewCaller) -> View | None:
+        """Return the view for a caller and cache it by `caller`; None if the view has to be built.
 
         Raises:
-            KeyError: There is no such profile.
+            KeyError: The profile does not exist.
         """
-        view = self.current(looker.profile, looker.principal)
+        view = self.current(caller.profile, caller.principal)
         if view is not None:
-            if len(self.at_hand) >= _MAX_AT_HAND:
-                self.at_hand.clear()
-            self.at_hand[looker] = view
+            if len(self.cached_views) >= _MAX_CACHED_VIEWS:
+                self.cached_views.clear()
+            self.cached_views[caller] = view
         return view
 
-    def _forget_at_hand(self) -> None:
-        self.at_hand = {}
+    def _clear_cached_views(self) -> None:
+        self.cached_views = {}
 
     def current(self, profile: str = DEFAULT_PROFILE, principal: Principal | None = None) -> View | None:
-        """Return the view of a profile on the current catalog; None where it has to be made.
+        """Return the view of a profile on the current catalog; None if it has to be built.
 
         Args:
-            profile: Its name.
-            principal: Who looks; None for an operator, who sees everything.
+            principal: The caller; None for an operator, who sees everything.
 
         Raises:
-            KeyError: There is no such profile.
+            KeyError: The profile does not exist.
         """
-        grant, registry, wanted = self.grant(principal), self._registry, self.profiles[profile]
-        # Most gateways have none, and then it costs a call nothing.
+        grant, registry, profile_settings = self.grant(principal), self._registry, self.profiles[profile]
+        # Most gateways have no callers with their own listings, so this test must be cheap.
         if registry.owners and (owner := self.owner(principal)):
-            known, catalog = self._own.get((profile, grant, owner)), registry.catalog_of(owner)
+            cached, catalog = self._own.get((profile, grant, owner)), registry.catalog_of(owner)
         else:
-            known = (self._open if grant is EVERYTHING else self._narrowed).get((profile, grant, ""))
+            cached = (self._open if grant is EVERYTHING else self._narrowed).get((profile, grant, ""))
             catalog = registry.catalog
-        # All three are replaced whole, never changed in place, so identity is enough.
-        if known is not None and known[0] is catalog and known[1] is registry.shape:
-            return known[2] if known[2].profile is wanted else None
+        # All three are replaced as a whole and never modified, so comparing identity is enough.
+        if cached is not None and cached[0] is catalog and cached[1] is registry.shape:
+            return cached[2] if cached[2].profile is profile_settings else None
         return None
 
     def view(self, profile: str = DEFAULT_PROFILE, principal: Principal | None = None) -> View:
-        """Return the view of a profile on the current catalog; where it has to be made, at once.
+        """Return the view of a profile on the current catalog, building it inline if necessary.
 
         Raises:
-            KeyError: There is no such profile.
+            KeyError: The profile does not exist.
         """
-        known = self.current(profile, principal)
-        if known is not None:
-            return known
+        current_view = self.current(profile, principal)
+        if current_view is not None:
+            return current_view
         key = (profile, self.grant(principal), self.owner(principal))
-        return self._keep(key, self._make(key, self._registry.catalog_of(key[2])))
+        return self._store(key, self._build(key, self._registry.catalog_of(key[2])))
 
     async def prepared(self, profile: str = DEFAULT_PROFILE, principal: Principal | None = None) -> View:
-        """Return the same; a view of many tools is made aside, while calls go on.
+        """Return the view of a profile, building a view of many tools in a thread.
 
         Raises:
-            KeyError: There is no such profile.
+            KeyError: The profile does not exist.
         """
-        for _ in range(_MAX_MADE_ASIDE):
-            known = self.current(profile, principal)
-            if known is not None:
-                return known
-            if len(self._registry.catalog.wrappers) <= MAX_MADE_INLINE:
+        for _ in range(_MAX_THREAD_BUILDS):
+            current_view = self.current(profile, principal)
+            if current_view is not None:
+                return current_view
+            if len(self._registry.catalog.wrappers) <= MAX_BUILT_INLINE:
                 break
             key = (profile, self.grant(principal), self.owner(principal))
-            being_made = self._being_made.get(key)
-            if being_made is not None:
-                await being_made.wait()
+            being_built = self._being_built.get(key)
+            if being_built is not None:
+                await being_built.wait()
                 continue
-            done = self._being_made[key] = anyio.Event()
+            done = self._being_built[key] = anyio.Event()
             try:
                 catalog = self._registry.catalog_of(key[2])
-                self._keep(key, await run_in_thread(partial(self._make, key, catalog)))
+                self._store(key, await run_in_thread(partial(self._build, key, catalog)))
             finally:
-                del self._being_made[key]
+                del self._being_built[key]
                 done.set()
         return self.view(profile, principal)
 
     def _views_of(self, key: _Key) -> dict[_Key, _Known]:
         return self._own if key[2] else self._open if key[1] is EVERYTHING else self._narrowed
 
-    def _make(self, key: _Key, catalog: Catalog) -> _Known:
+    def _build(self, key: _Key, catalog: Catalog) -> _Known:
         profile, grant, owner = key
-        shape, wanted = self._registry.shape, self.profiles[profile]
-        # The entries of servers that have not changed are taken over from the previous view, or from everybody's.
+        shape, profile_settings = self._registry.shape, self.profiles[profile]
+        # Entries of unchanged servers are reused from the previous view, or from the one without limits.
         previous = self._views_of(key).get(key) or self._open.get((profile, EVERYTHING, ""))
         view = build_view(
             catalog,
             shape,
-            wanted,
-            always_listed=always_listed(wanted.dialect),
+            profile_settings,
+            always_listed=always_listed(profile_settings.dialect),
             search_tools=SEARCH_TOOLS,
+            result_tools=(READ_RESULT,),
             previous=previous[2] if previous is not None else None,
             grant=grant,
             owner=owner,
         )
         return catalog, shape, view
 
-    def _keep(self, key: _Key, made: _Known) -> View:
+    def _store(self, key: _Key, cached: _Known) -> View:
         views = self._views_of(key)
         most = MAX_OWN if views is self._own else MAX_NARROWED
         if key not in views and views is not self._open and len(views) >= most:
             del views[next(iter(views))]
-        views[key] = made
-        return made[2]
+        views[key] = cached
+        return cached[2]
 
     def owner(self, principal: Principal | None) -> str:
-        """Return the name of a caller that has listings of its own, empty for others."""
+        """Return the name of a caller with its own listings; empty for other callers."""
         return principal.name if principal is not None and principal.name in self._registry.owners else ""
 
     def grant(self, principal: Principal | None) -> Grant:
-        """Return what a caller may do; everything for an operator, who is none."""
+        """Return the rights of a caller; everything for an operator (None)."""
         return EVERYTHING if principal is None else self.policy.grant(principal)
 
     def unmatched_rules(self) -> list[str]:
-        """Return a text for each rule, pattern and condition that nothing answers to that servers list at present."""
+        """Return a text for each rule, pattern and condition that matches nothing in the current lists."""
         rules, tools = len(self.policy.rules), len(self._registry.catalog.wrappers)
         if rules * tools > _MAX_PAIRS:
             return [f"{rules} rules and {tools} tools are not compared while serving; `typegate check` compares them"]
-        return unmatched_parts(self.policy.rules, self._registry.catalog, self._registry.shape, live_only=True)
+        return find_unmatched(self.policy.rules, self._registry.catalog, self._registry.shape, live_only=True)
+
+    async def validate(self, change: ConfigChange) -> Apply:
+        policy = policy_of(change.after) if change.changes_rules else None
+        return partial(self.replace, profiles_of(change.after), policy)
 
     def replace(self, profiles: Mapping[str, Profile], policy: Policy | None = None) -> None:
-        """Use other profiles and rules; requests for a profile that was removed fail from now on.
+        """Use other profiles and rules. Requests for a removed profile fail from now on.
 
         Args:
-            profiles: By name.
-            policy: The rules; None for those that are in use.
+            profiles: The profiles by name.
+            policy: The rules; None to keep the current ones.
         """
         self.profiles = {DEFAULT_PROFILE: Profile(), **profiles}
-        self._forget_at_hand()
-        self._open = {key: known for key, known in self._open.items() if key[0] in self.profiles}
-        self._narrowed = {key: known for key, known in self._narrowed.items() if key[0] in self.profiles}
-        self._own = {key: known for key, known in self._own.items() if key[0] in self.profiles}
+        self._clear_cached_views()
+        self._open = {key: cached for key, cached in self._open.items() if key[0] in self.profiles}
+        self._narrowed = {key: cached for key, cached in self._narrowed.items() if key[0] in self.profiles}
+        self._own = {key: cached for key, cached in self._own.items() if key[0] in self.profiles}
         if policy is not None:
-            # What callers may do from now on is another grant.
+            # New rules produce new grants, so cached views with other grants are obsolete.
             self.policy, self._narrowed, self._own = policy, {}, {}

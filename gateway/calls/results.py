@@ -1,17 +1,24 @@
-"""Adapts a raw upstream result to the caller's protocol version, losing nothing that the version can express."""
+"""Adapt an upstream result to the caller's protocol version without losing information."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from threading import Lock
 from typing import Any, Final
 
 import anyio.to_thread
+from cachetools import LRUCache
 
-from gateway import wire
-from gateway.calls.resource_uris import Rename, may_name_uris, rename_in_result
-from gateway.errors import UpstreamProtocolError, error_result
-from gateway.protocol import MODERN_VERSIONS, SERVER_INFO_KEY, with_meta
-from registry.catalog.catalog import ToolWrapper
+from gateway.calls.caller import Caller
+from gateway.process.tasks import run_in_thread
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import UpstreamProtocolError, error_result
+from gateway.protocol.versions import LEFT_OUT_KEY, MODERN_VERSIONS, SERVER_INFO_KEY, with_meta
+from registry.catalog.catalog import Catalog, ToolWrapper
+from registry.catalog.listed_items import ItemCatalog
+from registry.catalog.names import ServerName
+from registry.catalog.uris import UI_PREFIX, qualified_uri, with_renamed
 from registry.errors import NotChecked, SchemaRejected
 from registry.intake.content import (
     is_sound_text,
@@ -22,52 +29,186 @@ from registry.intake.content import (
     repair_messages,
 )
 from registry.intake.issues import RepairNotes
-from registry.intake.prompts_and_resources import is_own_uri
+from registry.intake.item_intake import MAX_KEY_LENGTH, is_own_uri
 from registry.schema import schemas
 from registry.schema.json_paths import format_path
-from registry.schema.json_values import map_items, without_keys
+from registry.schema.json_values import edited, map_items, without_keys
 
-# From the changelogs of the protocol versions; they compare as text.
+# Unlisted URIs that a host may still read: those of several hundred results, at several hundred bytes each.
+_MAX_NAMED: Final = 4_096
+
+Rename = Callable[[Any], Any]
+
+
+class ResourceUris:
+    """Renames shared URIs in results, and remembers which server mentioned an unlisted URI."""
+
+    def __init__(self) -> None:
+        self._named: LRUCache[tuple[str, str], ServerName] = LRUCache(_MAX_NAMED)
+        # Large results are adapted in threads, and looking up an entry of this cache also changes its order.
+        self._lock = Lock()
+
+    def owners(self, catalog: Catalog, uri: str, *who: str | None) -> tuple[tuple[ServerName, str], ...]:
+        """Return the servers that may have a URI, like `ItemCatalog.owners`, most recent mention first.
+
+        Args:
+            catalog: The caller's catalog.
+            uri: The URI as sent by the caller.
+            who: Keys of the caller in order of precedence: the session, if there is one, and the principal.
+        """
+        items = catalog.prompts_and_resources
+        owners = items.owners(uri)
+        if items.is_settled(uri):
+            return owners
+        with self._lock:
+            mentioned = next(
+                (server for key in who if key and (server := self._named.get((key, uri))) is not None), None
+            )
+        return owners if mentioned is None else tuple(sorted(owners, key=lambda owner: owner != (mentioned, uri)))
+
+    def exposing(self, server: str, caller: Caller) -> Callable[[str], str]:
+        """Return a function that returns the URI under which the caller can read a server's URI."""
+        return partial(self._expose_uri, caller.view.catalog.prompts_and_resources, ServerName(server), caller)
+
+    def renaming(self, server: str, caller: Caller) -> Rename:
+        """Return a function that renames the URIs in one content item, or the `_meta`, of a server's result."""
+        items, own = caller.view.catalog.prompts_and_resources, ServerName(server)
+        keys = items.keys_of.get(own, {})
+        exposed = partial(self._expose_uri, items, own, caller)
+
+        def rename_in_meta(text: str) -> str:
+            return exposed(text) if text.startswith(UI_PREFIX) else keys.get(text, text)
+
+        return partial(_rename_in_item, rename=exposed, rename_in_meta=rename_in_meta)
+
+    def _expose_uri(self, items: ItemCatalog, server: ServerName, caller: Caller, uri: str) -> str:
+        exposed = items.exposed_uri(server, uri)
+        if exposed == uri and len(uri) <= MAX_KEY_LENGTH and not items.is_settled(uri):
+            principal = caller.principal.name
+            with self._lock:
+                if uri.startswith(UI_PREFIX) and self._named.get((principal, uri), server) != server:
+                    # Unlisted apps of two servers with the same URI, which could not be renamed in advance.
+                    return qualified_uri(server, uri)
+                self._named[principal, uri] = server
+                if caller.session_id is not None:
+                    self._named[caller.session_id, uri] = server
+        return exposed
+
+
+def rename_uri_members(value: Any, rename: Callable[[str], str]) -> Any:
+    """Return a JSON value whose `uri` members are renamed; the same object if nothing changes.
+
+    Text that a server has to return unchanged, such as the frontmatter of a skill, has no member of this name that the
+    gateway may change, so `frontmatter` and `_meta` are left out.
+    """
+    if isinstance(value, list):
+        return map_items(value, lambda item: rename_uri_members(item, rename))
+    if not isinstance(value, dict):
+        return value
+    changes: dict[str, Any] = {}
+    for name, member in value.items():
+        if name in ("frontmatter", "_meta"):
+            continue
+        changed = rename(member) if name == "uri" and isinstance(member, str) else rename_uri_members(member, rename)
+        if changed is not member:
+            changes[name] = changed
+    return edited(value, changes=changes)
+
+
+def rename_in_result(result: dict[str, Any], rename: Rename) -> dict[str, Any]:
+    """Return a result of any method with its URIs renamed, or the same object if nothing changes."""
+    changes: dict[str, Any] = {}
+    for member in ("content", "contents"):
+        if isinstance(items := result.get(member), list):
+            changes[member] = map_items(items, rename)
+    if isinstance(messages := result.get("messages"), list):
+        changes["messages"] = map_items(messages, lambda message: _rename_in_message(message, rename))
+    if isinstance(meta := result.get("_meta"), dict):
+        changes["_meta"] = rename({"_meta": meta})["_meta"]
+    return edited(result, {name: value for name, value in changes.items() if value is not result[name]})
+
+
+def may_name_uris(content: json_bytes.UnparsedJson) -> bool:
+    """Return whether a content list may mention a resource, so that it has to be parsed completely."""
+    text = bytes(content.text)
+    return b"resource" in text or UI_PREFIX.encode() in text
+
+
+def _rename_in_message(message: Any, rename: Rename) -> Any:
+    if not isinstance(message, dict) or "content" not in message:
+        return message
+    content = message["content"]
+    renamed = map_items(content, rename) if isinstance(content, list) else rename(content)
+    return message if renamed is content else {**message, "content": renamed}
+
+
+def _rename_in_item(item: Any, rename: Callable[[str], str], rename_in_meta: Callable[[str], str]) -> Any:
+    """Return a content item with its own URI, that of an embedded resource and those in `_meta` renamed."""
+    if not isinstance(item, dict):
+        return item
+    changes: dict[str, Any] = {}
+    uri, resource, meta = item.get("uri"), item.get("resource"), item.get("_meta")
+    if isinstance(uri, str) and (renamed := rename(uri)) != uri:
+        changes["uri"] = renamed
+    if isinstance(resource, dict) and (inner := _rename_in_item(resource, rename, rename_in_meta)) is not resource:
+        changes["resource"] = inner
+    if isinstance(meta, dict) and (renamed_meta := with_renamed(meta, rename_in_meta)) is not meta:
+        changes["_meta"] = renamed_meta
+    return edited(item, changes)
+
+
+# From the changelogs of the protocol versions. Versions compare as strings.
 _STRUCTURED_SINCE = "2025-06-18"
 _LINKS_SINCE = "2025-06-18"
 _AUDIO_SINCE = "2025-03-26"
-# Members of results that versions with a handshake do not know.
+# Members of results that versions with a handshake do not define.
 _MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")
 
 REPAIRED_KEY: Final = "typegate/repaired"
-"""The member of a result's `_meta` that says what clients would have refused all of it for, and was repaired."""
-_MENDED_METHODS: Final = frozenset({"prompts/get", "resources/read", "completion/complete"})
-# An operator looks at the first of thousands that are alike.
-_MAX_MENDED: Final = 8
-LEFT_OUT_KEY: Final = "typegate/leftOut"
-"""The member of a result's `_meta` that says what of it was left out, and why."""
-# What a host shows to a model is far smaller; reading more than this takes longer than a caller should wait for it.
+"""The member of a result's `_meta` that lists repairs without which clients would reject the whole result."""
+_REPAIRED_METHODS: Final = frozenset({"prompts/get", "resources/read", "completion/complete"})
+# Of thousands of equal repairs an operator only needs to see the first.
+_MAX_LISTED_REPAIRS: Final = 8
+# Hosts show models far less than this, and checking more takes longer than a caller should wait.
 _MAX_CHECKED_BYTES: Final = 1 << 20
 
-# A result of these members alone, with a list of content, is one of every version.
+# Adapting a result of this size takes up to 20 ms: 100 ns for each byte of a list of small links.
+_MAX_INLINE_BYTES: Final = 200_000
+
+# A result with only these members and a list of content is valid in every version.
 _PLAIN_MEMBERS: Final = frozenset({"content", "isError", "resultType"})
 
-_LEFT_OUT = {"type": "text", "text": "[left out by the gateway: a resource in the gateway's own scheme is no server's]"}
+_LEFT_OUT = {
+    "type": "text",
+    "text": "[left out by the gateway: servers cannot return resources of the gateway's own URI scheme]",
+}
+
+
+async def adapt_off_loop(answer: Any, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Adapt an answer: a small one at once, a large one in a thread, so that other callers do not wait for it."""
+    if type(answer) is dict and json_bytes.unparsed_bytes(answer) > _MAX_INLINE_BYTES:
+        return await run_in_thread(work)
+    return work()
 
 
 def adapt(answer: Any, *, server: str, version: str, renaming: Callable[[], Rename]) -> dict[str, Any]:
-    """Adapt a result of `tools/call`; `answer` is the caller's alone and may be changed.
+    """Adapt a result of `tools/call`. `answer` belongs to the caller and may be modified.
 
-    `renaming` returns what renames URIs that the server shares with others.
+    `renaming` returns the function that renames URIs shared with other servers.
 
-    What a version cannot express is replaced: `structuredContent` is removed before 2025-06-18, and before 2026-07-28
-    if it is no object, and its text form stays; a `resource_link` becomes text before 2025-06-18, and `audio` an
-    embedded resource before 2025-03-26. Unknown members and items stay.
+    Features that a version does not support are replaced: `structuredContent` is removed before 2025-06-18 and, unless
+    it is an object, before 2026-07-28, while its text form stays; `resource_link` becomes text before 2025-06-18, and
+    `audio` an embedded resource before 2025-03-26. Unknown members and items are kept.
 
     Sources: MCP 2026-07-28, "Tools", "Tool Result" and "Base protocol", "Result types"; the changelogs of
     2025-03-26 and 2025-06-18.
 
     Raises:
-        UpstreamProtocolError: It is no result of a tool call.
+        UpstreamProtocolError: The answer is not a result of a tool call.
     """
     modern = version in MODERN_VERSIONS
     if (
-        # Most results.
+        # Fast path for most results.
         type(answer) is dict
         and _PLAIN_MEMBERS.issuperset(answer)
         and type(answer.get("content")) is list
@@ -86,17 +227,17 @@ def adapt(answer: Any, *, server: str, version: str, renaming: Callable[[], Rena
     if not modern and kind != "complete":
         return error_result(
             f"Server '{server}' answered with a result of the kind {kind!r}, which this connection's protocol "
-            "version cannot carry. The tool has no result here."
+            "version does not support. The tool has no result here."
         )
-    if kind != "complete" or result.get("isError") is True or not passes_unread(version):
-        result = whole(result, server)
+    if kind != "complete" or result.get("isError") is True or not can_stay_unparsed(version):
+        result = parse_result(result, server)
     if kind != "complete":
         return result
     notes: RepairNotes = []
-    _mend(result, server, notes)
+    _repair_tool_result(result, server, notes)
     _fill_content(result, server)
-    if type(result.get("content")) is wire.Unparsed and may_name_uris(result["content"]):
-        result = whole(result, server)
+    if type(result.get("content")) is json_bytes.UnparsedJson and may_name_uris(result["content"]):
+        result = parse_result(result, server)
     result = rename_in_result(with_notes(result, notes), renaming())
     if modern:
         result["resultType"] = "complete"
@@ -104,39 +245,42 @@ def adapt(answer: Any, *, server: str, version: str, renaming: Callable[[], Rena
     for member in _MODERN_ONLY:
         result.pop(member, None)
     if "structuredContent" in result and (version < _STRUCTURED_SINCE or not _is_object(result["structuredContent"])):
-        # Before 2026-07-28 only objects were allowed; the text form says the same.
+        # Before 2026-07-28 only objects were allowed; the text form has the same content.
         del result["structuredContent"]
     if version < _LINKS_SINCE:
         result["content"] = [_older_item(item, version) for item in result["content"]]
     return result
 
 
-async def without_unfit_structure(result: dict[str, Any], wrapper: ToolWrapper) -> dict[str, Any]:
-    """Return a result without `structuredContent` that breaks the tool's `outputSchema`; `_meta` says so.
+async def without_invalid_structure(result: dict[str, Any], wrapper: ToolWrapper) -> dict[str, Any]:
+    """Return a result without `structuredContent` that violates the tool's `outputSchema`, noting that in `_meta`.
 
-    Its text says the same. For callers that check results themselves: they would show an error in place of all of it.
+    For callers that validate results themselves and would show an error instead of the result. The text form of the
+    content stays.
 
     Raises:
-        UpstreamProtocolError: It is nested too deeply.
+        UpstreamProtocolError: The content is nested too deeply.
     """
     schema = wrapper.definition.get("outputSchema")
     if "structuredContent" not in result or result.get("isError") is True or not isinstance(schema, dict):
         return result
     if _size(result["structuredContent"]) > _MAX_CHECKED_BYTES:
         return result
-    # In a thread: the first time the schema is compiled, and neither it nor the result is of our making.
-    reason = await anyio.to_thread.run_sync(_misfit, result["structuredContent"], schema, wrapper)
+    # In a thread, because the schema may have to be compiled, and both it and the result are untrusted.
+    reason = await anyio.to_thread.run_sync(_schema_violation, result["structuredContent"], schema, wrapper)
     if reason is None:
         return result
-    kept = {name: value for name, value in whole(result, wrapper.server).items() if name != "structuredContent"}
-    return with_meta(kept, LEFT_OUT_KEY, {"structuredContent": f"it breaks the tool's outputSchema: {reason}"})
+    remaining = {
+        name: value for name, value in parse_result(result, wrapper.server).items() if name != "structuredContent"
+    }
+    return with_meta(remaining, LEFT_OUT_KEY, {"structuredContent": f"it breaks the tool's outputSchema: {reason}"})
 
 
-def _misfit(content: Any, schema: dict[str, Any], wrapper: ToolWrapper) -> str | None:
-    """Return where content breaks a schema; None if it does not, or if that cannot be told within bounds."""
-    value = whole({"value": content}, wrapper.server)["value"]
+def _schema_violation(content: Any, schema: dict[str, Any], wrapper: ToolWrapper) -> str | None:
+    """Return where content violates a schema; None if it does not, or if checking it exceeds the limits."""
+    value = parse_result({"value": content}, wrapper.server)["value"]
     try:
-        # The digest of a definition is one of its output schema too.
+        # The digest of the definition covers its output schema.
         validator = schemas.validator(schema, f"{wrapper.digest}/output")
         if validator.is_valid(value):
             return None
@@ -148,26 +292,23 @@ def _misfit(content: Any, schema: dict[str, Any], wrapper: ToolWrapper) -> str |
 
 
 def _size(value: Any) -> int:
-    return len(value.text) if type(value) is wire.Unparsed else 0
+    return len(value.text) if type(value) is json_bytes.UnparsedJson else 0
 
 
 def adapt_other(
     answer: Any, *, server: str, version: str, method: str, params: dict[str, Any], rename: Rename
 ) -> dict[str, Any]:
-    """Adapt the result of any other request; `answer` is the caller's alone and may be changed.
+    """Adapt the result of any other request. `answer` belongs to the caller and may be modified.
 
     Args:
-        answer: What the upstream answered.
-        server: Its alias.
         version: The protocol version of the caller.
-        method: What was asked.
-        params: What it was asked with, in the names of the upstream.
-        rename: Renames URIs that the server shares with others.
+        params: The params of the request, in the upstream's names.
+        rename: Renames URIs shared with other servers.
 
     Raises:
-        UpstreamProtocolError: It is no result.
+        UpstreamProtocolError: The answer is not a result.
     """
-    result = _mend_other(whole(_as_object(answer, server), server), method, params)
+    result = _repair_result(parse_result(_as_object(answer, server), server), method, params)
     if method == "prompts/get":
         result = _without_own_uris(result)
     result = rename_in_result(result, rename)
@@ -180,7 +321,7 @@ def adapt_other(
         raise UpstreamProtocolError(
             server,
             f"Server '{server}' answered with a result of the kind {result['resultType']!r}, which this connection's "
-            "protocol version cannot carry.",
+            "protocol version does not support.",
         )
     for member in _MODERN_ONLY:
         result.pop(member, None)
@@ -196,14 +337,14 @@ def adapt_other(
 
 
 def with_notes(result: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
-    """Return a result that says in `_meta` what of it was repaired."""
+    """Return the result with a list of its repairs in `_meta`."""
     if not notes:
         return result
-    return with_meta(result, REPAIRED_KEY, list(dict.fromkeys(detail for _, detail in notes))[:_MAX_MENDED])
+    return with_meta(result, REPAIRED_KEY, list(dict.fromkeys(detail for _, detail in notes))[:_MAX_LISTED_REPAIRS])
 
 
-def _mend_other(result: dict[str, Any], method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a prompt, a reading, a completion or a task without what clients would refuse it for."""
+def _repair_result(result: dict[str, Any], method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Repair parts of a prompt, resource, completion or task result for which clients would reject it."""
     notes: RepairNotes = []
     member, changed = "", None
     if method == "prompts/get":
@@ -213,13 +354,13 @@ def _mend_other(result: dict[str, Any], method: str, params: dict[str, Any]) -> 
     elif method == "completion/complete":
         member, changed = "completion", repair_completion(result.get("completion"), notes)
     elif method == "tasks/get" and isinstance(result.get("result"), dict):
-        _mend(result["result"], "", notes)
+        _repair_tool_result(result["result"], "", notes)
     if changed is not result.get(member):
         result = {**result, member: changed}
     wrong = [
         name
         for name, kind in (("description", str), ("_meta", dict))
-        if name in result and not isinstance(result[name], kind) and method in _MENDED_METHODS
+        if name in result and not isinstance(result[name], kind) and method in _REPAIRED_METHODS
     ]
     if wrong:
         notes.append(("wrong_type", f"of the wrong type: {', '.join(wrong)}"))
@@ -227,29 +368,29 @@ def _mend_other(result: dict[str, Any], method: str, params: dict[str, Any]) -> 
     return with_notes(result, notes)
 
 
-def _mend(result: dict[str, Any], server: str, notes: RepairNotes) -> None:
-    """Repair in place what clients would refuse the whole result of a tool for."""
+def _repair_tool_result(result: dict[str, Any], server: str, notes: RepairNotes) -> None:
+    """Repair, in place, parts of a tool result for which clients would reject it."""
     content = result.get("content")
     if isinstance(content, str | dict):
         notes.append(("content", "the content was not a list"))
         content = [content]
-    if type(content) is wire.Unparsed and content.text[:1] == b"[" and not _is_sound(content, server):
-        content = whole({"content": content}, server)["content"]
+    if type(content) is json_bytes.UnparsedJson and content.text[:1] == b"[" and not _is_sound(content, server):
+        content = parse_result({"content": content}, server)["content"]
     if isinstance(content, list):
         result["content"] = repair_content(content, notes)
     if "isError" in result and type(result["isError"]) is not bool:
-        notes.append(("wrong_type", "isError was neither true nor false"))
+        notes.append(("wrong_type", "isError was not a boolean"))
         result["isError"] = result["isError"] in (1, "true", "True")
     if not isinstance(result.get("_meta", {}), dict):
         notes.append(("wrong_type", "_meta was not an object"))
         del result["_meta"]
 
 
-def _is_sound(content: wire.Unparsed, server: str) -> bool:
-    """Return whether no item of a content needs repair, as far as its large texts need not be read for that."""
+def _is_sound(content: json_bytes.UnparsedJson, server: str) -> bool:
+    """Return whether no content item needs repair, without parsing large texts where that is unnecessary."""
     try:
-        items = wire.outlined_items(content)
-    except wire.MalformedJson as error:
+        items = json_bytes.outlined_items(content)
+    except json_bytes.MalformedJson as error:
         raise UpstreamProtocolError.unreadable(server, error) from None
     return all(item is not None and repair_item(item, []) is item for item in items)
 
@@ -257,18 +398,18 @@ def _is_sound(content: wire.Unparsed, server: str) -> bool:
 def _fill_content(result: dict[str, Any], server: str) -> None:
     content = result.get("content")
     if "structuredContent" in result:
-        # Hosts that show only content would show nothing.
+        # Some hosts show only content, so it must not be empty.
         if not _has_text(content, server):
-            text = wire.dumps(result["structuredContent"]).decode()
-            result["content"] = with_item(whole(result, server).get("content"), {"type": "text", "text": text})
+            text = json_bytes.dumps(result["structuredContent"]).decode()
+            result["content"] = with_item(parse_result(result, server).get("content"), {"type": "text", "text": text})
     elif not _is_list(content):
         raise UpstreamProtocolError(server, f"Server '{server}' answered without content; the call has no result.")
 
 
 def _without_own_uris(result: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a prompt without resources in our own scheme; the same object if there are none.
+    """Return a prompt result without resources in the gateway's own URI scheme, or the same object if there are none.
 
-    A server that embeds one would speak for whichever server its URI names.
+    A server that embeds such a resource could impersonate the server that its URI names.
     """
     messages = result.get("messages")
     if not isinstance(messages, list):
@@ -294,49 +435,44 @@ def _is_ours(item: Any) -> bool:
 
 
 def with_item(content: Any, item: dict[str, Any]) -> Any:
-    """The content of a result with another item, where it is parsed or has left already."""
-    if type(content) is wire.PassedOn:
-        content.add(item)
-        return content
+    """Return the content of a result with another item."""
     return [*(content if isinstance(content, list) else []), item]
 
 
-def whole(result: dict[str, Any], server: str) -> dict[str, Any]:
-    """Return a result with everything in it parsed.
+def parse_result(result: dict[str, Any], server: str) -> dict[str, Any]:
+    """Return a result with all members parsed.
 
     Raises:
-        UpstreamProtocolError: It is nested too deeply.
+        UpstreamProtocolError: The result is nested too deeply.
     """
     try:
-        return wire.whole(result)
-    except wire.MalformedJson as error:
+        return json_bytes.parse_members(result)
+    except json_bytes.MalformedJson as error:
         raise UpstreamProtocolError.unreadable(server, error) from None
 
 
-def passes_unread(version: str) -> bool:
-    """Whether results pass to callers of this version without a look at each item: none has to be replaced."""
+def can_stay_unparsed(version: str) -> bool:
+    """Return whether callers of this version can receive content items unparsed, because none has to be replaced."""
     return version >= _LINKS_SINCE
 
 
 def _has_text(content: Any, server: str) -> bool:
     try:
-        return wire.has_item(content, "text")
-    except wire.MalformedJson as error:
+        return json_bytes.has_item(content, "text")
+    except json_bytes.MalformedJson as error:
         raise UpstreamProtocolError.unreadable(server, error) from None
 
 
 def _is_list(value: Any) -> bool:
-    if type(value) is wire.PassedOn:
-        return True
-    return value.text[:1] == b"[" if type(value) is wire.Unparsed else isinstance(value, list)
+    return value.text[:1] == b"[" if type(value) is json_bytes.UnparsedJson else isinstance(value, list)
 
 
 def _is_object(value: Any) -> bool:
-    return value.text[:1] == b"{" if type(value) is wire.Unparsed else isinstance(value, dict)
+    return value.text[:1] == b"{" if type(value) is json_bytes.UnparsedJson else isinstance(value, dict)
 
 
 def _older_item(item: Any, version: str) -> Any:
-    """Return a content item as a version before 2025-06-18 can express it."""
+    """Return a content item in a form that versions before 2025-06-18 support."""
     if not isinstance(item, dict):
         return item
     kind = item.get("type")
@@ -352,16 +488,16 @@ def _older_item(item: Any, version: str) -> Any:
 
 
 def _as_object(answer: Any, server: str) -> dict[str, Any]:
-    """Return an answer as the result object that it has to be, without the upstream's `serverInfo`.
+    """Return an answer, which must be a result object, without the upstream's `serverInfo`.
 
     Raises:
-        UpstreamProtocolError: It is no object.
+        UpstreamProtocolError: The answer is not an object.
     """
     if not isinstance(answer, dict):
-        raise UpstreamProtocolError(server, f"Server '{server}' answered with something that is no result.")
+        raise UpstreamProtocolError(server, f"Server '{server}' answered with something that is not a result.")
     meta = answer.get("_meta")
     if isinstance(meta, dict) and SERVER_INFO_KEY in meta:
-        del meta[SERVER_INFO_KEY]  # the caller's server is this gateway, which adds its own
+        del meta[SERVER_INFO_KEY]  # the caller's server is this gateway, which adds its own `serverInfo`
         if not meta:
             del answer["_meta"]
     return answer

@@ -1,4 +1,4 @@
-"""Ask a caller to sign in where a call needs it, and go on once that is done.
+"""Ask a caller to sign in when a call requires it, and continue afterwards.
 
 Sources: MCP 2025-11-25, "Elicitation", "URL Mode Elicitation Requests"; MCP 2026-07-28, "Patterns",
 "Multi Round-Trip Requests".
@@ -15,31 +15,31 @@ import anyio
 
 from gateway.access.principal import LOCAL
 from gateway.access.signing import BadSignature, Signer
-from gateway.calls.context import Caller
-from gateway.errors import RpcError
-from gateway.protocol import can_be_asked
-from gateway.upstream.credentials import SignInFailed, SignInRequired
+from gateway.calls.caller import Caller
+from gateway.protocol.gateway_errors import RpcError
+from gateway.protocol.versions import can_be_asked
 from gateway.upstream.link import UpstreamLink
-from gateway.upstream.oauth.connecting import user_of
+from gateway.upstream.oauth.account_linking import user_of
+from gateway.upstream.upstream_credentials import SignInFailed, SignInRequired
 
 _KEY: Final = "sign-in"
-# Callers without a connection of a network: whoever has started this process.
+# Peers without a network connection: the user who started this process.
 _STREAMS: Final = frozenset({"", "stdio"})
-# How soon a link notices other credentials is a matter of some turns of the loop.
+# A link notices new credentials within a few iterations of the event loop.
 _TURN_S: Final = 0.05
 _METHOD: Final = "elicitation/create"
-# What tells our own request state from one of an upstream.
+# Distinguishes the gateway's own request state from an upstream's.
 _PURPOSE: Final = "typegate: sign-in"
 
 
 class SignInPrompts:
-    """Puts the link to sign in to whoever may follow it."""
+    """Shows the sign-in link to callers who may follow it."""
 
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
 
     def is_answer(self, params: Mapping[str, Any], binding: tuple[str, ...]) -> bool:
-        """Whether a request repeats one that we had asked to sign in for."""
+        """Return whether a request repeats one that was answered with a request to sign in."""
         state = params.get("requestState")
         if not isinstance(state, str):
             return False
@@ -49,7 +49,7 @@ class SignInPrompts:
             return False
         return True
 
-    async def ask(
+    async def prompt_user(
         self,
         error: SignInRequired,
         caller: Caller,
@@ -57,48 +57,47 @@ class SignInPrompts:
         *,
         binding: tuple[str, ...],
         answer: object = None,
-        asked: bool = False,
+        was_asked: bool = False,
     ) -> dict[str, Any] | None:
         """Have the caller sign in.
 
         Args:
-            error: Why the call was not sent.
-            caller: Who makes it.
-            link: The upstream.
-            binding: What a request state is good for.
-            answer: What its user said to the question, where it comes back with that.
-            asked: It does.
+            error: The reason why the call was not sent.
+            binding: The values that a request state is bound to.
+            answer: The user's answer to the question, if the caller returned with one.
+            was_asked: Whether the caller was already asked.
 
         Returns:
-            What to answer the caller, who then repeats the request; None where somebody is signed in by now.
+            A result for the caller, who then repeats the request; None once the sign-in is complete.
 
         Raises:
-            SignInRequired: Nobody is; the text says what to do, with the link where the caller may follow it.
+            SignInRequired: The sign-in is not complete. The text says what to do, with the link if the caller may
+                follow it.
         """
         source = error.source
-        # Somebody may have signed in just now, perhaps at another process: whoever has done so expects it to work.
-        if await source.is_over(source.version):
+        # A sign-in may just have been completed, possibly in another process, and its user expects the call to work.
+        if await source.has_newer_credentials(source.version):
             with anyio.move_on_after(link.config.call_timeout):
                 await _until_connected(link, source.version)
                 return None
-        # The link of somebody's own sign-in is given to that caller alone, and asks who follows it.
-        is_own = source.begin_for_caller is not None and source.owner == user_of(caller.principal)
+        # The link for a caller's own sign-in is shown only to that caller, and identifies the user who follows it.
+        is_own = source.create_link_for_caller is not None and source.owner == user_of(caller.principal)
         if not is_own and (source.owner or not may_follow(caller)):
             raise error
-        if asked:
-            await self._wait(error, link, accepted=_accepted(answer))
+        if was_asked:
+            await self._wait(error, link, accepted=_is_accepted(answer))
             return None
-        begin = source.begin_for_caller if is_own and caller.peer not in _STREAMS else source.begin
-        assert begin is not None
+        create_link = source.create_link_for_caller if is_own and caller.peer not in _STREAMS else source.create_link
+        assert create_link is not None
         try:
-            url = (await begin()).url
+            url = (await create_link()).url
         except SignInFailed as failure:
             raise SignInRequired(error.server, f"{error} {failure}.", source=error.source) from None
-        message = f"Server '{error.server}' needs you to sign in. The call goes on when that is done."
+        message = f"Sign in to server '{error.server}' to continue this call."
         question = {"mode": "url", "url": url, "message": message, "elicitationId": secrets.token_urlsafe(16)}
         if not can_be_asked(caller.capabilities, _METHOD, question) or (not caller.modern and caller.ask is None):
-            told = f"{error} Open this link to sign in, then call again: {url}"
-            raise SignInRequired(error.server, told, source=error.source)
+            text = f"{error} Open this link to sign in, then call again: {url}"
+            raise SignInRequired(error.server, text, source=error.source)
         if caller.modern:
             return {
                 "resultType": "input_required",
@@ -107,10 +106,10 @@ class SignInPrompts:
             }
         assert caller.ask is not None
         try:
-            given = await caller.ask(_METHOD, question)
+            response = await caller.ask(_METHOD, question)
         except RpcError:
-            given = None
-        await self._wait(error, link, accepted=_accepted(given))
+            response = None
+        await self._wait(error, link, accepted=_is_accepted(response))
         if caller.host is not None:
             done = {"elicitationId": question["elicitationId"]}
             caller.host.notify({"jsonrpc": "2.0", "method": "notifications/elicitation/complete", "params": done})
@@ -118,13 +117,13 @@ class SignInPrompts:
 
     async def _wait(self, error: SignInRequired, link: UpstreamLink, *, accepted: bool) -> None:
         if not accepted:
-            raise SignInRequired(error.server, f"{error} The user did not want to sign in.", source=error.source)
-        # As long as an answer of the upstream would be waited for.
+            raise SignInRequired(error.server, f"{error} The user declined to sign in.", source=error.source)
+        # The same time as for an answer of the upstream.
         with anyio.move_on_after(link.config.call_timeout) as waited:
-            await error.source.changed(error.source.version)
+            await error.source.wait_changed(error.source.version)
             await _until_connected(link, error.source.version)
         if waited.cancelled_caught:
-            text = f"{error} Nobody has signed in within {link.config.call_timeout:g} s."
+            text = f"{error} No user signed in within {link.config.call_timeout:g} s."
             raise SignInRequired(error.server, text, source=error.source)
 
 
@@ -133,7 +132,7 @@ async def _until_connected(link: UpstreamLink, version: int) -> None:
         try:
             await link.wait_ready(link.patience_s)
         except SignInRequired as error:
-            # The link itself may not have had its turn since.
+            # The link may not have processed the new credentials yet.
             if error.source.version != version:
                 raise
             await anyio.sleep(_TURN_S)
@@ -142,7 +141,7 @@ async def _until_connected(link: UpstreamLink, version: int) -> None:
 
 
 def may_follow(caller: Caller) -> bool:
-    """Whether whoever follows the link is sure to be the caller: of a gateway of one user, on the same machine.
+    """Return whether the person who follows the link is certain to be the caller: a single user on the same machine.
 
     Source: MCP 2025-11-25, "Elicitation", "Phishing".
     """
@@ -158,10 +157,10 @@ def may_follow(caller: Caller) -> bool:
 
 
 def answer_in(params: Mapping[str, Any]) -> object:
-    """What the user said to our question."""
+    """Return the user's answer to the gateway's question."""
     answers = params.get("inputResponses")
     return answers.get(_KEY) if isinstance(answers, dict) else None
 
 
-def _accepted(answer: object) -> bool:
+def _is_accepted(answer: object) -> bool:
     return isinstance(answer, dict) and answer.get("action") == "accept"

@@ -1,4 +1,4 @@
-"""Checks of arguments that could take long, in processes of their own, with a deadline."""
+"""Validate arguments, and select parts of large results, in separate processes, with a deadline."""
 
 from __future__ import annotations
 
@@ -7,57 +7,59 @@ import os
 import pickle
 import sys
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import anyio
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 import gateway
-from gateway.calls.check_process import LENGTH, LENGTHS, CheckJob, JobPart
-from gateway.owned_tasks import OwnedTasks
-from gateway.wire import MalformedJson
-from registry.arguments.prepare import Prepared, fill_defaults, refused
-from registry.arguments.problems import unchecked_problem
+from gateway.calls.check_process import LENGTH, LENGTHS, CheckJob, JobPart, JobUnfinished
+from gateway.calls.result_shaping import ValueJob
+from gateway.calls.selection import SelectionRefused
+from gateway.process.tasks import OwnedTasks
+from gateway.protocol.json_bytes import MalformedJson
+from registry.arguments.prepare import Prepared
 from registry.errors import NotChecked
-from registry.schema.check_cost import too_many_values
 
 log = logging.getLogger(__name__)
 
-# Arguments of a megabyte take some tens of milliseconds, and errors in all of their parts less than a second.
+T = TypeVar("T")
+
+# Checking a megabyte takes tens of milliseconds; reporting errors in all of its parts takes less than a second.
 CHECK_S: Final = 2.0
-# One process for each of two calls: while one caller keeps the first busy, others have the second.
+# With two processes, a single caller cannot occupy all of them.
 _MAX_PROCESSES: Final = 2
-# Calls that wait for a process, of one caller: more than a host sends at once.
+# Maximum number of waiting calls per caller: more than a host sends concurrently.
 _MAX_WAITING: Final = 16
-# As long as the deadlines of all that one caller may have waiting before a call, in the usual case that they are
-# met; a call that waits longer is better refused.
+# How long a call waits for other calls of its caller before it is refused: usually the sum of their deadlines.
 _QUEUE_S: Final = 10.0
 # Time for an interpreter to start on a loaded machine.
 _START_S: Final = 10.0
-# What an interpreter needs to start, also where it belongs to a virtual environment or is not in the usual place.
+# Variables that an interpreter needs to start, including one in a virtual environment or an unusual location.
 _ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG")
-# What is tried of a job, one after the other, until something ends in time.
+# Parts of a job to try in this order until one ends in time.
 _PARTS: Final[tuple[JobPart, ...]] = ("whole", "cheap")
-# Outcomes hold the repaired arguments and little else.
+# Upper bound of an outcome, which consists mostly of the repaired arguments.
 _MAX_OUTCOME: Final = 1 << 28
 
 
 class _ProcessEnded(Exception):
-    """The process ended before it had an outcome."""
+    """The process ended before returning an outcome."""
 
 
 class ThoroughChecks:
-    """Prepares the arguments of calls where that may take longer than the event loop can wait.
+    """Prepares the arguments of calls, and selects parts of results, if that may block the event loop for too long.
 
-    One call of a caller is prepared at a time, so that nobody's calls keep all processes busy.
+    Only one call per caller is processed at a time, so that no caller can occupy all processes.
 
     Args:
-        tasks: Runs the checks, so that a process that was started is ended or used again when its caller leaves.
+        tasks: Runs the checks, so that a started process is ended or reused when its caller disconnects.
     """
 
     def __init__(self, tasks: OwnedTasks) -> None:
@@ -79,42 +81,72 @@ class ThoroughChecks:
                 await process.end()
 
     async def prepare(self, job: CheckJob, who: str, doubt: NotChecked) -> Prepared:
-        """Prepare the arguments of one call; those that cannot be checked in time are refused, or pass as configured.
+        """Prepare the arguments of one call. If time runs out, they are refused or sent unchecked, as configured.
 
         Args:
-            job: The call.
-            who: On whose behalf.
-            doubt: Why it was not done on the loop.
+            who: The caller, for fair scheduling.
+            doubt: The reason why the arguments were not checked on the event loop.
         """
         return await self._tasks.run(partial(self._prepare_in_turn, job, who, doubt))
 
+    async def run_job(self, job: ValueJob, text: bytes, who: str) -> Any:
+        """Run a job on a large value in a process, and return its outcome.
+
+        Args:
+            text: The value as JSON.
+            who: The caller, for fair scheduling.
+
+        Raises:
+            JobUnfinished: There was no outcome in time.
+            SelectionRefused: The job does not fit the value.
+            MalformedJson: The value is nested too deeply.
+        """
+        work = partial(self._outcome, (pickle.dumps(job), text))
+        outcome = await self._tasks.run(partial(self._in_turn, who, work))
+        if isinstance(outcome, SelectionRefused | MalformedJson):
+            raise outcome
+        if outcome is None:
+            raise JobUnfinished
+        return outcome
+
     async def _prepare_in_turn(self, job: CheckJob, who: str, doubt: NotChecked) -> Prepared:
+        try:
+            return await self._in_turn(who, partial(self._prepare, job, doubt))
+        except JobUnfinished as full:
+            return job.unchecked(NotChecked(doubt.path, str(full)), within_s=full.waited_s)
+
+    async def _in_turn(self, who: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Do work once a process is free and no other work of the caller runs.
+
+        Raises:
+            JobUnfinished: Too much work is waiting.
+        """
         if self._waiting[who] >= _MAX_WAITING:
-            return _unchecked(job, NotChecked(doubt.path, f"{_MAX_WAITING} other large calls are being checked"))
+            raise JobUnfinished(f"{_MAX_WAITING} other large calls are being checked")
         self._waiting[who] += 1
         turn = self._turns.setdefault(who, anyio.Lock())
         try:
             with anyio.move_on_after(_QUEUE_S) as queued:
                 async with turn, self._places:
-                    queued.deadline = float("inf")  # from here on the deadline of the check holds
-                    return await self._prepare(job, doubt)
-            return _unchecked(job, NotChecked(doubt.path, "other large calls are being checked"), within_s=_QUEUE_S)
+                    queued.deadline = float("inf")  # from here on the deadline of the work applies
+                    return await work()
+            raise JobUnfinished("other large calls are being checked", waited_s=_QUEUE_S)
         finally:
             self._waiting[who] -= 1
             if not self._waiting[who]:
                 del self._waiting[who], self._turns[who]
 
     async def _prepare(self, job: CheckJob, doubt: NotChecked) -> Prepared:
-        """Prepare arguments: with a whole check, else by the cheap parts of it, else without."""
+        """Prepare arguments with a complete check, else with the cheap checks only, else without a check."""
         spent_s: float | None = None
         attempt = job
         for part in _PARTS if job.names is None else (*_PARTS, "mapped"):
             if part != "whole":
-                attempt = replace(job, doubt=_located(job, doubt), part=part, spent_s=spent_s)
+                attempt = replace(job, doubt=job.located(doubt), part=part, spent_s=spent_s)
             try:
                 packed = attempt.packed()
             except MalformedJson:
-                return _unchecked(job, NotChecked(doubt.path, "the arguments are nested too deeply"))
+                return job.unchecked(NotChecked(doubt.path, "the arguments are nested too deeply"))
             outcome = await self._outcome(packed)
             if isinstance(outcome, Prepared):
                 return job.received(outcome)
@@ -124,22 +156,22 @@ class ThoroughChecks:
                 doubt = outcome
             if job.validation == "strict" or doubt.invalid:
                 break
-        return _unchecked(job, doubt, within_s=spent_s)
+        return job.unchecked(doubt, within_s=spent_s)
 
-    async def _outcome(self, parts: tuple[bytes, bytes]) -> Prepared | NotChecked | None:
+    async def _outcome(self, parts: tuple[bytes, bytes]) -> Any:
         """Return the outcome of a job; None if there is none in time."""
         while self._idle:
             try:
                 return await self._run_in(self._idle.pop(), parts)
             except _ProcessEnded:
-                continue  # it had been idle for too long
+                continue  # the process had exited after being idle
         try:
             return await self._run_in(await _CheckProcess.start(), parts)
         except _ProcessEnded:
-            log.warning("a process that checks arguments ended without an answer; memory may be short")
+            log.warning("check process ended without an outcome; memory may be low")
             return None
 
-    async def _run_in(self, process: _CheckProcess, parts: tuple[bytes, bytes]) -> Prepared | NotChecked | None:
+    async def _run_in(self, process: _CheckProcess, parts: tuple[bytes, bytes]) -> Any:
         done = False
         try:
             with anyio.move_on_after(CHECK_S):
@@ -155,7 +187,7 @@ class ThoroughChecks:
 
 
 class _CheckProcess:
-    """One process, which runs one job at a time."""
+    """A process that runs one job at a time."""
 
     def __init__(self, process: Process) -> None:
         assert process.stdin is not None
@@ -169,18 +201,18 @@ class _CheckProcess:
         """Start a process and wait until it is ready.
 
         Raises:
-            _ProcessEnded: It could not be started.
+            _ProcessEnded: The process could not be started.
         """
         command = [sys.executable, "-P", "-m", "gateway.calls.check_process"]
-        # It checks only: it gets none of the secrets that the gateway's environment may hold.
+        # A minimal environment, because the process does not need the secrets in the gateway's environment.
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         root = str(Path(gateway.__file__).parents[1])
         if Path(root).name not in ("site-packages", "dist-packages"):
-            # A checkout that is run without being installed.
+            # Running from a checkout without installation.
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
         try:
             with anyio.CancelScope(shield=True):
-                # Shielded: a process that was started and not noted would be left behind.
+                # Shielded, because a process that was started but not recorded would be left behind.
                 started = cls(await anyio.open_process(command, stderr=None, env=environment, start_new_session=True))
         except OSError as error:
             raise _ProcessEnded from error
@@ -196,22 +228,21 @@ class _CheckProcess:
             raise _ProcessEnded
         return started
 
-    async def run(self, parts: tuple[bytes, bytes]) -> Prepared | NotChecked:
+    async def run(self, parts: tuple[bytes, bytes]) -> Any:
         """Run one job.
 
         Raises:
-            _ProcessEnded: There is no outcome.
+            _ProcessEnded: The process ended without an outcome.
         """
         try:
             await self._jobs.send(LENGTHS.pack(*map(len, parts)) + parts[0])
             await self._jobs.send(parts[1])
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise _ProcessEnded from None
-        outcome: Prepared | NotChecked = pickle.loads(await self._receive())
-        return outcome
+        return pickle.loads(await self._receive())
 
     async def end(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         with anyio.CancelScope(shield=True):
             with suppress(ProcessLookupError):
                 self._process.kill()
@@ -225,21 +256,3 @@ class _CheckProcess:
             return await self._outcomes.receive_exactly(length)
         except (anyio.IncompleteRead, anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream):
             raise _ProcessEnded from None
-
-
-def _located(job: CheckJob, doubt: NotChecked) -> NotChecked:
-    return too_many_values({} if job.arguments is None else job.arguments) if doubt.unlocated else doubt
-
-
-def _unchecked(job: CheckJob, doubt: NotChecked, *, within_s: float | None = None) -> Prepared:
-    arguments = {} if job.arguments is None else job.arguments
-    doubt = _located(job, doubt)
-    # What is known to be invalid is refused whatever the configuration says, and names that callers see instead of the
-    # upstream's cannot be sent to it.
-    if job.validation == "strict" or doubt.invalid or job.names is not None or not isinstance(arguments, dict):
-        names = {old: new for new, old in (job.names or {}).items()}
-        return refused(job.arguments, doubt, names, within_s=within_s)
-    filled = fill_defaults(job.schema, arguments, job.defaults)
-    added = tuple(name for name in filled if name not in arguments)
-    unchecked = unchecked_problem(doubt, within_s=within_s)
-    return Prepared(arguments=filled, filled=added, understood=arguments, unchecked=(unchecked,))

@@ -1,4 +1,4 @@
-"""One tool call on its way: its arguments as they were sent, as they are checked, and as they leave."""
+"""One tool call: its arguments as sent, as validated, and as forwarded."""
 
 from __future__ import annotations
 
@@ -9,73 +9,80 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from gateway.audit.call import UNREACHED, Outcome
-from gateway.audit.record import Audit
-from gateway.calls.approvals import Verdict, arguments_digest
+from gateway.audit.audit_entries import UNREACHED, Outcome
+from gateway.audit.recording import Audit
+from gateway.calls.advice.unknown_tool import UnknownToolErrors
+from gateway.calls.approval_requests import Verdict, arguments_digest
+from gateway.calls.call_targets import Permission
+from gateway.calls.caller import Caller
 from gateway.calls.check_process import CheckJob
-from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder
-from gateway.calls.permission import Permission
-from gateway.calls.results import passes_unread
+from gateway.calls.result_parts import ResultParts, take_selection
+from gateway.calls.selection import Selection
 from gateway.calls.thorough_checks import ThoroughChecks
-from gateway.errors import CallRefused, UpstreamUnavailable
 from gateway.hooks.hook import CallRoute
-from gateway.hooks.hooked_request import PASS_THROUGH, Invocation, Rejection
+from gateway.hooks.invocation import PASS_THROUGH, Invocation, Rejection
+from gateway.protocol.gateway_errors import CallRefused, UpstreamUnavailable
 from gateway.upstream.session import NO_HEADER_MAP
 from registry.arguments import problems
+from registry.arguments.coercion import Repair
 from registry.arguments.diagnosis import ArgumentProblem
-from registry.arguments.former_names import with_current_names
-from registry.arguments.prepare import Prepared, passes, prepare, refused
-from registry.arguments.repair_report import Repair
+from registry.arguments.prepare import Prepared, apply_current_names, passes, prepare, refuse_unchecked
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.drift import Drift
-from registry.catalog.store import Registry
+from registry.catalog.registry import Registry
 from registry.dialects.definitions import map_arguments
 from registry.errors import NotChecked
-from registry.policy.grant import ALLOWED, Decision
+from registry.policy.policy import ALLOWED, Decision
 from registry.views.view import View
 
 UNRECORDED: Final = (
-    "Not called: the record of calls cannot be written at present, and this gateway makes no call without it. "
-    "Its operator has to make room, or to set gateway.audit otherwise."
+    "Not called: the audit log cannot be written at present, and this gateway does not make calls without it. "
+    "Its operator has to free disk space, or change gateway.audit."
 )
-"""What every call is told where the record has to be written and cannot be."""
+"""The answer to every call while the audit log is mandatory and cannot be written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallParts:
-    """What every call needs on its way."""
+    """The services that every call needs."""
 
     registry: Registry
     forwarder: Forwarder
     thorough_checks: ThoroughChecks
-    drift: Drift
+    unknown_tool: UnknownToolErrors
     permission: Permission
     audit: Audit
+    result_parts: ResultParts
+
+    @property
+    def drift(self) -> Drift:
+        """Return the changes of parameters between listings."""
+        return self.unknown_tool.drift
 
 
-# Nothing is to be said of the arguments of most calls: one object of their own for each would cost more than the check.
+# Shared, because most calls need no repair, and one object per call would cost more than the check.
 _AS_SENT: Final = Prepared(None)
 
 
 class ToolCall(Struct, kw_only=True, eq=False):
-    """One call on its way; to its invocation it is the request to send.
+    """One tool call, which its invocation sends as a `HookedRequest`.
 
-    Wrapper and checked arguments are replaced where the upstream has reconnected or a hook has rewritten them.
+    The wrapper and the checked arguments are replaced after a reconnect or when a hook changes the arguments.
 
     Attributes:
-        parts: What it needs on its way.
-        wrapper: The tool as it is checked against and called.
-        arguments: As the caller sent them.
-        params: The request's params, as they came.
-        via: The route by which the call came.
-        repairs: Of the address, for `invoke_tool`.
-        checked: The arguments as they leave, after repair and checks.
-        prepared: What was repaired in them, and what is wrong with them.
-        outcome: How it goes, for the record.
-        invocation: Its way through the hooks.
-        allowed: What persons have allowed of it.
-        ask: Has a person allow it as it is now; None where nobody can be asked.
+        wrapper: The tool to check against and to call.
+        arguments: The arguments as sent by the caller.
+        params: The unmodified params of the request.
+        via: The route of the call.
+        repairs: Repairs of the address, for `invoke_tool`.
+        checked: The arguments to forward, after repair and checks.
+        prepared: The repairs and problems of the arguments.
+        outcome: The outcome so far, for the audit log.
+        invocation: Runs the hooks of the call.
+        allowed: The approvals of the call.
+        ask: Requests approval for the call in its current state; None if approvals are not available.
+        selection: The part of the result that the caller needs; None for the whole.
     """
 
     parts: CallParts
@@ -91,39 +98,47 @@ class ToolCall(Struct, kw_only=True, eq=False):
     invocation: Invocation = PASS_THROUGH
     allowed: tuple[Verdict, ...] = ()
     ask: Callable[[ToolCall, Decision], Awaitable[Verdict]] | None = None
+    selection: Selection | None = None
     _decided: tuple[Any, ToolWrapper, Decision] | None = None
 
     def prepare(self, wrapper: ToolWrapper) -> tuple[ArgumentProblem, ...]:
-        """Repair and check the arguments for a wrapper; returns what is wrong with them.
+        """Repair and check the arguments for a wrapper, and return the problems.
 
         Raises:
-            NotChecked: That could take longer than the loop can wait; see `prepare_thoroughly`.
+            NotChecked: The check could block the event loop for too long; use `prepare_thoroughly`.
         """
         registry, view, arguments = self.parts.registry, self.caller.view, self.arguments
-        plain = view.plain_level(wrapper, registry.shape)
+        plain = view.plain_wrappers(wrapper, registry.shape)
         if plain is not None and not self.parts.drift.knows_parameters and passes(wrapper, arguments, plain):
             self.wrapper, self.prepared, self.checked = wrapper, _AS_SENT, arguments
             return ()
         self.wrapper = wrapper
-        self._take(prepare_shown(registry, view, wrapper, arguments))
+        self._set_prepared(prepare_shown(registry, view, wrapper, arguments))
         if self.parts.drift.knows_parameters and not self.prepared.problems:
-            self._take_current_names()
+            self._apply_current_names()
         return self.prepared.problems
 
-    def _take_current_names(self) -> None:
+    def _apply_current_names(self) -> None:
         changes = self.parts.drift.changes(self.wrapper.name)
         if changes:
             view, registry, wrapper = self.caller.view, self.parts.registry, self.wrapper
-            level = view.profile.repair or registry.shape.of(wrapper.server).repair_level(wrapper.tool)
+            level = view.profile.repair or registry.shape.for_server(wrapper.server).repair_level(wrapper.tool)
             names = view.lowered(wrapper).shown_names
-            self._take(with_current_names(wrapper, self.prepared, changes, level=level, names=names))
+            self._set_prepared(apply_current_names(wrapper, self.prepared, changes, level=level, names=names))
 
-    def _take(self, prepared: Prepared) -> None:
+    def _set_prepared(self, prepared: Prepared) -> None:
         self.prepared, self.checked, self._decided = prepared, prepared.arguments, None
 
+    def drop_selection(self) -> None:
+        """Remove a `_select` that only the repair of the arguments has made one of them."""
+        rules = self.caller.view.result_rules.get(self.wrapper.name)
+        arguments, raw_selection = take_selection(self.checked) if rules is not None and rules.select else (None, None)
+        if raw_selection is not None:
+            self._set_prepared(replace(self.prepared, arguments=arguments))
+
     async def prepare_thoroughly(self, wrapper: ToolWrapper, doubt: NotChecked) -> tuple[ArgumentProblem, ...]:
-        """Do the same where it may take long, with a deadline."""
-        shape = self.parts.registry.shape.of(wrapper.server)
+        """Repair and check the arguments like `prepare`, but in a separate process with a deadline."""
+        shape = self.parts.registry.shape.for_server(wrapper.server)
         view, arguments = self.caller.view, self.arguments
         lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
         self.wrapper = wrapper
@@ -131,64 +146,62 @@ class ToolCall(Struct, kw_only=True, eq=False):
             try:
                 arguments = map_arguments(arguments, entry.lowered)
             except NotChecked:
-                self._take(refused(arguments, doubt))
+                self._set_prepared(refuse_unchecked(arguments, doubt))
                 return self.prepared.problems
         level = view.profile.repair or shape.repair_level(wrapper.tool)
-        job = CheckJob.of(
+        job = CheckJob.for_call(
             wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
         )
-        self._take(await self.parts.thorough_checks.prepare(job, self.caller.who, doubt))
+        self._set_prepared(await self.parts.thorough_checks.prepare(job, self.caller.who, doubt))
         if self.parts.drift.knows_parameters and not self.prepared.problems:
-            # Otherwise the arguments are right as they are; whether former names are among them is not known.
+            # If not checked in time, the arguments stay valid; they may only contain former names.
             with suppress(NotChecked):
-                self._take_current_names()
+                self._apply_current_names()
         return self.prepared.problems
 
     async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> Rejection | None:
-        """Check again what hooks have rewritten, and whatever waited for them while the tool changed."""
+        """Check arguments again that hooks have changed, or for which the tool may have changed in the meantime."""
         current = self.current(self.wrapper.server, self.wrapper.tool) or self.wrapper
-        if (gone := self.not_permitted(current)) is not None:
-            return Rejection(text=gone, by_hooks=False)
+        if (denial := self.not_permitted(current)) is not None:
+            return Rejection(text=denial, by_hooks=False)
         is_same = current.digest == self.wrapper.digest
         if not changed_by and is_same:
             return None
         self.wrapper = current
-        self._take(replace(self.prepared, arguments=arguments))
-        validation = self.parts.registry.shape.of(current.server).validation
+        self._set_prepared(replace(self.prepared, arguments=arguments))
+        validation = self.parts.registry.shape.for_server(current.server).validation
         try:
             checked = prepare(current, arguments, level="off", validation=validation)
         except NotChecked as doubt:
-            job = CheckJob.of(current, arguments, level="off", defaults={}, lowered=None, validation=validation)
+            job = CheckJob.for_call(current, arguments, level="off", defaults={}, lowered=None, validation=validation)
             checked = await self.parts.thorough_checks.prepare(job, self.caller.who, doubt)
         if not checked.problems:
-            self._take(replace(self.prepared, unchecked=checked.unchecked))
+            self._set_prepared(replace(self.prepared, unchecked=checked.unchecked))
             return None
         if is_same:
-            return Rejection(text=problems.in_short(checked.problems), by_hooks=True)
+            return Rejection(text=problems.summarize_problems(checked.problems), by_hooks=True)
         lowered = self.caller.view.lowered(current)
-        text = problems.explain(
-            current, checked.problems, arguments, via=self.via, understood=arguments, lowered=lowered
-        )
+        text = problems.explain(current, checked.problems, arguments, via=self.via, checked=arguments, lowered=lowered)
         return Rejection(text=text, by_hooks=False)
 
     def current(self, server: str, tool: str) -> ToolWrapper | None:
-        """Return the tool as the latest listing has it, which may be the caller's own."""
+        """Return the tool from the latest listing, which may be specific to the caller."""
         return self.parts.registry.catalog_of(self.caller.principal.name).get_by_tool(server, tool)
 
     def not_permitted(self, current: ToolWrapper) -> str | None:
-        """Return why the caller may not call a tool that has changed or is held since its view was built, or None."""
+        """Return why the caller may not call a tool that was changed or held after its view was built, or None."""
         view = self.caller.view
         if current.held is not None:
             return held_text(current)
         if current is self.wrapper or view.grant.is_open:
             return None
-        if view.permits(current, self.parts.registry.shape.of(current.server)):
+        if view.permits(current, self.parts.registry.shape.for_server(current.server)):
             return None
         return f"Not called: server '{current.server}' no longer has the tool '{current.tool}'."
 
     def decide(self) -> Decision:
-        """Return what rules say of the arguments as they are now."""
-        # Asked before hooks and after them: nothing changes arguments in place.
+        """Return the rules' decision about the current arguments."""
+        # Called before and after the hooks. Cached by identity, because arguments are never modified in place.
         decided = self._decided
         if decided is not None and decided[0] is self.checked and decided[1] is self.wrapper:
             return decided[2]
@@ -198,16 +211,20 @@ class ToolCall(Struct, kw_only=True, eq=False):
         return decision
 
     def send(self) -> Awaitable[Any]:
-        """Send the call to its upstream; returns the raw result.
+        """Send the call to its upstream, and return the raw result.
 
         Raises:
-            CallRefused: A rule does not allow it as hooks have left it.
+            CallRefused: A rule does not allow the arguments that the hooks have produced.
         """
         if self.caller.view.call_rules:
-            # Of the arguments that are sent, whatever hooks have made of them.
+            # Decide about the arguments to be sent, including the changes of hooks.
             decision = self.decide()
             asks = decision.effect == "ask" and not self._is_allowed(decision)
-            if asks and self.ask is not None and any(one.question.rule == decision.rule for one in self.allowed):
+            if (
+                asks
+                and self.ask is not None
+                and any(approval.question.rule == decision.rule for approval in self.allowed)
+            ):
                 return self._send_if_allowed(decision)
             if asks or decision.effect == "deny":
                 self.outcome = self.outcome.refused(decision.rule)
@@ -215,11 +232,11 @@ class ToolCall(Struct, kw_only=True, eq=False):
         wrapper, params, caller = self.wrapper, self.params, self.caller
         hints = wrapper.shared_hints if wrapper.shared_hints is not None else wrapper.hints
         sent = {**params, "name": wrapper.tool, "arguments": self.checked}
-        # Hosts are offered no tasks; the session runs one where the server wants it.
+        # Tasks are not offered to hosts; the session runs a task if the server requires one.
         sent.pop("task", None)
         if wrapper.needs_task:
             sent["task"] = {}
-        # Not a coroutine: it would be one more on the path of every call.
+        # Not a coroutine function, to avoid an additional coroutine for every call.
         return self.parts.forwarder.send(
             wrapper.server,
             "tools/call",
@@ -229,50 +246,28 @@ class ToolCall(Struct, kw_only=True, eq=False):
             repeatable=hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True,
             header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else NO_HEADER_MAP,
             confirm=self.confirm,
-            results=None if caller.results is None else self,
         )
 
     def _is_allowed(self, decision: Decision) -> bool:
-        """Whether a person has allowed this very call; hooks may have made another one of it since."""
+        """Return whether a person has approved exactly this call, which hooks may have changed since."""
         digest = arguments_digest(self.checked)
         return any(
-            (one.question.rule, one.question.call, one.question.definition)
+            (approval.question.rule, approval.question.call, approval.question.definition)
             == (decision.rule, digest, self.wrapper.digest)
-            for one in self.allowed
+            for approval in self.allowed
         )
 
     async def _send_if_allowed(self, decision: Decision) -> Any:
-        """Ask again about a call that hooks have changed since it was allowed, then send it."""
+        """Request approval again for a call that hooks have changed since its approval, then send it."""
         assert self.ask is not None
         verdict = await self.ask(self, decision)
         return await self.send() if verdict.answer is None else verdict.answer
 
-    # a large result, as a `ResultStream`
-
-    def begin(self, close: Callable[[], bytes]) -> bool:
-        """Begin a result in pieces, where nobody has to look at it as a whole."""
-        caller, results = self.caller, self.caller.results
-        return (
-            results is not None
-            and self.invocation is PASS_THROUGH
-            and passes_unread(caller.version)
-            and not caller.view.checks_results
-            and not self.parts.audit.keeps_results
-            # What has left cannot be renamed.
-            and self.wrapper.server not in caller.view.catalog.prompts_and_resources.keys_of
-            and results.begin(close)
-        )
-
-    def pass_on(self, items: bytes) -> Awaitable[None] | None:
-        """Send a part of the list of its items."""
-        assert self.caller.results is not None
-        return self.caller.results.pass_on(items)
-
     async def confirm(self) -> None:
-        """Check that the call still fits its tool, which may have changed with the connection.
+        """Check that the call is still valid for its tool, which may have changed with the connection.
 
         Raises:
-            UpstreamUnavailable: It does not.
+            UpstreamUnavailable: The call is no longer valid.
         """
         server, tool, before = self.wrapper.server, self.wrapper.tool, self.wrapper
         current = self.current(server, tool)
@@ -287,26 +282,25 @@ class ToolCall(Struct, kw_only=True, eq=False):
 
 
 def held_text(wrapper: ToolWrapper) -> str:
-    """What a call of a tool that is held is told."""
+    """Return the answer to a call of a held tool."""
     return f"Not called: the tool '{wrapper.tool}' of server '{wrapper.server}' is {wrapper.held}."
 
 
 def prepare_shown(registry: Registry, view: View, wrapper: ToolWrapper, arguments: Any) -> Prepared:
-    """Repair and check arguments for a tool as a view shows it; rules look at what is made of them.
+    """Repair and check arguments for a tool in a view.
 
     Args:
-        registry: What there is.
-        view: How the caller sees the tool.
-        wrapper: The tool as it is today.
-        arguments: As the caller sent them.
+        view: The view that shows the tool to the caller.
+        wrapper: The current version of the tool.
+        arguments: The arguments as sent by the caller.
 
     Raises:
-        NotChecked: That could take longer than the loop can wait.
+        NotChecked: The check could block the event loop for too long.
     """
-    shape = registry.shape.of(wrapper.server)
+    shape = registry.shape.for_server(wrapper.server)
     lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
     if entry is not None and entry.lowered is not lowered:
-        # The tool has changed since this view was built: the arguments have the names that were shown then.
+        # The tool has changed since this view was built, and the arguments use the names that were shown then.
         arguments = map_arguments(arguments, entry.lowered)
     level = view.profile.repair or shape.repair_level(wrapper.tool)
     return prepare(

@@ -1,52 +1,135 @@
-"""`/admin`, `/metrics` and `/readyz` of several workers: whichever is asked answers for all of them.
+"""`/admin`, `/metrics` and `/readyz` of a worker group.
 
-The first worker answers for all and carries out every change; another one hands a request to it.
+The first worker answers for all workers and makes every change; the other workers forward requests to it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
 import anyio
 import anyio.to_thread
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 from starlette.datastructures import QueryParams
 
-from gateway import wire
-from gateway.admin.api import SAFETY, AdminApi
-from gateway.admin.queries import chosen_rows
-from gateway.admin.routes import WHOLE, AdminRoute, Combined, Merge
-from gateway.cluster import metrics_ledger
-from gateway.cluster.assignment import FIRST
-from gateway.cluster.peers import ASK_S, PeerLost, Peers, Reply
-from gateway.downstream.http.asgi import Receive, Scope, Send, send_json
+from gateway.admin.api import AdminApi
+from gateway.admin.pages import SAFETY
+from gateway.admin.routes import WHOLE, AdminRoute, Combined, Document, Merge, chosen_rows
+from gateway.cluster.roles import ASK_S, FIRST, PeerLost, Peers, Reply
+from gateway.http.responder import Receive, Scope, Send, send_json
+from gateway.process.tasks import run_in_thread
+from gateway.protocol import json_bytes
+
+# How gauges that describe the same thing in every worker are merged; all others are summed, like counters.
+_GAUGE_RULES: Final = {
+    "typegate_info": max,
+    "typegate_upstream_up": min,
+    "typegate_upstream_epoch": max,
+    "typegate_upstream_tools": max,
+    "typegate_upstream_sign_in_needed": max,
+    "typegate_held_changes": max,
+}
+# Metric types that only increase; their samples are named with one of the suffixes.
+_COUNTED: Final = frozenset({"counter", "histogram"})
+_SUFFIXES: Final = ("_total", "_bucket", "_sum", "_count")
+Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class Ledger:
+    """Merged metrics of all workers, including ended ones, so that no counter decreases."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[str, dict[Key, float]]] = {}
+        self._ended: dict[Key, float] = {}
+
+    def add(self, texts: Mapping[int, tuple[str, str]]) -> bytes:
+        """Merge the metrics of all workers into one text.
+
+        Args:
+            texts: The process id and the metrics of each worker that has answered, by its index.
+        """
+        families: dict[str, Metric] = {}
+        samples: dict[str, dict[Key, float]] = {}
+        for index, (process, text) in texts.items():
+            counted: dict[Key, float] = {}
+            for family in text_string_to_metric_families(text):
+                families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                rule = _GAUGE_RULES.get(family.name, _sum)
+                merged = samples.setdefault(family.name, {})
+                for sample in family.samples:
+                    key = (sample.name, tuple(sample.labels.items()))
+                    merged[key] = rule(merged[key], sample.value) if key in merged else sample.value
+                    if family.type in _COUNTED:
+                        counted[key] = sample.value
+            self._remember(index, process, counted)
+        # The last known counters of ended workers, and of workers that have not answered this time.
+        earlier = [self._ended, *(counted for index, (_, counted) in self._last.items() if index not in texts)]
+        for family in families.values():
+            merged = samples[family.name]
+            if family.type in _COUNTED:
+                names = {family.name, *(family.name + suffix for suffix in _SUFFIXES)}
+                for key, value in ((key, value) for counted in earlier for key, value in counted.items()):
+                    if key[0] in names:
+                        merged[key] = merged.get(key, 0.0) + value
+            family.samples = [Sample(name, dict(labels), value) for (name, labels), value in merged.items()]
+        registry = CollectorRegistry()
+        registry.register(_Families(list(families.values())))
+        return generate_latest(registry)
+
+    def _remember(self, index: int, process: str, counted: dict[Key, float]) -> None:
+        before = self._last.get(index)
+        if before is not None and before[0] != process:
+            for key, value in before[1].items():
+                self._ended[key] = self._ended.get(key, 0.0) + value
+        self._last[index] = (process, counted)
+
+
+class _Families(Collector):
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families
+
+
+def _sum(first: float, second: float) -> float:
+    return first + second
+
 
 OWN: Final = "/own"
 FLUSH: Final = "/shared/flush"
-# Tells the process of a reply, so that counters of a worker that was started again are told from those before.
+# The process id of a reply, which shows that a worker was restarted and its counters begin at zero.
 PROCESS: Final = "x-typegate-process"
 PEER: Final = "x-typegate-peer"
-"""The address of the caller whom a worker asks for."""
+"""The header with the address of the client whose request a worker forwards."""
 PASSED_ON: Final = ("content-type", "www-authenticate", "retry-after", "allow", "etag", "set-cookie", *SAFETY)
-# What the application judges a request by, beside its path and its body.
-_TAKEN_ALONG: Final = frozenset(
+# Request headers that the admin API evaluates.
+_FORWARDED_HEADERS: Final = frozenset(
     {b"authorization", b"content-type", b"cookie", b"origin", b"if-match", b"if-none-match"}
 )
-# A change is answered once all workers have it, and each of them may take its time.
+# The response to a change waits until all workers have applied it.
 _CHANGE_S: Final = 3 * ASK_S
 _READS: Final = frozenset({"GET", "HEAD"})
+# Merging larger documents takes milliseconds, and is done in a thread.
+_MAX_INLINE_BYTES: Final = 64 * 1024
 
 
 class Administration:
-    """What is beside `/mcp`, for all workers.
+    """The ASGI application for all paths except `/mcp`, answering for all workers.
 
     Args:
-        api: The application that answers for this worker alone, and the rule of each of its routes.
-        index: Which worker this is.
-        peers: The others.
-        push: Has the others take what has changed here.
+        api: The admin API of this worker, with the merge rule of each route.
+        index: The index of this worker.
+        peers: The other workers.
+        push: Sends changes of this worker to the others.
     """
 
     def __init__(self, api: AdminApi, index: int, peers: Peers, push: Callable[[], Awaitable[None]]) -> None:
@@ -55,14 +138,14 @@ class Administration:
         self._index = index
         self._peers = peers
         self._push = push
-        self._ledger = metrics_ledger.Ledger()
+        self._ledger = Ledger()
         self._counting = anyio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer for all workers."""
+        """Answer a request on behalf of all workers."""
         path, method = scope["path"], scope["method"]
         if path == "/readyz" and method == "GET":
-            # Not through the first worker: while that one is down, the others must say so.
+            # Not forwarded to the first worker, because the others have to report that it is down.
             await send_reply(send, await self._ready(scope))
             return
         if not path.startswith(("/admin", "/metrics")) or method == "HEAD":
@@ -75,18 +158,18 @@ class Administration:
         body = (await receive()).get("body", b"")
         if self._index != FIRST:
             try:
-                await send_reply(send, await self._at_first(scope, body))
+                await send_reply(send, await self._forward_to_first(scope, body))
                 return
             except PeerLost:
-                # Counters that leave the first worker out would go back, and seem to start anew.
+                # Metrics without the first worker would decrease, which Prometheus takes for a restart.
                 if method not in _READS or path.startswith("/metrics"):
                     text = b'{"error":"the first worker is starting again: try again in a moment"}'
                     await send_json(send, 503, text, [(b"retry-after", b"1")])
                     return
         await send_reply(send, await self._answer(scope, body, route))
 
-    async def alone(self, scope: Scope, body: bytes) -> Reply:
-        """What this worker answers for itself."""
+    async def reply_alone(self, scope: Scope, body: bytes) -> Reply:
+        """Return the reply of this worker alone."""
         status, headers, parts = 500, {}, []
 
         async def receive() -> MutableMapping[str, Any]:
@@ -104,9 +187,9 @@ class Administration:
         headers[PROCESS] = str(os.getpid())
         return Reply(status=status, headers=headers, body=b"".join(parts))
 
-    async def _at_first(self, scope: Scope, body: bytes) -> Reply:
+    async def _forward_to_first(self, scope: Scope, body: bytes) -> Reply:
         try:
-            return await self._peers.ask(
+            return await self._peers.request(
                 FIRST, scope["method"], _target(scope), headers=_headers(scope), body=body, within_s=_CHANGE_S
             )
         except ValueError:
@@ -118,17 +201,22 @@ class Administration:
         if route is not None and route.flushes:
             await self._flush_all()
         combined = route is not None and isinstance(route.merge, Combined)
-        # Of rows that are put together a page is cut afterwards.
-        reply = await self.alone({**scope, WHOLE: True} if combined else scope, body)
+        # Rows of several workers are paged only after they have been merged.
+        reply = await self.reply_alone({**scope, WHOLE: True} if combined else scope, body)
         if route is None or reply.status >= 300:
             return reply
         match route.merge:
             case Combined(combine):
-                replies = [reply, *(one for one in (await self._all(scope)).values() if one.status == 200)]
-                document = combine([wire.loads(each.body) for each in replies])
-                return _json(chosen_rows(route, QueryParams(scope.get("query_string", b"")), document), reply)
+                replies = [
+                    reply,
+                    *(each for each in (await self._ask_others(scope, body)).values() if each.status == 200),
+                ]
+                query = QueryParams(scope.get("query_string", b""))
+                if sum(len(each.body) for each in replies) <= _MAX_INLINE_BYTES:
+                    return _combine_replies(combine, replies, route, query)
+                return await run_in_thread(partial(_combine_replies, combine, replies, route, query))
             case Merge.EVERYWHERE:
-                await self._all(scope)
+                await self._ask_others(scope)
             case Merge.CHANGE:
                 await self._push()
             case Merge.SAME:
@@ -136,57 +224,63 @@ class Administration:
         return reply
 
     async def _metrics(self, scope: Scope) -> Reply:
-        reply = await self.alone(scope, b"")
+        reply = await self.reply_alone(scope, b"")
         if reply.status != 200:
             return reply
-        replies = {self._index: reply, **await self._all(scope)}
+        replies = {self._index: reply, **await self._ask_others(scope)}
         texts = {index: (each.headers.get(PROCESS, ""), each.body.decode()) for index, each in replies.items()}
-        # One at a time: two scrapes at once would count an ended worker twice.
+        # Two concurrent scrapes would count an ended worker twice.
         async with self._counting:
             merged = await anyio.to_thread.run_sync(self._ledger.add, texts)
         return Reply(status=200, headers=reply.headers, body=merged)
 
     async def _ready(self, scope: Scope) -> Reply:
-        reply = await self.alone(scope, b"")
+        reply = await self.reply_alone(scope, b"")
         if reply.status == 200:
-            others = await self._all(scope)
-            for index in self._peers.others:
-                if index not in others:
+            replies = await self._ask_others(scope)
+            for index in self._peers.other_workers:
+                if index not in replies:
                     return Reply(status=503, headers=reply.headers, body=b"worker %d is starting\n" % index)
-                if others[index].status != 200:
-                    return others[index]
+                if replies[index].status != 200:
+                    return replies[index]
         return reply
 
-    async def _all(self, scope: Scope) -> dict[int, Reply]:
-        """The answers of every other worker for itself, of those that answer."""
+    async def _ask_others(self, scope: Scope, body: bytes = b"") -> dict[int, Reply]:
+        """Return the replies of all other workers that answer."""
         replies: dict[int, Reply] = {}
 
         async def ask(index: int) -> None:
             try:
                 target = OWN + _target(scope)
-                replies[index] = await self._peers.ask(index, scope["method"], target, headers=_headers(scope))
+                replies[index] = await self._peers.request(
+                    index, scope["method"], target, headers=_headers(scope), body=body
+                )
             except PeerLost:
                 return
 
         async with anyio.create_task_group() as group:
-            for index in self._peers.others:
+            for index in self._peers.other_workers:
                 group.start_soon(ask, index)
         return dict(sorted(replies.items()))
 
     async def _flush_all(self) -> None:
         async def ask(index: int) -> None:
             try:
-                await self._peers.ask(index, "POST", FLUSH)
+                await self._peers.request(index, "POST", FLUSH)
             except PeerLost:
                 return
 
         async with anyio.create_task_group() as group:
-            for index in self._peers.others:
+            for index in self._peers.other_workers:
                 group.start_soon(ask, index)
 
 
-def _json(document: dict[str, Any], like: Reply) -> Reply:
-    return Reply(status=like.status, headers=like.headers, body=wire.dumps(document))
+def _combine_replies(
+    combine: Callable[[Sequence[Document]], Document], replies: Sequence[Reply], route: AdminRoute, query: QueryParams
+) -> Reply:
+    """Merge replies into one, and select the rows that the query asks for."""
+    document = chosen_rows(route, query, combine([json_bytes.loads(each.body) for each in replies]))
+    return Reply(status=replies[0].status, headers=replies[0].headers, body=json_bytes.dumps(document))
 
 
 def _target(scope: Scope) -> str:
@@ -195,16 +289,16 @@ def _target(scope: Scope) -> str:
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _TAKEN_ALONG}
+    headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _FORWARDED_HEADERS}
     if client := scope.get("client"):
         headers[PEER] = f"{client[0]}:{client[1]}"
     return headers
 
 
 async def send_reply(send: Send, reply: Reply, *, names: tuple[str, ...] = PASSED_ON) -> None:
-    """Send a reply with those of its headers that are named."""
+    """Send a reply, keeping only the named headers."""
     fields = [(name.encode(), reply.headers[name].encode("latin-1")) for name in names if name in reply.headers]
-    # A 204 has no body, and so no length either (RFC 9110, section 8.6 "Content-Length").
+    # A 204 response must not have a Content-Length (RFC 9110, section 8.6 "Content-Length").
     if reply.status != 204:
         fields.append((b"content-length", str(len(reply.body)).encode()))
     await send({"type": "http.response.start", "status": reply.status, "headers": fields})

@@ -1,4 +1,4 @@
-"""The shared store in Valkey or Redis, over redis-py; imported only where one is configured."""
+"""The shared store in Valkey or Redis."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from gateway.cluster.store import (
+from gateway.cluster.shared_store import (
     ALIVE_S,
     BURST_US,
     HALF_USED_US,
     MOST_OWED_US,
-    Counted,
+    ReportResult,
     Spent,
-    Stamped,
+    StampedValue,
     StoreTrouble,
 )
-from gateway.config.cluster import StoreConfig
+from gateway.config.cluster_config import StoreConfig
 
-# A call a minute each, and what administrators do: a few are in use at a time.
+# Reports of limits, sign-ins and changes use only a few connections at a time.
 _MOST_CONNECTIONS: Final = 16
 _TOKEN_BYTES: Final = 8
-# How often a silent subscription is looked after: the answer to a ping shows that it lives.
+# A silent subscription is checked with a ping at this interval.
 _PING_S: Final = 1.0
 
-# Later values win, whichever gateway writes them and in whatever order they come.
+# The latest value wins, regardless of the replica that writes it and of the order of writes.
 _MERGE: Final = """
 local changed = false
 for i = 3, #ARGV, 3 do
@@ -47,7 +47,7 @@ if changed then
 end
 return 1
 """
-# Each account is one number, as in each gateway: the time at which it will be full again, by the store's own clock.
+# Each account is one number, as in each replica: the time at which it will be full again, by the clock of the store.
 _COUNT: Final = """
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -79,7 +79,7 @@ class RedisStore:
     """A `SharedStore` in Valkey or Redis.
 
     Attributes:
-        count_script: The script that `count` runs; the clock that it reads is that of the store.
+        count_script: The script that `count` runs, using the clock of the store.
     """
 
     count_script: str = _COUNT
@@ -97,47 +97,44 @@ class RedisStore:
             socket_timeout=config.timeout,
             socket_connect_timeout=config.timeout,
             max_connections=_MOST_CONNECTIONS,
-            # Who waits for an answer decides what follows from there being none.
+            # No retries: each caller decides how to handle a store that does not respond.
             retry=Retry(NoBackoff(), 0),
             decode_responses=True,
-            # With the newer one, and so with notifications of maintenance, redis-py gives out connections that the
-            # server or a balancer has closed while they were idle: each would fail one command.
+            # With RESP3, redis-py hands out connections that the server or a load balancer has closed while they were
+            # idle, so that the next command on each of them would fail.
             protocol=2,
             **more,
         )
 
     def key(self, name: str) -> str:
-        """The name of a key."""
+        """Return the name of a key, with the configured prefix."""
         return f"{self._prefix}:{name}"
 
     async def version(self) -> str | None:
-        """See `SharedStore.version`."""
-        with trouble():
+        with translated_errors():
             return cast("str | None", await self.client.get(self.key("version")))
 
-    async def read(self) -> dict[str, Stamped]:
-        """See `SharedStore.read`."""
-        with trouble():
-            found = cast("dict[str, str]", await self.client.hgetall(self.key("changes")))
-        parts = {field: value.partition(":") for field, value in found.items()}
-        return {field: Stamped(int(stamp), sealed) for field, (stamp, _, sealed) in parts.items() if stamp.isdecimal()}
+    async def read(self) -> dict[str, StampedValue]:
+        with translated_errors():
+            stored = cast("dict[str, str]", await self.client.hgetall(self.key("changes")))
+        parts = {field: value.partition(":") for field, value in stored.items()}
+        return {
+            field: StampedValue(int(stamp), value) for field, (stamp, _, value) in parts.items() if stamp.isdecimal()
+        }
 
-    async def merge(self, fields: Mapping[str, Stamped]) -> None:
-        """See `SharedStore.merge`."""
+    async def merge(self, fields: Mapping[str, StampedValue]) -> None:
         token = secrets.token_hex(_TOKEN_BYTES)
-        flat = [part for field, one in fields.items() for part in (field, str(one.stamp), one.sealed)]
-        with trouble():
+        flat = [part for field, value in fields.items() for part in (field, str(value.stamp), value.encrypted)]
+        with translated_errors():
             keys = [self.key("changes"), self.key("version")]
             await self.client.eval(_MERGE, len(keys), *keys, self._channel, token, *flat)
 
     async def forget(self, fields: Iterable[str]) -> None:
-        """See `SharedStore.forget`."""
-        with trouble():
+        with translated_errors():
             await self.client.hdel(self.key("changes"), *fields)
 
     async def events(self) -> AsyncIterator[None]:
-        """See `SharedStore.events`."""
-        with trouble():
+        with translated_errors():
             async with self.client.pubsub() as subscription:
                 await subscription.subscribe(self._channel)
                 while True:
@@ -147,19 +144,20 @@ class RedisStore:
                     elif message["type"] in ("subscribe", "message"):
                         yield None
 
-    async def count(self, name: str, spent: Mapping[str, Spent]) -> Counted:
-        """See `CallStore.count`."""
+    async def count(self, name: str, spent: Mapping[str, Spent]) -> ReportResult:
         flat = [
-            str(part) for account, one in spent.items() for part in (account, one.calls, one.wanted, one.interval_us)
+            str(part)
+            for account, calls in spent.items()
+            for part in (account, calls.calls, calls.wanted, calls.interval_us)
         ]
         bounds = [ALIVE_S, MOST_OWED_US, HALF_USED_US, BURST_US]
-        with trouble():
+        with translated_errors():
             answer = await self.client.eval(
                 self.count_script, 2, self.key("alive"), self.key("calls"), name, *map(str, bounds), *flat
             )
-        alive, *rest = answer
-        own, used = rest[: 2 * len(spent)], rest[2 * len(spent) :]
-        return Counted(
+        alive, *numbers = answer
+        own, used = numbers[: 2 * len(spent)], numbers[2 * len(spent) :]
+        return ReportResult(
             int(alive),
             given=dict(zip(spent, map(int, own[::2]), strict=True)),
             full_us={
@@ -169,18 +167,16 @@ class RedisStore:
         )
 
     async def claim(self, name: str, for_s: float) -> bool:
-        """See `SharedStore.claim`."""
-        with trouble():
+        with translated_errors():
             return bool(await self.client.set(self.key(f"claim:{name}"), "1", nx=True, ex=int(for_s)))
 
     async def close(self) -> None:
-        """See `SharedStore.close`."""
         await self.client.aclose()
 
 
 @contextmanager
-def trouble() -> Iterator[None]:
-    """Say in our words what redis-py raises."""
+def translated_errors() -> Iterator[None]:
+    """Raise errors of redis-py as `StoreTrouble`."""
     try:
         yield
     except errors.TimeoutError as error:
@@ -188,7 +184,7 @@ def trouble() -> Iterator[None]:
     except (errors.OutOfMemoryError, errors.ReadOnlyError) as error:
         raise StoreTrouble("full", str(error)) from None
     except errors.ResponseError as error:
-        # Of a script the code stands within the text.
+        # The message of a failed script may contain the error code anywhere.
         raise StoreTrouble("full" if "OOM" in str(error) else "down", str(error)) from None
     except (errors.RedisError, OSError) as error:
         raise StoreTrouble("down", str(error)) from None

@@ -1,42 +1,145 @@
-"""Calls per minute, counted by all replicas or workers together; a worker is a replica whose store is its parent.
+"""Calls per minute and requests in flight, counted across all processes.
 
-The store has one number for each account: the time at which its quota will be full again. A replica that has seen how
-much is left may let some calls pass without asking, and reports these twice a second. Beyond that it asks the store
-before it answers, so a caller is refused only when the calls of all replicas together have reached its quota. No
-replica reserves calls, so a replica without callers withholds nothing from the others.
+Requests in flight: a worker runs an eighth of its share without asking. Beyond that it asks the parent before it runs a
+request, and reports each end at once, so a caller is refused only if its requests in all workers have reached its
+limit.
 
-While the store does not answer, each replica counts alone.
+Calls per minute: the store has one number for each account, the time at which its quota will be full again. A replica
+that knows the remaining quota lets some calls pass without asking, and reports them twice a second. Beyond that it asks
+the store first, so a caller is refused only if the calls of all replicas together have reached its quota. No replica
+reserves calls, so a replica without callers withholds nothing from the others.
+
+While the store does not respond, each replica counts on its own.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
 
-from gateway.access.quotas import MINUTE_S, Account, Quotas
-from gateway.cluster.status import StoreStatus
-from gateway.cluster.store import BURST_US, HALF_USED_US, CallStore, Spent, StoreTrouble
+from gateway.access.quotas import MINUTE_S, Account
+from gateway.cluster.shared_store import BURST_US, HALF_USED_US, CallStore, Running, Spent, StoreStatus, StoreTrouble
+from gateway.cluster.worker_state import ParentStore
 
-# Bounds for how long the other replicas do not know about calls that passed without asking.
+log = logging.getLogger(__name__)
+
+# All workers together run this fraction of a limit without asking; a burst can exceed the limit by it.
+_UNASKED_DIVISOR: Final = 8
+# A caller may send its next request before the end of the last one has reached the parent: ask again after this time.
+_ENDS_S: Final = 0.05
+# As for calls per minute: a request that has waited this long is counted by its worker alone.
+_ASK_RUNNING_S: Final = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class _RunningQuestion:
+    """A request that waits for the parent; `may_run` is None without an answer."""
+
+    account: Account
+    most: int
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    may_run: bool | None = None
+
+
+class SharedRunning:
+    """Counts the requests in flight of all workers in their parent (implements `RunningLedger`)."""
+
+    def __init__(self, workers: int, store: ParentStore) -> None:
+        self._workers = workers
+        self._store = store
+        self._questions: list[_RunningQuestion] = []
+        self._changed: dict[str, Account] = {}
+        self._reported: dict[str, Account] = {}
+        self._report_requested = anyio.Event()
+
+    def local_allowance(self, most: int) -> int:
+        """Return how many requests of a caller this worker may run without asking."""
+        return most // (_UNASKED_DIVISOR * self._workers)
+
+    def ended(self, account: Account) -> None:
+        """Report the end of a request that the parent has counted."""
+        self._changed[account.name] = account
+        self._report_requested.set()
+
+    async def request_run(self, account: Account, most: int) -> bool | None:
+        """Return whether one more request may run, or None without an answer; `account.in_flight` includes it."""
+        with anyio.move_on_after(_ASK_RUNNING_S):
+            if await self._ask(account, most):
+                return True
+            await anyio.sleep(_ENDS_S)
+            return await self._ask(account, most)
+        return None
+
+    async def run(self) -> None:
+        """Ask and report until cancelled."""
+        while True:
+            await self._report_requested.wait()
+            self._report_requested = anyio.Event()
+            await self._report()
+
+    async def _ask(self, account: Account, most: int) -> bool | None:
+        question = _RunningQuestion(account, most)
+        self._questions.append(question)
+        self._report_requested.set()
+        try:
+            await question.answered.wait()
+        finally:
+            if question in self._questions:
+                self._questions.remove(question)
+            elif not question.answered.is_set():
+                self.ended(account)  # the wait was cancelled, but the parent may have counted the request
+        return question.may_run
+
+    async def _report(self) -> None:
+        questions, self._questions = self._questions, []
+        changed, self._changed = self._changed, {}
+        by_digest: dict[str, list[_RunningQuestion]] = {}
+        rows: dict[str, Running] = {}
+        accounts = {**changed, **{each.account.name: each.account for each in questions}}
+        for name, account in accounts.items():
+            waiting = [each for each in questions if each.account is account]
+            digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+            most = waiting[0].most if waiting else account.limits.in_flight or 0
+            by_digest[digest] = waiting
+            rows[digest] = Running(account.in_flight - len(waiting), len(waiting), most, self.local_allowance(most))
+        self._reported |= accounts
+        permitted: Mapping[str, int] | None = None
+        try:
+            permitted = await self._store.hold(rows)
+        except StoreTrouble as trouble:
+            log.debug("requests in flight not shared", extra={"reason": str(trouble)})
+            # Reported again, because the parent drops the counts of a lost connection.
+            self._changed = {**self._reported, **self._changed}
+        self._reported = {name: account for name, account in self._reported.items() if account.in_flight}
+        for digest, waiting in by_digest.items():
+            for place, question in enumerate(waiting):
+                question.may_run = None if permitted is None else place < permitted[digest]
+                question.answered.set()
+
+
+# Limits the time during which other replicas do not know about calls that passed without asking.
 _REPORT_S: Final = 0.5
-# The default timeout of the store, and as long again where a report is under way already. A call that has waited this
-# long is counted by its replica alone.
+# Twice the default timeout of the store, because another report may be in progress. A call that has waited this long is
+# counted by its replica alone.
 _ASK_S: Final = 1.0
 _US: Final = 1e6
 # The store holds a digest of a principal's name, because names may be personal data.
 _DIGEST_CHARS: Final = 32
-# The part of the remaining calls that all replicas together let pass without asking. A burst at every replica at once
-# can exceed the quota by this part, which then counts against the next minute.
+# All replicas together let this part of the remaining calls pass without asking. A burst at every replica at once can
+# exceed the quota by this part, which then counts against the next minute.
 _UNASKED: Final = 1 / 8
 
 
 @dataclass(slots=True, eq=False)
 class _Question:
-    """A call that waits for the store. `wait_s` is 0 if it may be made, and None until the store has answered."""
+    """A call that waits for the store; `wait_s` is 0 if the call may be made, and None without an answer."""
 
     answered: anyio.Event = field(default_factory=anyio.Event)
     wait_s: float | None = None
@@ -48,7 +151,7 @@ class _Question:
 
 @dataclass(slots=True)
 class _Shared:
-    """An account with a limit. Of `grant` calls that need no question, `unreported` have been made."""
+    """An account with a limit; `unreported` of the `grant` calls that need no question have been made."""
 
     account: Account
     digest: str
@@ -63,55 +166,57 @@ class SharedLimits:
     """Counts calls in a store (implements `Ledger`).
 
     Attributes:
-        replicas: How many replicas are alive, this one included.
+        replicas: The number of running replicas, including this one.
         shared: Whether the store has answered the last report.
-        slack_s: How much later than it was made a call may be counted. A caller at its limit is not refused for that.
+        slack_s: Seconds by which a call may be counted late without refusing a caller at its limit.
     """
 
     slack_s: Final = BURST_US / _US - MINUTE_S
 
-    def __init__(self, name: str, quotas: Quotas, store: CallStore, status: StoreStatus) -> None:
+    def __init__(
+        self, name: str, store: CallStore, status: StoreStatus, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._name = name
-        self._quotas = quotas
+        self._clock = clock
         self._store = store
         self._status = status
         self._accounts: dict[str, _Shared] = {}
-        # By digest, when each account of which half is used will be full again, by the clock of this replica.
-        self._full_s: dict[str, float] = {}
-        self._wanted = anyio.Event()
+        # When each account with at least half its quota used will be full again, by the clock of this replica.
+        self._full_at_s: dict[str, float] = {}
+        self._report_requested = anyio.Event()
         self._reporting = anyio.Lock()
         self.replicas = 1
         self.shared = False
 
     def may_pass(self, account: Account, per_minute: int) -> bool:
         """Return whether a call may be made without asking the store."""
-        one = self._of(account, per_minute)
-        return one.unreported < one.grant or not self.shared
+        entry = self._shared_account(account, per_minute)
+        return entry.unreported < entry.grant or not self.shared
 
     def count(self, account: Account, per_minute: int) -> None:
         """Count one call that was made without asking the store."""
-        one = self._of(account, per_minute)
-        one.unreported += 1
-        if self.shared and 2 * one.unreported >= one.grant:
+        entry = self._shared_account(account, per_minute)
+        entry.unreported += 1
+        if self.shared and 2 * entry.unreported >= entry.grant:
             # Ask for more before the grant is used up, so that a steady caller never waits.
-            self._wanted.set()
+            self._report_requested.set()
 
-    async def ask(self, account: Account, per_minute: int) -> float | None:
+    async def request_call(self, account: Account, per_minute: int) -> float | None:
         """Have the store count one call.
 
         Returns:
-            0 if the call may be made; otherwise in how many seconds it may. None if the store does not answer.
+            0 if the call may be made, else the seconds until it may; None if the store does not respond.
         """
-        one = self._of(account, per_minute)
+        entry = self._shared_account(account, per_minute)
         question = _Question()
-        one.questions.append(question)
-        self._wanted.set()
+        entry.questions.append(question)
+        self._report_requested.set()
         try:
             with anyio.move_on_after(_ASK_S):
                 await question.answered.wait()
         finally:
-            if question in one.questions:
-                one.questions.remove(question)
+            if question in entry.questions:
+                entry.questions.remove(question)
         return question.wait_s
 
     async def run(self) -> None:
@@ -119,26 +224,28 @@ class SharedLimits:
         while True:
             await self.report()
             with anyio.move_on_after(_REPORT_S):
-                await self._wanted.wait()
+                await self._report_requested.wait()
 
     async def report(self) -> None:
-        """Report the calls made here, and answer those that wait."""
+        """Report the calls made here, and answer the waiting ones."""
         async with self._reporting:
-            if self._wanted.is_set():
-                self._wanted = anyio.Event()
-            # Before the store is asked: its answer counts from later on, so no account is thought to be emptier than
-            # it is, and what this replica refuses by its own count the store would refuse, too.
-            sent_s = self._quotas.clock()
+            if self._report_requested.is_set():
+                self._report_requested = anyio.Event()
+            # The time before the request: the times in the response are relative to a later moment, so this replica
+            # never underestimates what is left, and refuses only calls that the store would refuse as well.
+            sent_s = self._clock()
             self._forget_idle(sent_s)
-            reported = [one for one in self._accounts.values() if one.unreported or one.questions]
-            questions = {one.digest: one.questions for one in reported}
+            reported = [entry for entry in self._accounts.values() if entry.unreported or entry.questions]
+            questions = {entry.digest: entry.questions for entry in reported}
             spent = {
-                one.digest: Spent(one.unreported, len(one.questions), math.floor(MINUTE_S / one.per_minute * _US))
-                for one in reported
+                entry.digest: Spent(
+                    entry.unreported, len(entry.questions), math.floor(MINUTE_S / entry.per_minute * _US)
+                )
+                for entry in reported
             }
-            for one in reported:
-                one.grant -= one.unreported
-                one.unreported, one.questions = 0, []
+            for entry in reported:
+                entry.grant -= entry.unreported
+                entry.unreported, entry.questions = 0, []
             try:
                 counted = await self._store.count(self._name, spent)
             except StoreTrouble as trouble:
@@ -150,47 +257,47 @@ class SharedLimits:
             self.shared = True
             self._status.answered("limits")
             self.replicas = counted.alive
-            self._full_s = {digest: sent_s + full_us / _US for digest, full_us in counted.full_us.items()}
-            for one in self._accounts.values():
-                self._grant(one)
+            self._full_at_s = {digest: sent_s + full_us / _US for digest, full_us in counted.full_us.items()}
+            for entry in self._accounts.values():
+                self._grant(entry)
             for digest, waiting in questions.items():
                 wait_s = self._wait_s(digest, spent[digest].interval_us / _US)
                 for place, question in enumerate(waiting):
                     question.answer(0.0 if place < counted.given[digest] else wait_s)
 
-    def _of(self, account: Account, per_minute: int) -> _Shared:
-        one = self._accounts.get(account.name)
-        if one is None:
+    def _shared_account(self, account: Account, per_minute: int) -> _Shared:
+        entry = self._accounts.get(account.name)
+        if entry is None:
             digest = hashlib.sha256(account.name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
-            one = self._accounts[account.name] = _Shared(account, digest, per_minute, self._quotas.clock())
-            self._grant(one)
-        elif one.per_minute != per_minute or one.account is not account:
-            # Other limits, or an account that was dropped while it was not used.
-            one.per_minute, one.account = per_minute, account
-            self._grant(one)
-        one.used_s = self._quotas.clock()
-        return one
+            entry = self._accounts[account.name] = _Shared(account, digest, per_minute, self._clock())
+            self._grant(entry)
+        elif entry.per_minute != per_minute or entry.account is not account:
+            # The limit has changed, or the account was dropped while idle and created again.
+            entry.per_minute, entry.account = per_minute, account
+            self._grant(entry)
+        entry.used_s = self._clock()
+        return entry
 
-    def _grant(self, one: _Shared) -> None:
-        """Decide how many calls pass without asking, and tell the account what other replicas have counted."""
-        now_s = self._quotas.clock()
-        interval_s = MINUTE_S / one.per_minute
-        # The store names every account of which half is used: any other has more than the other half left.
-        full_s = self._full_s.get(one.digest)
-        if full_s is not None:
-            one.account.set_full_at(full_s + one.unreported * interval_s)
-        used_s = HALF_USED_US / _US if full_s is None else max(0.0, full_s - now_s)
-        left = max(0.0, MINUTE_S - used_s) / interval_s - one.unreported
-        one.grant = one.unreported + max(0, math.floor(left * _UNASKED / self.replicas))
+    def _grant(self, entry: _Shared) -> None:
+        """Set how many calls pass without asking, and apply the count of the other replicas to the account."""
+        now_s = self._clock()
+        interval_s = MINUTE_S / entry.per_minute
+        # The store returns every account with at least half its quota used; any other has more than half left.
+        full_at_s = self._full_at_s.get(entry.digest)
+        if full_at_s is not None:
+            entry.account.set_full_at(full_at_s + entry.unreported * interval_s)
+        used_s = HALF_USED_US / _US if full_at_s is None else max(0.0, full_at_s - now_s)
+        remaining = max(0.0, MINUTE_S - used_s) / interval_s - entry.unreported
+        entry.grant = entry.unreported + max(0, math.floor(remaining * _UNASKED / self.replicas))
 
     def _wait_s(self, digest: str, interval_s: float) -> float:
-        """Return in how many seconds an account without calls will have one again."""
-        return max(0.0, self._full_s[digest] + interval_s - BURST_US / _US - self._quotas.clock())
+        """Return the seconds until an account without remaining calls may make one."""
+        return max(0.0, self._full_at_s[digest] + interval_s - BURST_US / _US - self._clock())
 
     def _forget_idle(self, now_s: float) -> None:
-        # After a minute without calls an account is full, unless the store says otherwise.
+        # After a minute without calls an account is full, unless the store reports otherwise.
         self._accounts = {
-            name: one
-            for name, one in self._accounts.items()
-            if one.unreported or one.questions or now_s - one.used_s < MINUTE_S
+            name: entry
+            for name, entry in self._accounts.items()
+            if entry.unreported or entry.questions or now_s - entry.used_s < MINUTE_S
         }

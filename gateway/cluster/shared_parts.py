@@ -1,44 +1,114 @@
-"""The parts of a gateway that all gateways of a cluster hold alike, each as fields."""
+"""The parts of a gateway whose state all replicas share."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
 from gateway.access.administrators import EndedSessions
-from gateway.access.api_keys import ApiKeys
-from gateway.calls.approval_book import ApprovalBook
-from gateway.cluster.shared_state import take_lock
+from gateway.access.credentials import ApiKeys
+from gateway.calls.approval_store import ApprovalStore, Decision, Lasts, Question
+from gateway.cluster.shared_store import SharedStore, StoreStatus, StoreTrouble
+from gateway.cluster.worker_state import apply_lock
 from gateway.config.overlay import Change, Edit
-from gateway.fleet import Fleet
-from gateway.operator_notes import OperatorNotes
-from gateway.reload import Reloader
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.lock_file import LockDecision, LockDecisions
+from gateway.fleet.operator_notes import OperatorNotes
+from gateway.fleet.reload import Reloader
+
+Sync = Callable[[bool], Awaitable[None]]
+# How long a used approval stays claimed: longer than a question may wait.
+_CLAIMED_S: Final = 86_400.0
+# More than the calls that wait for approval at all replicas together.
+_MOST_ASKED: Final = 10_000
+
+
+class ClusterApprovals:
+    """Approvals shared by all replicas (implements `ApprovalBackend`).
+
+    Args:
+        own: The approvals of this replica, with which those of the other replicas are merged.
+        sync: Exchanges approvals with the other replicas; with True, reads the store even if it reports no change.
+        store: The store in which an approval is claimed, so that only one replica uses it.
+        status: The status of the store.
+    """
+
+    def __init__(self, own: ApprovalStore, sync: Sync, store: SharedStore, status: StoreStatus) -> None:
+        self._own = own
+        self._sync = sync
+        self._store = store
+        self._status = status
+        # The ids of questions asked here, which this replica may decide without the store.
+        self._asked_here: dict[str, None] = {}
+
+    async def register(self, question: Question) -> bool:
+        if await self._own.register(question):
+            return True
+        self._asked_here[question.id] = None
+        while len(self._asked_here) > _MOST_ASKED:
+            del self._asked_here[next(iter(self._asked_here))]
+        # Before the response, because the caller may retry at any other replica.
+        await self._sync(False)
+        return False
+
+    async def wait(self, question: Question) -> Decision:
+        if not self._own.knows(question.id):
+            await self._sync(True)
+        decision = await self._own.wait(question)
+        if decision.kind == "allowed" and not await self._claim_question(question.id):
+            # Another replica has used the approval, or the store cannot tell.
+            return Decision(kind="unknown")
+        return decision
+
+    async def decide(self, question_id: str, *, allow: bool, lasts: Lasts, by: str) -> bool:
+        if not self._own.knows(question_id):
+            await self._sync(True)
+        is_decided = await self._own.decide(question_id, allow=allow, lasts=lasts, by=by)
+        if is_decided:
+            await self._sync(False)
+        return is_decided
+
+    async def withdraw(self, question: Question) -> None:
+        await self._own.withdraw(question)
+
+    async def allow_again(self, question: Question) -> None:
+        await self._own.allow_again(question)
+        await self._sync(False)
+
+    async def _claim_question(self, question_id: str) -> bool:
+        asked_here = question_id in self._asked_here
+        self._asked_here.pop(question_id, None)
+        try:
+            claimed = await self._store.claim(f"approval:{question_id}", _CLAIMED_S)
+        except StoreTrouble as trouble:
+            self._status.failed("approvals", trouble)
+            return asked_here
+        self._status.answered("approvals")
+        return claimed
 
 
 class SharedOverlay:
-    """What administrators have changed over the configuration, of which each gateway has a file of its own."""
+    """Changes of administrators on top of the configuration file, of which each replica has its own."""
 
     prefix: Final = "change:"
-    passing: Final = False
+    is_transient: Final = False
 
     def __init__(self, reloader: Reloader) -> None:
         self._reloader = reloader
-        self._of: tuple[Change, ...] = ()
+        self._shared: tuple[Change, ...] = ()
         self._fields: dict[str, Any] = {}
 
     def fields(self) -> dict[str, Any]:
-        """See `Part.fields`."""
-        # It is replaced, never changed, and asked for twice a second.
-        if (changes := self._reloader.overlay.changes) is not self._of:
-            self._of, self._fields = changes, {each.id: asdict(each) for each in changes}
+        # Cached by identity, because the immutable changes are polled twice a second.
+        if (changes := self._reloader.overlay.changes) is not self._shared:
+            self._shared, self._fields = changes, {each.id: asdict(each) for each in changes}
         return self._fields
 
     async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `Part.apply`."""
-        # From what the others were told: what was changed here since then is none of theirs to take back.
-        await self._reloader.change(Edit.between(self._of, (Change(**each) for each in fields.values())))
+        # Compared with the changes shared last, so that newer local changes are not reverted.
+        await self._reloader.change(Edit.from_difference(self._shared, (Change(**each) for each in fields.values())))
         return fields
 
 
@@ -46,112 +116,125 @@ class SharedNotes:
     """Notes about tools."""
 
     prefix: Final = "note:"
-    passing: Final = False
+    is_transient: Final = False
 
     def __init__(self, notes: OperatorNotes) -> None:
         self._notes = notes
 
     def fields(self) -> dict[str, Any]:
-        """See `Part.fields`."""
         return {str(entry["id"]): entry for entry in self._notes.entries()}
 
     async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `Part.apply`."""
         self._notes.replace_all(list(fields.values()))
         return self.fields()
 
 
+class SharedDecisions:
+    """Decisions about changed definitions."""
+
+    prefix: Final = "decision:"
+    is_transient: Final = False
+
+    def __init__(self, decisions: LockDecisions) -> None:
+        self._decisions = decisions
+        self._shared: tuple[LockDecision, ...] = ()
+        self._fields: dict[str, Any] = {}
+
+    def fields(self) -> dict[str, Any]:
+        # Cached by identity, because decisions contain definitions and are polled twice a second.
+        if self._decisions.latest is not self._shared:
+            self._shared = self._decisions.latest
+            self._fields = {entry["id"]: entry for entry in self._decisions.entries()}
+        return self._fields
+
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._decisions.replace_all(fields.values())
+        return self.fields()
+
+
 class SharedLock:
-    """What was approved of servers since the start, for gateways that started with the same lock file."""
+    """Approvals of definitions since the start, shared by replicas that started with the same lock file."""
 
     prefix: Final = "lock:"
-    passing: Final = False
+    is_transient: Final = False
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._first = fleet.lock.text
-        # A gateway with another file was given it later, or earlier, and does not go by this one's.
-        self._told = fleet.lock.lockfile
+        self._shared = fleet.lock.lockfile
         self._fields: dict[str, Any] = {}
+        # Replicas that started with another lock file use another field.
         self._name = hashlib.sha256((self._first or "").encode()).hexdigest()
 
     def fields(self) -> dict[str, Any]:
-        """See `Part.fields`."""
-        # It is replaced, never changed; its text may be long, and is asked for twice a second.
-        if self._fleet.lock.lockfile is not self._told:
-            self._told, text = self._fleet.lock.lockfile, self._fleet.lock.text
+        # Cached by identity, because the text may be long and is polled twice a second.
+        if self._fleet.lock.lockfile is not self._shared:
+            self._shared, text = self._fleet.lock.lockfile, self._fleet.lock.text
             self._fields = {} if text == self._first else {self._name: text}
         return self._fields
 
     async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `Part.apply`."""
-        await take_lock(self._fleet, fields.get(self._name, self._first))
+        await apply_lock(self._fleet, fields.get(self._name, self._first))
         return self.fields()
 
 
 class SharedRevocations:
-    """Keys that were revoked, by their digests; what was revoked once stays so."""
+    """Digests of revoked API keys; a revocation is permanent."""
 
     prefix: Final = "revoked:"
-    passing: Final = False
+    is_transient: Final = False
 
     def __init__(self, keys: ApiKeys) -> None:
         self._keys = keys
 
     def fields(self) -> dict[str, Any]:
-        """See `Part.fields`."""
         return dict.fromkeys(self._keys.revoked, True)
 
     async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `Part.apply`."""
         self._keys.revoke(fields)
         return self.fields()
 
 
 class SharedEndedSessions:
-    """Sessions of administrators that were ended, and links that were used."""
+    """Ended sessions of administrators, and used sign-in links."""
 
     prefix: Final = "ended:"
-    # Each is forgotten after eight hours.
-    passing: Final = True
+    # Sessions expire after eight hours anyway.
+    is_transient: Final = True
 
     def __init__(self, ended: EndedSessions) -> None:
         self._ended = ended
 
     def fields(self) -> dict[str, Any]:
-        """See `Part.fields`."""
         return self._ended.fields()
 
     async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `Part.apply`."""
         self._ended.apply(fields)
         return self.fields()
 
 
 class SharedApprovals:
-    """Calls that wait for a person, and what persons have allowed."""
+    """Calls that wait for approval, and granted approvals."""
 
     prefix: Final = "approval:"
-    # Nothing is lost without them but the answer to a question, which is then asked again.
-    passing: Final = True
+    # A lost approval is merely asked for again.
+    is_transient: Final = True
 
-    def __init__(self, book: ApprovalBook) -> None:
-        self._book = book
+    def __init__(self, approval_store: ApprovalStore) -> None:
+        self._approval_store = approval_store
         self._fields: dict[str, Any] | None = None
 
     def changed(self) -> None:
-        """Have the book looked at again."""
+        """Discard the cached fields."""
         self._fields = None
 
     def fields(self) -> dict[str, Any]:
-        """See `Part.fields`."""
-        # Ten thousand grants are not made fields of twice a second.
+        # Cached, because there may be ten thousand approvals and they are polled twice a second.
         if self._fields is None:
-            self._fields = self._book.fields()
+            self._fields = self._approval_store.fields()
         return self._fields
 
     async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `Part.apply`."""
-        self._book.take(fields)
+        self._approval_store.replace_state(fields)
         self._fields = None
         return self.fields()

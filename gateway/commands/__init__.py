@@ -1,23 +1,21 @@
-"""The commands: each is a function from parsed arguments to an exit code, imported only when it is chosen.
+"""The commands: functions that receive the parsed arguments and return an exit code.
 
-arguments           the arguments of all of them
-serve               `serve`, `stdio` and `demo`
-inspect             `check`, `servers`, `tools` and `hooks`
-tool                `tool set` and `tool unset`
-add                 `add`
-hosts               `import`, `install` and `uninstall`
-lock                `lock`, `diff` and `approve`
-key                 `key new`, `key list` and `key revoke`
-policy              `policy explain` and `policy test`
-approvals           `approvals list`, `allow` and `deny`
-audit               `audit` and `audit verify`
-call                `call`
-login               `login` and `logout`
-admin               `admin`
-scorecard           `scorecard`
-completion          `completion`
-first_contact       starts every server once, tells how it goes, and leaves a snapshot
-admin_client        the HTTP client of those that ask a running gateway
-locations           the state directory, the admin token
-output              tables, lines and JSON
+command_tree   The arguments of every command, importable without the commands' dependencies.
+declaring      The argument parser, and options that several commands share.
+add            `typegate add`: add a server from a registry, a package, a bundle or an address.
+administer     `typegate admin`, `approvals`, `key`, `docs` and `completion`.
+admin_client   Find the state directory and the running gateway, and call its APIs.
+audit          `typegate audit` and `audit verify`.
+call           `typegate call`: call a tool of a running gateway and print the result.
+first_contact  Start every server of a configuration once and store what they list.
+hosts          `typegate import`, `install` and `uninstall`.
+inspect        `typegate check`, `servers`, `tools` and `hooks`.
+lock           `typegate lock`, `diff` and `approve`.
+login          `typegate login` and `logout`: sign in to an upstream.
+output         Print results as a table, as tab-separated lines or as JSON.
+configured_examples  Check the example calls of the configuration, for `typegate check`.
+explain        `typegate policy explain` and `policy test`.
+scorecard      `typegate scorecard`: measure overhead, token cost and start-up time.
+serve          `typegate serve`, `stdio` and `demo`.
+tool           `typegate tool set` and `unset`.
 """

@@ -1,29 +1,155 @@
-"""A client of a running gateway: its admin API, and single requests of protocol version 2026-07-28.
+"""Find the state directory and the running gateway, and call its admin API or MCP endpoint.
 
-On `http.client`, which is imported in milliseconds: a command line is to answer at once.
+Uses `http.client`, which is imported in milliseconds, so that the command line responds at once.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import os
+import shlex
+import shutil
 import socket
+import stat
+import sys
+import tempfile
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
-from typing import Any, Final
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from gateway import __version__
-from gateway.commands.locations import NotReached, UsageError
-from gateway.protocol import MODERN_VERSIONS, envelope, header_value
+from gateway.access.administrators import FILE_NAME, UntrustedFile, stored_token
+from gateway.process.files import expand_home
+from gateway.protocol.gateway_errors import GatewayError
+from gateway.protocol.versions import MODERN_VERSIONS, envelope, header_value
+
+if TYPE_CHECKING:
+    from gateway.config.unmatched_names import AddedNames
+
+
+DEFAULT_CONFIGS: Final = ("mcp.yaml", "mcp.json", ".mcp.json")
+"""The default configuration: the first of these files that exists in the working directory."""
+
+
+class UsageError(GatewayError):
+    """The arguments of the command are invalid. Exit code 2."""
+
+
+class NotReached(GatewayError):
+    """A running gateway did not answer, or refused. Exit code 1."""
+
+
+def default_config(args: Namespace) -> Path | None:
+    """Return the configuration in the working directory, or None if the command does not need one.
+
+    Raises:
+        UsageError: The command needs a configuration, and there is none.
+    """
+    if (
+        not getattr(args, "uses_default_config", False)
+        or getattr(args, "url", None)
+        or any(getattr(args, name, False) for name in ("schema", "reference"))
+    ):
+        return None
+    config = next((path for name in DEFAULT_CONFIGS if (path := Path(name)).is_file()), None)
+    if config is None:
+        names = f"{', '.join(DEFAULT_CONFIGS[:-1])} and {DEFAULT_CONFIGS[-1]}"
+        raise UsageError(f"no configuration: there is none of {names} in {Path.cwd()}; expected --config FILE")
+    return config
+
+
+def default_state_dir() -> Path:
+    """Return TYPEGATE_STATE_DIR, or the folder `typegate` in the user's state directory."""
+    if chosen := os.environ.get("TYPEGATE_STATE_DIR"):
+        return expand_home(chosen)
+    # The XDG Base Directory Specification requires ignoring a relative path.
+    base = os.environ.get("XDG_STATE_HOME", "")
+    if Path(base).is_absolute():
+        return Path(base) / "typegate"
+    usual = expand_home("~/.local/state")
+    return usual / "typegate" if usual.is_absolute() else _temporary_state_dir()
+
+
+def _temporary_state_dir() -> Path:
+    """Return the state directory of a user without a home directory, in the directory for temporary files.
+
+    Raises:
+        UsageError: The directory belongs to another user.
+    """
+    # Windows has no user numbers, but a temporary directory for each user.
+    user = os.geteuid() if hasattr(os, "geteuid") else 0
+    path = Path(tempfile.gettempdir()) / f"typegate-{user}"
+    with suppress(FileNotFoundError):
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != user:
+            raise UsageError(
+                f"{path} is not a directory of this user, who has no home; expected --state-dir or TYPEGATE_STATE_DIR"
+            )
+    return path
+
+
+def state_dir(args: Namespace) -> Path:
+    """Return the state directory of a command."""
+    chosen: Path | None = args.state_dir
+    return expand_home(chosen) if chosen is not None else default_state_dir()
+
+
+def load_added_names(path: Path, folder: Path | None = None) -> AddedNames:
+    """Return the names that administrators have added to a configuration through its gateway.
+
+    Args:
+        path: The configuration.
+        folder: The state directory; None for the default.
+    """
+    from gateway.config.overlay import Overlay, added_names  # imported lazily: many commands need no configuration
+
+    return added_names(Overlay(folder if folder is not None else default_state_dir(), path, writes=False).changes)
+
+
+def admin_token(args: Namespace) -> str:
+    """Return the admin token from the environment or the state directory.
+
+    Raises:
+        UsageError: No token was found, or other users can change its file.
+    """
+    if token := os.environ.get("TYPEGATE_ADMIN_TOKEN"):
+        return token
+    path = state_dir(args) / FILE_NAME
+    try:
+        if token := stored_token(path):
+            return token
+    except UntrustedFile as error:
+        raise UsageError(str(error)) from None
+    raise UsageError(
+        f"no admin token in TYPEGATE_ADMIN_TOKEN or {path}; expected one of them, "
+        "the --state-dir of the running gateway, or --config FILE to work without a gateway"
+    )
+
+
+def program_command() -> str:
+    """Return the command that starts this program in another terminal."""
+    running = Path(sys.argv[0])
+    if running.name.removesuffix(".exe") == "typegate" and running.exists():
+        on_path = shutil.which("typegate")
+        # The short name is correct only if the first `typegate` on the PATH is this installation.
+        if on_path and Path(on_path).resolve() == running.resolve():
+            return "typegate"
+        return shlex.quote(str(running.absolute()))
+    return f"{shlex.quote(sys.executable)} -m gateway"
+
 
 # The default of `gateway.listen`.
 DEFAULT_URL: Final = "http://127.0.0.1:8765/mcp"
-# Far above any list or result that the gateway sends: it only keeps another program at that port from filling memory.
+# Far above any response of the gateway: it only keeps another program on that port from filling the memory.
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
-# Nothing that is asked for here waits for an upstream; as long as proxies on the way usually wait.
+# The usual timeout of reverse proxies. No admin request waits for an upstream.
 REQUEST_S: Final = 30.0
-# As in `gateway.admin.listen`.
+# The prefix of socket paths, as in `gateway.admin.listen`.
 _UNIX: Final = "unix:"
 _META: Final = envelope({"name": "typegate-cli", "version": __version__})
 
@@ -31,25 +157,25 @@ Notice = Callable[[dict[str, Any]], None]
 
 
 class Refused(NotReached):
-    """The gateway has said why it does not do what was asked."""
+    """The gateway refused the request and gave a reason."""
 
 
-def admin_rows(url: str, path: str, token: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """The rows that `GET path` of the admin API answers with.
+def get_admin_rows(url: str, path: str, token: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """Return the rows in the response to `GET path` of the admin API.
 
     Raises:
         NotReached: The gateway does not answer, or refuses.
     """
-    found = admin_document(url, path, token, query)
-    # Each list is one member of its document; its name differs from route to route.
-    if isinstance(found, dict):
-        found = next((rows for rows in found.values() if isinstance(rows, list)), None)
-    if not isinstance(found, list):
-        raise NotReached(f"{_origin(_target(url))}{path} answered with no list; is that a typegate gateway?")
-    return found
+    response = request_admin(url, path, token, query)
+    # Each list response is an object with the list as a member, whose name depends on the route.
+    if isinstance(response, dict):
+        response = next((rows for rows in response.values() if isinstance(rows, list)), None)
+    if not isinstance(response, list):
+        raise NotReached(f"{_origin(_target(url))}{path} did not return a list; is that a typegate gateway?")
+    return response
 
 
-def admin_document(
+def request_admin(
     url: str,
     path: str,
     token: str,
@@ -57,32 +183,32 @@ def admin_document(
     *,
     method: str = "GET",
 ) -> Any:
-    """What the admin API answers a request without a body with.
+    """Send a request without a body to the admin API and return the response.
 
     Raises:
-        Refused: The gateway says why it does not do that.
+        Refused: The gateway refuses and gives a reason.
         NotReached: The gateway does not answer, or refuses.
-        UsageError: What is to be changed is not there, or cannot be changed.
+        UsageError: The object to change does not exist or cannot be changed.
     """
     target = _target(url)
-    wanted = path + (f"?{urlencode(query)}" if query else "")
+    full_path = path + (f"?{urlencode(query)}" if query else "")
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
     with closing(_connection(target, timeout_s=REQUEST_S)) as connection:
-        answer = _send(connection, target, method, wanted, None, headers)
-        body = _read(answer, target)
+        answer = _send(connection, target, method, full_path, None, headers)
+        body = _read_answer(answer, target)
     reason = _reason(body) if answer.status in (404, 409) else None
-    # "There is nothing here" is of a port without an admin API.
+    # Other 404 texts, such as "There is nothing here", come from a port without the admin API.
     if reason is not None and (answer.status == 409 or reason.startswith("there is no ")):
         raise Refused(reason)
     if answer.status == 401:
-        raise NotReached(f"{_origin(target)} refuses the admin token; expected the one it was started with")
+        raise NotReached(f"{_origin(target)} rejects the admin token; expected the token of this gateway")
     if answer.status == 429:
-        raise NotReached(f"{_origin(target)} refuses log-ins for a while: too many have failed from this address")
+        raise NotReached(f"{_origin(target)} temporarily rejects log-ins: too many have failed from this address")
     if method != "GET" and 400 <= answer.status < 500 and body[:1] == b"{":
         raise UsageError(str(_json(body, target).get("error")))
     if answer.status == 404:
         raise NotReached(
-            f"{_origin(target)}{path} is not there; where gateway.admin.listen is set, give that address with --url "
+            f"{_origin(target)}{path} does not exist; if gateway.admin.listen is set, give that address with --url "
             "(unix:/path for a socket)"
         )
     if answer.status != 200:
@@ -90,50 +216,58 @@ def admin_document(
     return _json(body, target)
 
 
-def admin_change(url: str, path: str, token: str, body: Mapping[str, Any]) -> Any:
-    """What `POST path` of the admin API answers with.
+def post_admin(url: str, path: str, token: str, body: Mapping[str, Any]) -> Any:
+    """Send `POST path` to the admin API and return the response.
 
     Raises:
-        NotReached: The gateway does not answer, or refuses; the text is its own.
+        NotReached: The gateway does not answer, or refuses with the text of the error.
     """
     target = _target(url)
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     with closing(_connection(target, timeout_s=REQUEST_S)) as connection:
         answer = _send(connection, target, "POST", path, json.dumps(body).encode(), headers)
-        content = _read(answer, target)
-    found = _json(content, target) if content else {}
+        content = _read_answer(answer, target)
+    answered = _json(content, target) if content else {}
     if answer.status == 401:
-        raise NotReached(f"{_origin(target)} refuses the admin token; expected the one it was started with")
+        raise NotReached(f"{_origin(target)} rejects the admin token; expected the token of this gateway")
     if answer.status >= 300:
-        said = found.get("error") if isinstance(found, dict) else None
-        raise NotReached(str(said) if said else f"{_origin(target)}{path} answered HTTP {answer.status}")
-    return found
+        error_text = answered.get("error") if isinstance(answered, dict) else None
+        raise NotReached(str(error_text) if error_text else f"{_origin(target)}{path} answered HTTP {answer.status}")
+    return answered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpAddress:
+    """The MCP endpoint of a running gateway.
+
+    Attributes:
+        timeout_s: The longest pause between two reads of a response.
+    """
+
+    url: str
+    api_key: str | None
+    timeout_s: float
 
 
 def request(
-    url: str,
+    endpoint: McpAddress,
     method: str,
     params: Mapping[str, Any],
     *,
-    api_key: str | None,
-    timeout_s: float,
     headers: Mapping[str, str] | None = None,
     notice: Notice | None = None,
 ) -> dict[str, Any]:
-    """Send one stateless request and return its JSON-RPC response, result or error.
+    """Send one stateless MCP request and return its JSON-RPC response, result or error.
 
     Args:
-        url: The address of the MCP endpoint.
-        method: The JSON-RPC method.
-        params: Its parameters, without `_meta`.
-        api_key: Sent as a bearer token.
-        timeout_s: The longest pause between two bytes of the response.
-        headers: More headers, as `Mcp-Param-…`.
-        notice: Called with each notification that comes before the answer.
+        params: The parameters, without `_meta`.
+        headers: Additional headers, such as `Mcp-Param-…`.
+        notice: Called with each notification that precedes the response.
 
     Raises:
-        NotReached: There was no answer.
+        NotReached: The gateway does not respond.
     """
+    url, api_key = endpoint.url, endpoint.api_key
     target = _target(url)
     message = {
         "jsonrpc": "2.0",
@@ -153,38 +287,38 @@ def request(
     if api_key:
         sent["Authorization"] = f"Bearer {api_key}"
     path = (target.path or "/mcp") + (f"?{target.query}" if target.query else "")
-    with closing(_connection(target, timeout_s)) as connection:
+    with closing(_connection(target, endpoint.timeout_s)) as connection:
         answer = _send(connection, target, "POST", path, json.dumps(message).encode(), sent)
         response: dict[str, Any] | None = None
         if answer.getheader("Content-Type", "").startswith("text/event-stream"):
-            for found in _events(answer, target):
-                if found.get("id") == 1 and ("result" in found or "error" in found):
-                    response = found
-                elif notice is not None and "method" in found and "id" not in found:
-                    notice(found)
+            for frame in _events(answer, target):
+                if frame.get("id") == 1 and ("result" in frame or "error" in frame):
+                    response = frame
+                elif notice is not None and "method" in frame and "id" not in frame:
+                    notice(frame)
         else:
-            body = _read(answer, target)
+            body = _read_answer(answer, target)
             answered = _json(body, target) if body else None
-            # An error that belongs to no request has the id null.
+            # The id is not compared: errors that do not refer to a request have the id null.
             if isinstance(answered, dict) and ("result" in answered or "error" in answered):
                 response = answered
     if response is None:
         if answer.status in {401, 403}:
-            raise NotReached(f"{url} refuses the key; expected --api-key or TYPEGATE_API_KEY")
+            raise NotReached(f"{url} rejects the API key; expected --api-key or TYPEGATE_API_KEY")
         raise NotReached(f"{url} answered HTTP {answer.status} without an MCP response; is that a gateway?")
     return response
 
 
-def page_at(url: str, path: str) -> tuple[int, str, str]:
-    """Request a page of the gateway, as a browser would; returns its status, where it redirects to, and its text.
+def get_page(url: str, path: str) -> tuple[int, str, str]:
+    """Request a page as a browser does, and return the status, the redirect location and the text.
 
     Raises:
-        NotReached: There is no answer.
+        NotReached: The gateway does not respond.
     """
     target = _target(url)
     with closing(_connection(target, timeout_s=REQUEST_S)) as connection:
         answer = _send(connection, target, "GET", path, None, {"Accept": "text/html"})
-        text = _read(answer, target).decode("utf-8", "replace")
+        text = _read_answer(answer, target).decode("utf-8", "replace")
         return answer.status, answer.getheader("Location", ""), text
 
 
@@ -201,16 +335,16 @@ def _target(url: str) -> SplitResult:
         return SplitResult(scheme="unix", netloc="localhost", path=url.removeprefix(_UNIX), query="", fragment="")
     try:
         target = urlsplit(url if "://" in url else f"http://{url}")
-        sound = target.scheme in {"http", "https"} and bool(target.hostname) and target.port != 0
+        is_valid = target.scheme in {"http", "https"} and bool(target.hostname) and target.port != 0
     except ValueError:
-        sound = False
-    if not sound or not url.isascii() or any(c.isspace() for c in url):
-        raise UsageError(f"--url {url!r} is no address; expected one as {DEFAULT_URL}")
+        is_valid = False
+    if not is_valid or not url.isascii() or any(c.isspace() for c in url):
+        raise UsageError(f"--url {url!r} is not a valid address; expected an address such as {DEFAULT_URL}")
     return target
 
 
 def _origin(target: SplitResult) -> str:
-    # Without user and password: it is printed.
+    # Without user name and password, because the origin is printed.
     if target.scheme == "unix":
         return f"{_UNIX}{target.path}"
     return f"{target.scheme}://{target.netloc.rpartition('@')[2]}"
@@ -224,16 +358,16 @@ def _connection(target: SplitResult, timeout_s: float) -> http.client.HTTPConnec
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """A connection to the admin API on a socket in the file system."""
+    """A connection to the admin API on a Unix domain socket."""
 
     def __init__(self, path: str, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
-        """Connect to the path, whatever the host."""
+        """Connect to the socket path instead of the host."""
         if not hasattr(socket, "AF_UNIX"):
-            raise OSError("there are no such sockets on this platform")
+            raise OSError("Unix domain sockets are not available on this platform")
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
@@ -247,7 +381,7 @@ def _send(
     body: bytes | None,
     headers: Mapping[str, str],
 ) -> http.client.HTTPResponse:
-    # Apart from the request: a refused connection means that no gateway runs, which needs other advice.
+    # Connect separately: a refused connection means that no gateway is running, which needs different advice.
     try:
         connection.connect()
     except OSError as error:
@@ -260,22 +394,24 @@ def _send(
         connection.request(method, path, body, dict(headers))
         return connection.getresponse()
     except (UnicodeEncodeError, ValueError):
-        raise UsageError("a key or token holds what no header can carry; expected ASCII text") from None
+        raise UsageError(
+            "a key or token contains characters that are not allowed in a header; expected ASCII text"
+        ) from None
     except (OSError, http.client.HTTPException) as error:
-        raise _lost(target, error) from None
+        raise _connection_error(target, error) from None
 
 
-def _lost(target: SplitResult, error: Exception) -> NotReached:
+def _connection_error(target: SplitResult, error: Exception) -> NotReached:
     if isinstance(error, TimeoutError):
-        return NotReached(f"{_origin(target)} did not answer in time; --timeout SECONDS waits longer")
-    return NotReached(f"{_origin(target)} broke off ({str(error) or type(error).__name__})")
+        return NotReached(f"{_origin(target)} did not answer in time; use --timeout SECONDS to wait longer")
+    return NotReached(f"{_origin(target)} closed the connection ({str(error) or type(error).__name__})")
 
 
-def _read(answer: http.client.HTTPResponse, target: SplitResult) -> bytes:
+def _read_answer(answer: http.client.HTTPResponse, target: SplitResult) -> bytes:
     try:
         return answer.read(MAX_ANSWER_BYTES)
     except (OSError, http.client.HTTPException) as error:
-        raise _lost(target, error) from None
+        raise _connection_error(target, error) from None
 
 
 def _json(body: bytes, target: SplitResult) -> Any:
@@ -286,21 +422,90 @@ def _json(body: bytes, target: SplitResult) -> Any:
 
 
 def _events(answer: http.client.HTTPResponse, target: SplitResult) -> Iterator[dict[str, Any]]:
-    """The JSON objects in the `data` of a server-sent event stream."""
+    """Yield the JSON objects in the `data` of a server-sent event stream."""
     data: list[bytes] = []
     while True:
         try:
             line = answer.readline(MAX_ANSWER_BYTES)
         except (OSError, http.client.HTTPException) as error:
-            raise _lost(target, error) from None
+            raise _connection_error(target, error) from None
         stripped = line.rstrip(b"\r\n")
         if stripped.startswith(b"data:"):
             data.append(stripped[5:].removeprefix(b" "))
         elif not stripped and data:
-            found = _json(b"\n".join(data), target) if any(data) else None
+            event = _json(b"\n".join(data), target) if any(data) else None
             data = []
-            if isinstance(found, dict):
-                yield found
+            if isinstance(event, dict):
+                yield event
         if not line:
-            # The stream has ended. An event without its blank line is incomplete, and not delivered.
+            # End of the stream. An event without a terminating blank line is incomplete and discarded.
             return
+
+
+# The file in which a running demo publishes its address, next to its token.
+_ADDRESS: Final = "address"
+_DEMO: Final = "demo"
+
+Answer = TypeVar("Answer")
+
+
+def demo_dir(args: Namespace) -> Path:
+    """Return the state directory of the demo, which must not overwrite the state of a real gateway."""
+    return state_dir(args) / _DEMO
+
+
+@contextmanager
+def publish_address(folder: Path, url: str) -> Iterator[None]:
+    """Write the address of the demo to a file in which the other commands find it."""
+    path = folder / _ADDRESS
+    # Only a convenience: the demo also works without the file.
+    with suppress(OSError):
+        path.write_text(url, encoding="utf-8")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def ask_running_gateway(args: Namespace, send: Callable[[str, str], Answer]) -> Answer:
+    """Call `send` with the address and token of each likely gateway, and return the first answer.
+
+    Raises:
+        UsageError: No token was found.
+        NotReached: No gateway answers; the reason is that of the most likely one.
+    """
+    refused: NotReached | None = None
+    for url, token in _candidates(args):
+        try:
+            return send(url, token)
+        except NotReached as error:
+            refused = refused or error
+    # At least one candidate was tried, because `_candidates` raises if it finds no token.
+    raise refused or NotReached("no gateway answers")
+
+
+def _candidates(args: Namespace) -> Iterator[tuple[str, str]]:
+    """Yield addresses with tokens, the most likely first."""
+    url: str = args.url or DEFAULT_URL
+    demo = _demo(args)
+    # A killed demo leaves its address file behind, and the user's own gateway may be at that address now.
+    is_demo = demo is not None and urlsplit(demo[0]).netloc == urlsplit(url if "://" in url else f"http://{url}").netloc
+    if demo is not None and is_demo:
+        yield demo
+    try:
+        yield url, admin_token(args)
+    except UsageError:
+        if demo is None:
+            raise
+    if demo is not None and not is_demo and args.url is None:
+        yield demo
+
+
+def _demo(args: Namespace) -> tuple[str, str] | None:
+    folder = demo_dir(args)
+    try:
+        url = (folder / _ADDRESS).read_text(encoding="utf-8")
+        token = stored_token(folder / FILE_NAME)
+    except (OSError, ValueError, UntrustedFile):
+        return None
+    return (url, token) if token else None

@@ -1,4 +1,4 @@
-"""`typegate call`: call one tool of a running gateway and print its result."""
+"""`typegate call`: call a tool of a running gateway and print the result."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from gateway.commands import output
-from gateway.commands.admin_client import DEFAULT_URL, request
-from gateway.commands.locations import UsageError
-from gateway.protocol import header_value
+from gateway.commands.admin_client import DEFAULT_URL, McpAddress, UsageError, request
+from gateway.protocol.versions import header_value
 
-# JSON-RPC code of 2026-07-28 for a request whose headers differ from its body, or are missing.
+# JSON-RPC error of protocol 2026-07-28: headers of the request are missing or do not match its body.
 _HEADER_MISMATCH: Final = -32020
 
 
@@ -23,35 +22,27 @@ def call(args: Namespace) -> int:
     """Call `args.name`; 0 for a result, 1 for an error result.
 
     Raises:
-        UsageError: The arguments are no JSON object.
+        UsageError: The arguments are not a JSON object.
     """
-    url = args.url or DEFAULT_URL
     api_key = args.api_key or os.environ.get("TYPEGATE_API_KEY")
+    endpoint = McpAddress(url=args.url or DEFAULT_URL, api_key=api_key, timeout_s=args.timeout)
 
     def schema() -> dict[str, Any]:
-        listed = request(url, "tools/list", {}, api_key=api_key, timeout_s=args.timeout)
+        listed = request(endpoint, "tools/list", {})
         return _schema_of(listed, args.name)
 
     arguments = _arguments(args.json_arguments, args.argument, schema)
     params = {"name": args.name, "arguments": arguments}
-    response = request(url, "tools/call", params, api_key=api_key, timeout_s=args.timeout, notice=_show_notice)
+    response = request(endpoint, "tools/call", params, notice=_show_notice)
     if response.get("error", {}).get("code") == _HEADER_MISMATCH:
-        # The tool wants some arguments in headers too, which only its schema tells. Nothing has run yet.
-        listed = request(url, "tools/list", {}, api_key=api_key, timeout_s=args.timeout)
+        # The tool requires some arguments as headers, which only its schema shows. The call was not executed.
+        listed = request(endpoint, "tools/list", {})
         if headers := _parameter_headers(listed, args.name, arguments):
-            response = request(
-                url,
-                "tools/call",
-                params,
-                api_key=api_key,
-                timeout_s=args.timeout,
-                headers=headers,
-                notice=_show_notice,
-            )
+            response = request(endpoint, "tools/call", params, headers=headers, notice=_show_notice)
     if "error" in response:
         error = response["error"]
         if args.json:
-            output.as_json({"error": error})
+            output.print_json({"error": error})
         else:
             output.say(f"error {error.get('code')}: {error.get('message')}")
         return 1
@@ -64,46 +55,46 @@ def _arguments(text: str | None, pairs: list[str], schema: Callable[[], dict[str
         try:
             arguments = json.loads(sys.stdin.read() if text == "-" else text, object_pairs_hook=_distinct)
         except (ValueError, RecursionError) as error:
-            expected = 'expected a JSON object, as \'{"to": ["a@example.test"]}\', or -a key=value'
+            expected = 'expected a JSON object, such as \'{"to": ["a@example.test"]}\', or -a key=value'
             raise UsageError(f"the arguments are not JSON ({error}); {expected}") from None
     if not isinstance(arguments, dict):
-        raise UsageError("the arguments are JSON, but no object; expected one, as '{\"key\": 1}'")
-    given: dict[str, str] = {}
+        raise UsageError("the arguments are not a JSON object; expected an object, such as '{\"key\": 1}'")
+    texts: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not key or not equals:
             raise UsageError(f"-a {pair!r} has no key; expected key=value")
-        if key in given:
+        if key in texts:
             expected = f'one value, which may be a list: {key}=\'["a", "b"]\''
-            raise UsageError(f"-a {key} is there twice; expected {expected}")
-        given[key] = value
-    read = {key: _json_of(value) for key, value in given.items()}
-    # Only then it matters what the schema wants: a text that is no JSON is a text, and quoted JSON is one too.
-    doubtful = [key for key in read if not isinstance(read[key], str)]
-    properties = schema() if doubtful else {}
-    for key, value in given.items():
-        arguments[key] = value if key in doubtful and _wants_text(properties.get(key)) else read[key]
+            raise UsageError(f"-a {key} is given twice; expected {expected}")
+        texts[key] = value
+    read = {key: _json_of(value) for key, value in texts.items()}
+    # The schema is needed only for values that can be read as JSON other than a string: "1" may be text or a number.
+    ambiguous = [key for key in read if not isinstance(read[key], str)]
+    properties = schema() if ambiguous else {}
+    for key, value in texts.items():
+        arguments[key] = value if key in ambiguous and _wants_text(properties.get(key)) else read[key]
     return arguments
 
 
 def _distinct(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(members)
-    if len(found) < len(members):
+    distinct = dict(members)
+    if len(distinct) < len(members):
         twice = next(name for name, count in Counter(name for name, _ in members).items() if count > 1)
-        raise ValueError(f"{json.dumps(twice)} is there twice in one object")
-    return found
+        raise ValueError(f"{json.dumps(twice)} occurs twice in one object")
+    return distinct
 
 
 def _json_of(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_distinct)
     except (ValueError, RecursionError):
-        # Text need not be quoted twice, once for the shell and once for JSON.
+        # Plain text, which does not have to be quoted for JSON as well as for the shell.
         return text
 
 
 def _wants_text(declared: Any) -> bool:
-    """Whether a parameter takes text and nothing that JSON could stand for beside it, but null."""
+    """Return whether a parameter accepts only strings or null."""
     types = _types(declared)
     return "string" in types and types <= {"string", "null"}
 
@@ -112,14 +103,14 @@ def _types(declared: Any) -> set[str]:
     if not isinstance(declared, dict):
         return set()
     stated = declared.get("type", [])
-    found = {stated} if isinstance(stated, str) else {one for one in stated if isinstance(one, str)}
-    for one in (*(declared.get("anyOf") or ()), *(declared.get("oneOf") or ())):
-        found |= _types(one) or {"any"}
-    return found
+    kinds = {stated} if isinstance(stated, str) else {kind for kind in stated if isinstance(kind, str)}
+    for alternative in (*(declared.get("anyOf") or ()), *(declared.get("oneOf") or ())):
+        kinds |= _types(alternative) or {"any"}
+    return kinds
 
 
 def _schema_of(listed: dict[str, Any], name: str) -> dict[str, Any]:
-    """The properties of a listed tool; empty where a profile leaves it to search."""
+    """Return the properties of a listed tool; empty if the profile does not list the tool."""
     tools = listed.get("result", {}).get("tools", [])
     schema = next((tool.get("inputSchema") for tool in tools if tool.get("name") == name), None)
     properties = schema.get("properties") if isinstance(schema, dict) else None
@@ -127,10 +118,10 @@ def _schema_of(listed: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _parameter_headers(listed: dict[str, Any], name: str, arguments: dict[str, Any]) -> dict[str, str]:
-    """The `Mcp-Param-…` headers of this call, from the annotations in the tool's schema."""
+    """Return the `Mcp-Param-…` headers of a call, as annotated in the tool's schema."""
     tools = listed.get("result", {}).get("tools", [])
     schema = next((tool.get("inputSchema") for tool in tools if tool.get("name") == name), None)
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
 
     def walk(node: Any, values: Any) -> None:
         properties = node.get("properties") if isinstance(node, dict) else None
@@ -140,11 +131,11 @@ def _parameter_headers(listed: dict[str, Any], name: str, arguments: dict[str, A
             value = values.get(key)
             header = member.get("x-mcp-header") if isinstance(member, dict) else None
             if isinstance(header, str) and isinstance(value, str | int | float):
-                found[f"Mcp-Param-{header}"] = header_value(_as_text(value))
+                headers[f"Mcp-Param-{header}"] = header_value(_as_text(value))
             walk(member, value)
 
     walk(schema, arguments)
-    return found
+    return headers
 
 
 def _as_text(value: str | float) -> str:
@@ -158,16 +149,16 @@ def _as_text(value: str | float) -> str:
 def _show(result: dict[str, Any], *, as_json: bool) -> int:
     failed = result.get("isError") is True
     if as_json:
-        output.as_json(result)
+        output.print_json(result)
         return int(failed)
     if result.get("resultType") == "input_required":
-        output.say("the tool asks for input, which this command cannot give; --json shows its question")
+        output.say("the tool asks for input, which this command does not support; --json shows the question")
         return 1
     content = [item for item in result.get("content") or [] if isinstance(item, dict)]
     for item in content:
-        output.text(_content_text(item))
+        output.print_text(_content_text(item))
     if not content and "structuredContent" in result:
-        output.as_json(result["structuredContent"])
+        output.print_json(result["structuredContent"])
     return int(failed)
 
 
@@ -182,7 +173,7 @@ def _content_text(item: dict[str, Any]) -> str:
         case "resource_link":
             return f"[resource {item.get('uri')}]"
         case kind:
-            # Base64: four characters for three bytes.
+            # Base64 encodes three bytes as four characters.
             size = len(str(item.get("data", ""))) * 3 // 4
             return f"[{kind} {item.get('mimeType', '')}, about {size} bytes; --json shows it]"
 
@@ -191,6 +182,10 @@ def _show_notice(message: dict[str, Any]) -> None:
     params = message.get("params")
     if message.get("method") != "notifications/progress" or not isinstance(params, dict):
         return
+    text = params.get("message")
+    if text and params.get("total") is None:
+        # Without a total, the number says little: the gateway's own notices only count up.
+        output.say(f"progress: {text}")
+        return
     total = f"/{params['total']}" if params.get("total") is not None else ""
-    text = f" {params['message']}" if params.get("message") else ""
-    output.say(f"progress {params.get('progress')}{total}{text}")
+    output.say(f"progress {params.get('progress')}{total}{f' {text}' if text else ''}")

@@ -1,7 +1,7 @@
-"""`typegate scorecard`: what a configuration costs and how its servers are, on one page that can be shared.
+"""`typegate scorecard`: measure overhead, token cost and start-up time of a configuration.
 
-What the gateway adds to a call is measured in this process, with the policy and hooks of the configuration, against a
-small server of our own that is started for it: no server of the configuration is called.
+The latency that the gateway adds to a call is measured in this process, with the configured policy and hooks, against
+the bundled demo server. No tool of a configured server is called.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.commands import output
-from gateway.commands.locations import added_over
+from gateway.commands.admin_client import load_added_names
 
 if TYPE_CHECKING:
-    from gateway.app import Gateway
+    from gateway.serving.app import Gateway
 
 _PROBE: Final = "typegate-probe"
 _TOOL: Final = "get_bank_balance"
-# Batches of calls, with the gateway and without it in turns, so that a busy moment of the machine meets both.
+# Batches with and without the gateway alternate, so that a busy moment of the machine affects both.
 _BATCHES: Final = 20
 _CALLS: Final = 20
-_AT_ONCE: Final = 16
-# Of one call of the probe: it answers within a millisecond, and a hook may take seconds.
+_CONCURRENCY: Final = 16
+# The limit of the whole measurement: the probe answers within a millisecond, but a hook may take seconds.
 _LIMIT_S: Final = 60.0
 _DIALECTS: Final = ("mcp", "openai", "gemini")
 _SERVERS: Final = ("name", "type", "state", "tools", "quarantined", "repaired")
@@ -37,7 +37,7 @@ _PROFILES: Final = ("profile", "dialect", "tools", "listed", "tokens")
 
 
 def scorecard(args: Namespace) -> int:
-    """Measure a configuration and show the result; 0 if every server is connected, 1 if not.
+    """Measure a configuration and show the result; 0 if every server is connected, 1 otherwise.
 
     Raises:
         ConfigError: The configuration cannot be used.
@@ -48,28 +48,28 @@ def scorecard(args: Namespace) -> int:
     from gateway.config.upstream_types.stdio_config import StdioConfig
     from gateway.telemetry import logs
 
-    config = load(args.config, added=added_over(args.config))
+    config = load(args.config, added=load_added_names(args.config))
     logs.start(logging.ERROR)
     logging.getLogger("gateway.fleet").setLevel(logging.CRITICAL)
     probe = StdioConfig(command=sys.executable, args=["-m", "gateway.demo.bank"])
     probed = replace(config, servers={**config.servers, _PROBE: probe})
 
     async def measured() -> dict[str, Any]:
-        from gateway.app import open_gateway
-        from gateway.commands.first_contact import until_settled
+        from gateway.commands.first_contact import wait_until_settled
+        from gateway.serving.app import open_gateway
 
         began_s = time.perf_counter()
         async with open_gateway(probed, state_dir=None) as gateway:
-            await until_settled(gateway, say=output.say if not args.json else lambda text: None)
+            await wait_until_settled(gateway, say=output.say if not args.json else lambda text: None)
             cold_s = time.perf_counter() - began_s
             return {"coldStartSeconds": round(cold_s, 2), **_surface(gateway), "calls": await _calls(gateway)}
 
     card = anyio.run(measured, backend="asyncio", backend_options={"use_uvloop": sys.platform != "win32"})
     if args.json:
-        output.as_json(card)
+        output.print_json(card)
     else:
         _show(card)
-    return int(any(row["state"] not in ("ready", "disabled") for row in card["servers"]))
+    return int(any(row["state"] not in ("ready", "idle", "disabled") for row in card["servers"]))
 
 
 def _surface(gateway: Gateway) -> dict[str, Any]:
@@ -85,16 +85,19 @@ def _surface(gateway: Gateway) -> dict[str, Any]:
             listed = [entry for entry in view.entries if entry.listed and entry.server != _PROBE]
             profiles.append(
                 {
-                    "profile": name, "dialect": dialect, "configured": dialect == profile.dialect,
-                    "tools": sum(entry.server != _PROBE for entry in view.entries), "listed": len(listed),
+                    "profile": name,
+                    "dialect": dialect,
+                    "configured": dialect == profile.dialect,
+                    "tools": sum(entry.server != _PROBE for entry in view.entries),
+                    "listed": len(listed),
                     "tokens": sum(rows.tokens_of(entry.definition) for entry in listed),
                 }
-            )  # fmt: skip
+            )
     held = [row for row in gateway.fleet.lock.rows() if row["state"] == "held" and row["server"] != _PROBE]
-    # Names and counts only: addresses, errors and texts may be secrets of whoever shares this.
-    kept = ("name", "type", "state", "protocol", "tools", "prompts", "resources", "quarantined", "repaired")
+    # Only names and counts, because the report is shared: addresses, errors and texts may be confidential.
+    shared_keys = ("name", "type", "state", "protocol", "tools", "prompts", "resources", "quarantined", "repaired")
     return {
-        "servers": [{key: row.get(key) for key in kept} for row in servers],
+        "servers": [{key: row.get(key) for key in shared_keys} for row in servers],
         "profiles": profiles,
         "lock": {"file": gateway.fleet.lock.lockfile is not None, "held": len(held)},
         "hooks": len(gateway.config.gateway.hooks),
@@ -103,15 +106,15 @@ def _surface(gateway: Gateway) -> dict[str, Any]:
 
 
 async def _calls(gateway: Gateway) -> dict[str, Any] | None:
-    """What the gateway adds to a call, and how many it makes; None where the policy or a hook refuses the probe."""
+    """Measure the added latency and the throughput; None if the policy or a hook refuses the probe."""
     import anyio
 
-    from gateway.errors import RpcError
+    from gateway.protocol.gateway_errors import RpcError
     from gateway.upstream.session import UpstreamCall
 
     link = gateway.fleet.links[_PROBE]
 
-    # Another day for each call: a hook that caches results would otherwise be all that is measured.
+    # A new date for each call, or a hook that caches results would answer all but the first.
     days = (date(2026, 1, 2) + timedelta(days=number) for number in count())
 
     def arguments() -> dict[str, Any]:
@@ -132,8 +135,8 @@ async def _calls(gateway: Gateway) -> dict[str, Any] | None:
         direct_ms: list[float] = []
         gateway_ms: list[float] = []
         for _ in range(_BATCHES):
-            for call, took in ((alone, direct_ms), (through, gateway_ms)):
-                took.append(await _took_ms(call))
+            for call, times_ms in ((alone, direct_ms), (through, gateway_ms)):
+                times_ms.append(await _mean_ms(call))
         began_s, done = time.perf_counter(), 0
 
         async def caller() -> None:
@@ -143,7 +146,7 @@ async def _calls(gateway: Gateway) -> dict[str, Any] | None:
                 done += 1
 
         async with anyio.create_task_group() as group:
-            for _ in range(_AT_ONCE):
+            for _ in range(_CONCURRENCY):
                 group.start_soon(caller)
         direct, own = statistics.median(direct_ms), statistics.median(gateway_ms)
         return {
@@ -155,7 +158,7 @@ async def _calls(gateway: Gateway) -> dict[str, Any] | None:
     return None
 
 
-async def _took_ms(call: Callable[[], Awaitable[Any]]) -> float:
+async def _mean_ms(call: Callable[[], Awaitable[Any]]) -> float:
     began_s = time.perf_counter()
     for _ in range(_CALLS):
         await call()
@@ -163,17 +166,18 @@ async def _took_ms(call: Callable[[], Awaitable[Any]]) -> float:
 
 
 def _show(card: dict[str, Any]) -> None:
-    output.table("servers", _SERVERS, card["servers"])
-    output.table("what a list costs", _PROFILES, card["profiles"])
+    output.print_table("servers", _SERVERS, card["servers"])
+    output.print_table("cost of tool lists", _PROFILES, card["profiles"])
     calls = card["calls"]
-    lines = [f"cold start: {card['coldStartSeconds']} s until every server had listed, or failed"]
+    lines = [f"cold start: {card['coldStartSeconds']} s until every server had listed or failed"]
     if calls is None:
-        lines.append("calls: not measured, since the policy or a hook refuses the probe")
+        lines.append("calls: not measured, because the policy or a hook refuses the probe")
     else:
         lines.append(
             f"calls: {calls['addedMs']} ms added ({calls['throughMs']} with the gateway, {calls['directMs']} without), "
-            f"{calls['perSecond']} a second at {_AT_ONCE} at once; {card['hooks']} hooks, {card['rules']} rules"
+            f"{calls['perSecond']} per second with {_CONCURRENCY} concurrent callers; "
+            f"{card['hooks']} hooks, {card['rules']} rules"
         )
     held = card["lock"]["held"]
     lines.append(f"lock: {'none' if not card['lock']['file'] else f'{held} changes held' if held else 'nothing held'}")
-    output.text("\n".join(lines))
+    output.print_text("\n".join(lines))

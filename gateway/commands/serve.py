@@ -1,4 +1,4 @@
-"""`typegate serve`, `stdio` and `demo`: the commands that run until they are stopped."""
+"""`typegate serve`, `stdio` and `demo`."""
 
 from __future__ import annotations
 
@@ -12,42 +12,44 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.commands import output
-from gateway.commands.locations import UsageError, added_over, program_command, state_dir
-from gateway.secrets import SECRETS, secrets_in, split_credentials
+from gateway.commands.admin_client import UsageError, load_added_names, program_command, state_dir
+from gateway.process.secrets import SECRETS, secrets_in, split_credentials
 from gateway.telemetry import logs
 from registry.views.profile import DEFAULT_PROFILE
 
 if TYPE_CHECKING:
-    from gateway.app import Gateway
     from gateway.config.model import Config
+    from gateway.serving.app import Gateway
+    from gateway.serving.listen import ServeOptions
 
 # The default of `gateway.listen`, so that other commands find the demo without --url.
 DEMO_PORT: Final = 8765
 _LOOPBACK: Final = "127.0.0.1"
-# Two interpreters that import an SDK, on a slow machine; after it the demo is shown with what is there.
+_ANY_HOST: Final = {"0.0.0.0": _LOOPBACK, "[::]": "[::1]"}
+# Enough for two interpreters to import the MCP SDK on a slow machine. Afterwards the demo shows what has connected.
 _DEMO_START_S: Final = 20.0
 
 
 def serve(args: Namespace) -> int:
-    """Serve a configuration over Streamable HTTP until a signal.
+    """Serve a configuration over Streamable HTTP until SIGINT or SIGTERM.
 
     Raises:
-        ConfigError: The configuration is wrong.
+        ConfigError: The configuration is invalid.
     """
-    from gateway.config.leads_back import check_ancestors
+    from gateway.config.launch_identity import check_ancestors
     from gateway.config.load import loaded
     from gateway.config.source import read
-    from gateway.lock.lock_file import read_approved
+    from gateway.fleet.lock_file import read_approved
 
     text = read(args.config)
     check_ancestors(args.config)
-    config = loaded(text, path=args.config, strict=args.strict, added=added_over(args.config, state_dir(args)))
-    output.warn_of(config)
+    config = loaded(text, path=args.config, strict=args.strict, added=load_added_names(args.config, state_dir(args)))
+    output.warn_about(config)
     host = args.host or config.gateway.listen.host
     port = config.gateway.listen.port if args.port is None else args.port
-    # Before any process or connection is started: the usual mistake is a second gateway on the same port.
+    # Check the port before starting any process or connection: the most common mistake is a second gateway on it.
     _check_free(host, port)
-    # Each worker would find it for itself.
+    # Report an invalid lock file once, instead of once for each worker.
     read_approved(config)
     if args.workers > 1:
         return _serve_workers(args, config, text, host, port)
@@ -56,43 +58,37 @@ def serve(args: Namespace) -> int:
         from gateway.serving.over_http import serve
 
         def announce(_: Gateway, url: str) -> None:
-            output.say(f"serving {_counted(config)} at {url} (Ctrl-C stops)")
+            output.say(f"serving {_count_servers(config)} at {url} (Ctrl-C stops)")
+            _say_page(config, url)
 
-        return await serve(
-            config,
-            host=host,
-            port=port,
-            state_dir=state_dir(args),
-            insecure=args.insecure,
-            on_ready=announce,
-            strict=args.strict,
-        )
+        return await serve(config, _options(args, host, port), on_ready=announce)
 
     logs.start(calls=args.verbose, form=args.log_format)
     return _run(run)
+
+
+def _options(args: Namespace, host: str, port: int) -> ServeOptions:
+    from gateway.serving.listen import ServeOptions
+
+    return ServeOptions(host=host, port=port, state_dir=state_dir(args), insecure=args.insecure, strict=args.strict)
 
 
 def _serve_workers(args: Namespace, config: Config, text: str, host: str, port: int) -> int:
     import anyio
 
     async def run() -> int:
-        from gateway.serving.worker_parent import serve_workers
+        from gateway.serving.worker_parent import WorkerOptions, serve_workers
 
         def announce(url: str) -> None:
-            output.say(f"serving {_counted(config)} at {url} with {args.workers} workers (Ctrl-C stops)")
+            output.say(f"serving {_count_servers(config)} at {url} with {args.workers} workers (Ctrl-C stops)")
+            _say_page(config, url)
 
         return await serve_workers(
             config,
+            _options(args, host, port),
+            WorkerOptions(count=args.workers, verbose=args.verbose, log_format=args.log_format),
             text=text,
-            workers=args.workers,
-            host=host,
-            port=port,
-            state_dir=state_dir(args),
-            insecure=args.insecure,
-            verbose=args.verbose,
-            log_format=args.log_format,
             on_ready=announce,
-            strict=args.strict,
         )
 
     logs.start(calls=args.verbose, form=args.log_format)
@@ -100,15 +96,17 @@ def _serve_workers(args: Namespace, config: Config, text: str, host: str, port: 
 
 
 def stdio(args: Namespace) -> int:
-    """The same gateway over stdin and stdout, or a bridge from there to a running one.
+    """Serve a configuration over stdin and stdout, or forward messages to a running gateway.
 
     Raises:
-        ConfigError: The configuration is wrong.
-        UsageError: A header is malformed.
+        ConfigError: The configuration is invalid.
+        UsageError: A header is malformed, or the profile does not exist.
     """
     if args.url is not None:
         if args.profile is not None:
-            raise UsageError("--profile goes with --config; expected --url .../mcp/PROFILE instead")
+            raise UsageError(
+                "--profile needs --config; with --url, put the profile into the address: --url .../mcp/PROFILE"
+            )
         url, headers = args.url, dict(_header(text) for text in args.header)
         key = _key_of_host()
         if key is not None and not any(name.lower() == "authorization" for name in headers):
@@ -127,20 +125,20 @@ def stdio(args: Namespace) -> int:
         logs.start(calls=args.verbose, form=args.log_format)
         return _run(run_bridge)
     if args.header:
-        raise UsageError("--header goes with --url; expected headers of upstreams in the configuration")
-    from gateway.config.leads_back import check_ancestors
+        raise UsageError("--header needs --url; put headers for upstreams into the configuration")
+    from gateway.config.launch_identity import check_ancestors
     from gateway.config.load import load
 
     check_ancestors(args.config)
-    config = load(args.config, strict=args.strict, added=added_over(args.config, state_dir(args)))
-    output.warn_of(config)
+    config = load(args.config, strict=args.strict, added=load_added_names(args.config, state_dir(args)))
+    output.warn_about(config)
     if args.profile is not None and args.profile != DEFAULT_PROFILE and args.profile not in config.gateway.profiles:
-        known = ", ".join([DEFAULT_PROFILE, *config.gateway.profiles])
-        raise UsageError(f"--profile {args.profile}: there is no such profile; expected one of: {known}")
+        profiles = ", ".join([DEFAULT_PROFILE, *config.gateway.profiles])
+        raise UsageError(f"--profile {args.profile}: there is no such profile; expected one of: {profiles}")
 
     key = _key_of_host()
 
-    # Imported inside: a host waits for its first answer, and a bridge needs nothing of a gateway.
+    # Imported lazily: hosts wait for the first answer, and the bridge does not need the gateway's modules.
     async def run_stdio() -> int:
         from gateway.serving.over_stdio import serve_stdio
 
@@ -151,13 +149,32 @@ def stdio(args: Namespace) -> int:
     return _run(run_stdio)
 
 
-def _counted(config: Config) -> str:
+def page_url(config: Config, url: str) -> str | None:
+    """Return the URL of the admin page of a gateway whose MCP endpoint is `url`; None for a Unix domain socket."""
+    separate = config.gateway.admin.listen
+    if separate is not None and (separate.startswith("unix:") or separate.endswith(":0")):
+        # Browsers cannot open a socket file; a port that the system chooses is logged when it is known.
+        return None
+    origin = url.rstrip("/").removesuffix("/mcp") if separate is None else f"http://{separate}"
+    scheme, _, authority = origin.partition("://")
+    host, colon, port = authority.rpartition(":")
+    # A gateway on all addresses is reached from this machine by the loopback address.
+    return f"{scheme}://{_ANY_HOST.get(host, host)}{colon}{port}/admin/"
+
+
+def _say_page(config: Config, url: str) -> None:
+    page = page_url(config, url)
+    if page is not None:
+        output.say(f"admin page: {page} (`typegate admin` opens it signed in)")
+
+
+def _count_servers(config: Config) -> str:
     left_out = f" ({len(config.left_out)} left out)" if config.left_out else ""
     return f"{len(config.servers)} server{'' if len(config.servers) == 1 else 's'}{left_out}"
 
 
 def demo(args: Namespace) -> int:
-    """Serve two bundled upstreams and show how to call them."""
+    """Serve two bundled upstreams and print commands that call them."""
     import anyio
 
     config = demo_config()
@@ -165,34 +182,36 @@ def demo(args: Namespace) -> int:
     if args.port is not None:
         _check_free(_LOOPBACK, port)
     elif not _is_free(_LOOPBACK, port):
-        output.say(f"port {port} is taken; taking a free one (--port chooses)")
+        output.say(f"port {port} is in use; using any free port (choose one with --port)")
         port = 0
-    from gateway.commands.running import demo_dir, noted  # late: it brings an HTTP client that `stdio` does without
+    # Imported lazily: `stdio` does not need the HTTP client.
+    from gateway.commands.admin_client import demo_dir, publish_address
 
     state = demo_dir(args)
 
     async def run() -> int:
+        from gateway.serving.listen import ServeOptions
         from gateway.serving.over_http import serve
 
         async def announce(gateway: Gateway, url: str) -> None:
             await gateway.fleet.settled(_DEMO_START_S)
             address = url if url.rstrip("/").endswith("/mcp") else f"{url.rstrip('/')}/mcp"
-            show_demo(address, gateway, state)
-            with noted(state, address):
+            show_demo(address, gateway, state, page=page_url(config, address))
+            with publish_address(state, address):
                 await anyio.sleep_forever()
 
-        return await serve(config, host=_LOOPBACK, port=port, state_dir=state, on_ready=announce)
+        return await serve(config, ServeOptions(host=_LOOPBACK, port=port, state_dir=state), on_ready=announce)
 
     logs.start(logging.WARNING)
     return _run(run)
 
 
 def demo_config() -> Config:
-    """The configuration of the demo: a calendar and a bank, as processes of this Python."""
+    """Return the demo configuration: a calendar and a bank server, run by this Python interpreter."""
     from gateway.config.model import Config
     from gateway.config.upstream_types.stdio_config import StdioConfig
 
-    # For a checkout that is run without being installed; an installed package is found anyway.
+    # PYTHONPATH makes an uninstalled checkout importable.
     root = Path(__file__).parents[2]
     env: dict[str, str | None] = {} if root.name == "site-packages" else {"PYTHONPATH": str(root)}
     return Config(
@@ -203,8 +222,8 @@ def demo_config() -> Config:
     )
 
 
-def show_demo(url: str, gateway: Gateway, state: Path) -> None:
-    """Print the address, the wrappers, and commands to try in a second terminal."""
+def show_demo(url: str, gateway: Gateway, state: Path, *, page: str | None) -> None:
+    """Print the address, the wrappers and commands to try in a second terminal."""
     import shlex
 
     from gateway.admin import rows
@@ -220,6 +239,8 @@ def show_demo(url: str, gateway: Gateway, state: Path) -> None:
     print(f"  {program} call --url {url} calendar-mcp__list_accounts '{{}}'")
     print(f"  {program} call --url {url} calendar-mcp__send_email '{{}}'")
     print(f"  {program} servers --url {url} --state-dir {shlex.quote(str(state))}")
+    if page is not None:
+        print(f"\nadmin page: {page} (`{program} admin` opens it signed in)")
     print("\nCtrl-C stops it.", flush=True)
 
 
@@ -227,16 +248,16 @@ def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     name, value = name.strip(), value.strip()
     if not colon or not name or not text.isascii() or not text.isprintable() or " " in name:
-        # The text itself may be a credential, so it is not repeated.
-        raise UsageError("a --header has a wrong form; expected 'Name: value'")
+        # Do not repeat the text, which may be a credential.
+        raise UsageError("a --header is malformed; expected 'Name: value'")
     return name, value
 
 
 def _key_of_host() -> str | None:
-    """Who the host of `stdio` is, as its environment says."""
+    """Return the API key of the `stdio` host from the environment."""
     key = os.environ.get("TYPEGATE_API_KEY", "").strip()
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise UsageError("TYPEGATE_API_KEY has a wrong form; expected one key, without spaces and line breaks")
+        raise UsageError("TYPEGATE_API_KEY is malformed; expected one key without spaces and line breaks")
     SECRETS.hide([key] if key else [])
     return key or None
 
@@ -245,7 +266,7 @@ def _is_free(host: str, port: int) -> bool:
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         with socket.socket(family, kind, protocol) as probe:
-            # As the server itself does: a port in TIME_WAIT counts as free. On Windows it would share a port in use.
+            # Like the server: a port in TIME_WAIT counts as free. On Windows the option would share a port in use.
             if sys.platform != "win32":
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
@@ -256,12 +277,12 @@ def _is_free(host: str, port: int) -> bool:
 
 def _check_free(host: str, port: int) -> None:
     if not _is_free(host, port):
-        from gateway.serving.listen import holder_of
+        from gateway.serving.listen import find_port_holder
 
-        holder = holder_of(port)
-        taken = f" (in use by {holder})" if holder else ""
+        holder = find_port_holder(port)
+        holder_note = f" (in use by {holder})" if holder else ""
         raise UsageError(
-            f"cannot listen on {host}:{port}{taken}; expected a free port of this machine (--host, --port)"
+            f"cannot listen on {host}:{port}{holder_note}; expected a free port of this machine (--host, --port)"
         )
 
 

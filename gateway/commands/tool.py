@@ -1,4 +1,4 @@
-"""`typegate tool set` and `unset`: edit the entry of one tool in the configuration file."""
+"""`typegate tool set` and `unset`."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ from argparse import Namespace
 from typing import Any
 
 from gateway.commands import output
-from gateway.commands.locations import UsageError
-from gateway.config.edit import Entry, edit_tool, literal
+from gateway.commands.admin_client import UsageError
+from gateway.config.file_edits import Entry, edit_tool, literal
 from registry.catalog.overrides import ARGUMENT_TYPES, OverrideRejected, parse_arguments
 
-_FORM = "NAME:TYPE:DESCRIPTION, as 'date:string:format: YYYY-MM-DD'"
+_FORM = "NAME:TYPE:DESCRIPTION, such as 'date:string:format: YYYY-MM-DD'"
 
 
 def set_tool(args: Namespace) -> int:
-    """Write documentation and overrides of one tool.
+    """Write documentation and overrides of a tool.
 
     Raises:
-        UsageError: Nothing is to be set, or an argument is not in its form.
+        UsageError: There is nothing to set, or an argument is malformed.
         ConfigError: The file cannot be used.
     """
     documented = [_argument(literal(text)) for text in args.argument]
     names = [argument["name"] for argument in documented]
     for name in args.required:
         if name not in names:
-            raise UsageError(f"--required {name} names no --argument; expected one of: {', '.join(names) or 'none'}")
-    given = {
+            raise UsageError(
+                f"--required {name} does not match any --argument; expected one of: {', '.join(names) or 'none'}"
+            )
+    flags = {
         "name": args.name,
         "description": args.description,
         "supplement": args.supplement,
@@ -33,9 +35,9 @@ def set_tool(args: Namespace) -> int:
         "hidden": args.hidden,
         "pinned": args.pinned,
     }
-    # None is a flag that was not given; False is --no-hidden.
+    # None means that the flag was not given; False means --no-hidden.
     overrides = {
-        key: literal(value) if isinstance(value, str) else value for key, value in given.items() if value is not None
+        key: literal(value) if isinstance(value, str) else value for key, value in flags.items() if value is not None
     }
     if not documented and not overrides:
         raise UsageError(f"nothing to set; expected --argument {_FORM}, or an override such as --description TEXT")
@@ -46,15 +48,15 @@ def set_tool(args: Namespace) -> int:
             _document(entry, documented, set(args.required))
 
     changed = edit_tool(args.config, args.server, args.tool, change)
-    output.say(f"{args.config}: {args.server}.{args.tool} {'written' if changed else 'unchanged: it says so already'}")
+    output.say(f"{args.config}: {args.server}.{args.tool} {'written' if changed else 'unchanged: already set'}")
     return 0
 
 
 def unset_tool(args: Namespace) -> int:
-    """Take documentation and overrides of one tool out of the file.
+    """Remove documentation and overrides of a tool from the file.
 
     Raises:
-        UsageError: There is no such argument to take out.
+        UsageError: The file does not document the argument to remove.
         ConfigError: The file cannot be used.
     """
 
@@ -65,37 +67,40 @@ def unset_tool(args: Namespace) -> int:
             return
         for key in args.key:
             entry.pop(key, None)
-        known = entry.get("arguments")
-        known = known if isinstance(known, list) else []
+        documented_arguments = entry.get("arguments")
+        documented_arguments = documented_arguments if isinstance(documented_arguments, list) else []
         for name in args.argument:
-            found = [
-                at for at, argument in enumerate(known) if isinstance(argument, dict) and argument.get("name") == name
+            positions = [
+                at
+                for at, argument in enumerate(documented_arguments)
+                if isinstance(argument, dict) and argument.get("name") == name
             ]
-            if not found:
+            if not positions:
                 listed = (
-                    ", ".join(str(argument.get("name")) for argument in known if isinstance(argument, dict)) or "none"
+                    ", ".join(
+                        str(argument.get("name")) for argument in documented_arguments if isinstance(argument, dict)
+                    )
+                    or "none"
                 )
                 raise UsageError(f"the file documents no argument '{name}' of this tool; expected one of: {listed}")
-            # From the end, so that the remaining positions stay valid.
-            for at in reversed(found):
-                del known[at]
-        # An empty list would remain as noise in the file; it means the same as no key.
-        if "arguments" in entry and not known:
+            # Delete from the end, so that the remaining positions stay valid.
+            for at in reversed(positions):
+                del documented_arguments[at]
+        # An empty list means the same as no key.
+        if "arguments" in entry and not documented_arguments:
             del entry["arguments"]
 
     changed = edit_tool(args.config, args.server, args.tool, change)
-    output.say(
-        f"{args.config}: {args.server}.{args.tool} {'written' if changed else 'unchanged: it says nothing of this'}"
-    )
+    output.say(f"{args.config}: {args.server}.{args.tool} {'written' if changed else 'unchanged: not set'}")
     return 0
 
 
 def _argument(text: str) -> dict[str, Any]:
-    # The description comes last because it may hold colons, as in "format: YYYY-MM-DD".
-    name, _, rest = text.partition(":")
-    kind, _, description = rest.partition(":")
+    # The description comes last, because it may contain colons, as in "format: YYYY-MM-DD".
+    name, _, kind_and_description = text.partition(":")
+    kind, _, description = kind_and_description.partition(":")
     if not name.strip() or kind not in ARGUMENT_TYPES:
-        raise UsageError(f"{text!r} is no argument; expected {_FORM}, TYPE one of {', '.join(ARGUMENT_TYPES)}")
+        raise UsageError(f"{text!r} is not an argument; expected {_FORM}, with TYPE one of {', '.join(ARGUMENT_TYPES)}")
     argument = {"name": name.strip(), "type": kind}
     if description.strip():
         argument["description"] = description.strip()
@@ -103,20 +108,22 @@ def _argument(text: str) -> dict[str, Any]:
 
 
 def _document(entry: Entry, documented: list[dict[str, Any]], required: set[str]) -> None:
-    known = entry.get("arguments")
-    if not isinstance(known, list):
-        known = entry["arguments"] = []
-    positions = {argument.get("name"): at for at, argument in enumerate(known) if isinstance(argument, dict)}
+    documented_arguments = entry.get("arguments")
+    if not isinstance(documented_arguments, list):
+        documented_arguments = entry["arguments"] = []
+    positions = {
+        argument.get("name"): at for at, argument in enumerate(documented_arguments) if isinstance(argument, dict)
+    }
     for argument in documented:
         if argument["name"] in required:
             argument["required"] = True
         at = positions.get(argument["name"])
         if at is None:
-            known.append(argument)
+            documented_arguments.append(argument)
         else:
-            known[at].update(argument)
-    # As the gateway reads them: nothing is written that it would reject at its next start.
+            documented_arguments[at].update(argument)
+    # Parse the result like the gateway, so that the command writes nothing that the next start would reject.
     try:
-        parse_arguments(known)
+        parse_arguments(documented_arguments)
     except OverrideRejected as error:
         raise UsageError(f"the result would be invalid: {error}") from None

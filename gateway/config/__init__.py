@@ -1,24 +1,27 @@
 """The configuration file.
 
-model               the whole file as pydantic models; `section` is their base, `wording` puts errors into words
-server, hooks       the entry of a server with its tools, and of a hook
-upstream_types/     one file for each type of upstream, and where they are registered
-auth, issuers       who may call: keys, tokens; `policy`, `quotas`, `approvals` what they may do
-admin, audit, lock, telemetry, cluster
-                    further sections of `gateway`
-include             other files that the main one is joined with
-source              text to plain JSON values: JSON with comments, or YAML
-variables           `${NAME}` and `${file:…}` replaced
-entries             the entries of servers, each by itself; `host_entries` are words that hosts have of their own
-host_restrictions   what hides tools in the words of hosts: in an entry, and in `host_settings` beside the entries
-load                all of this in order, to one checked `Config` with warnings
-unmatched, unmatched_rules, named_callers
-                    names in it that stand for nothing, and for nobody
-leads_back          an entry that starts this program again; `per_user`: servers that ask each caller to sign in
-overlay             what administrators have changed over the file
-plan                what changes from one `Config` to another
-conversion          parts of a `Config` as the types of `registry`; `launch_identity` what an entry starts
-edit, edit_keys     change what the file says about one tool, or one key, and nothing else; `flow_text` (JSON, braces)
-                    and `block_text` (YAML in lines) do it in the text
-watch               notice that a file has changed
+upstream_types/   The types of upstreams, one file for each.
+auth_config       Configure authentication and quotas: API keys, token issuers and limits per caller.
+operation_config  Configure operation: the admin API, approvals, audit log, lock and telemetry.
+cluster_config    Configure a cluster of replicas.
+policy_config     Configure the rules that allow, deny or ask.
+unmatched_names   Find names and patterns in the configuration that match nothing.
+hooks_config      Configure a hook: its code, the calls it runs for, and its timeout.
+block_text        Change one member in the block style of YAML without touching the rest of the file.
+flow_text         Change one member in JSON or the flow style of YAML without touching the rest of the file.
+file_edits        Edit the entry of a tool, or revoke API keys, in a configuration file.
+section           The base class of every section of the file: keys, validation errors and suggestions.
+conversion        Convert the model of the file to the types of the registry.
+server_entries    Read the servers of the file one by one; an invalid entry leaves out only its server.
+host_entries      Translate keys and restrictions in server entries of other hosts, gateways and frameworks.
+host_settings     Read the allow and deny lists for servers and tools in settings files of hosts.
+source            Parse a JSON or YAML configuration file into plain JSON values.
+variables         Replace placeholders in strings of the configuration.
+load              Read and validate a configuration file; every error names the file and the key.
+watch             Detect changes to the files of a configuration.
+launch_identity   Describe what an entry starts or connects to, without secrets, and detect loops.
+active_config     The configuration in effect, and the protocol of the parts that depend on it.
+model             The pydantic model of the configuration file.
+overlay           Changes by administrators: a list of edits to the configuration, stored in the state directory.
+server            The keys that server entries of every type share, and the keys of their tools.
 """

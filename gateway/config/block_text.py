@@ -1,4 +1,4 @@
-"""Change one member of a mapping or one item of a list in the block style of YAML; all of the rest stays."""
+"""Change one member in the block style of YAML without touching the rest of the file."""
 
 from __future__ import annotations
 
@@ -9,108 +9,107 @@ from typing import Any, Final
 
 from gateway.config.flow_text import Value
 
-# A block scalar begins with its indicators, after which a comment may stand.
+# The header of a block scalar: its indicators and an optional comment.
 _HEADER: Final = re.compile(r"[|>][^\s#]*([^\r\n]*)")
 _PROPERTIES: Final = re.compile(r"(?:[&!]\S*\s+)*")
-# What may stand between a colon or a dash and an alias.
+# An alias and everything that may precede it after a colon or a dash.
 _ALIAS: Final = re.compile(r"(?:\s|#[^\n]*|,|\[|-\s)*(\*[^\s,\]}]+)")
 _COMMENT_LINE: Final = re.compile(r"[ \t]*#[^\n]*\n?")
-# Wider than any line: texts that are written on one line stay on one.
+# Wider than any line, so that ruamel.yaml does not wrap text.
 _WIDTH: Final = 100_000
 
 
 def in_yaml(text: str) -> Value:
-    """Where the value of a YAML text stands, with every value below it."""
+    """Locate the value of a YAML text and all values in it."""
     from ruamel.yaml import YAML
 
-    return _located(text, YAML(typ="rt", pure=True).compose(text), 0)
+    return _locate_value(text, YAML(typ="rt", pure=True).compose(text), 0)
 
 
 def with_member(text: str, holder: Value, key: str, value: Any) -> str:
-    """Return the text with this member in a mapping, in place of one of the same key or as its last one."""
+    """Return the text with a member of a mapping replaced, or added at the end."""
     if key in holder.members:
         start, old = holder.members[key]
         return _with_value(text, old, value, _column(text, start))
     column = _column(text, min(start for start, _ in holder.members.values()))
-    return _inserted(text, holder.end, _lines({key: value}, text, column))
+    return _insert_lines(text, holder.end, _lines({key: value}, text, column))
 
 
 def without_member(text: str, holder: Value, key: str) -> str:
-    """Return the text without this member of a mapping; lines of comments inside stay, for what follows."""
+    """Return the text without a member of a mapping. Comment lines within the member are kept."""
     start, value = holder.members[key]
     line = _line_start(text, start)
     if not text[line:start].strip():
         return _without_lines(text, line, value.end)
-    # The first member of an item of a list, behind its dash: the next one takes its place.
-    following = min(other for other, _ in holder.members.values() if other > start)
+    # The member follows the dash of a list item, so the next member takes its place.
+    following = min(position for position, _ in holder.members.values() if position > start)
     return text[:start] + text[following:]
 
 
 def with_item(text: str, holder: Value, value: Any) -> str:
-    """Return the text with this item at the end of a list."""
-    return _inserted(text, holder.end, _lines([value], text, _column(text, holder.items[0].lead - 1)))
+    """Return the text with an item added at the end of a list."""
+    return _insert_lines(text, holder.end, _lines([value], text, _column(text, holder.items[0].lead - 1)))
 
 
 def without_item(text: str, item: Value) -> str:
-    """Return the text without this item of a list."""
+    """Return the text without an item of a list."""
     return _without_lines(text, _line_start(text, item.lead), item.end)
 
 
 def _with_value(text: str, old: Value, value: Any, column: int) -> str:
-    """Return the text with another value in a member that begins in this column."""
+    """Return the text with the value of a member replaced. `column` is the column of the member."""
     header = _HEADER.match(text, old.start)
     if old.is_block:
         end = _line_end(text, old.lead)
         head, tail = text[: old.lead], text[old.lead : end]
-        rest = _without_lines(text[end + 1 :], 0, old.end - end - 1)
-        rest = (_newline(text) if rest else "") + rest.removesuffix("\n" if rest == "\n" else "")
+        following = _without_lines(text[end + 1 :], 0, old.end - end - 1)
+        following = (_newline(text) if following else "") + following.removesuffix("\n" if following == "\n" else "")
     elif header is not None and text[old.start] in "|>" and header.end() < old.end:
-        head, tail, rest = text[: old.start].rstrip(" "), header[1].rstrip(), text[old.end :]
+        head, tail, following = text[: old.start].rstrip(" "), header[1].rstrip(), text[old.end :]
     else:
         end = _line_end(text, old.end)
-        head, tail, rest = text[: old.start].rstrip(" "), text[old.end : end], text[end:]
+        head, tail, following = text[: old.start].rstrip(" "), text[old.end : end], text[end:]
     if isinstance(value, dict | list) and value:
         indent = column + (len(_unit(text)) if isinstance(value, dict) else _offset(text))
         lines = _newline(text) + _lines(value, text, indent)
-        return head + tail + lines + rest
-    return f"{head} {_lines([value], text, 0).strip()[1:].strip()}{tail}{rest}"
+        return head + tail + lines + following
+    return f"{head} {_lines([value], text, 0).strip()[1:].strip()}{tail}{following}"
 
 
-def _located(text: str, node: Any, lead: int) -> Value:
+def _locate_value(text: str, node: Any, lead: int) -> Value:
     from ruamel.yaml.nodes import MappingNode, SequenceNode
 
     if node.start_mark.index < lead:
-        # An alias is the node that its anchor has made.
+        # For an alias, ruamel.yaml returns the node of its anchor, which is earlier in the text.
         alias = _ALIAS.match(text, lead)
         assert alias is not None
         return Value(alias.start(1), alias.end(1), lead=lead, is_alias=True)
     properties = _PROPERTIES.match(text, node.start_mark.index)
     start = properties.end() if properties is not None else node.start_mark.index
     is_collection = isinstance(node, MappingNode | SequenceNode)
-    found = Value(min(start, node.end_mark.index), node.end_mark.index, lead=lead)
-    found.is_block = is_collection and not node.flow_style
+    located = Value(min(start, node.end_mark.index), node.end_mark.index, lead=lead)
+    located.is_block = is_collection and not node.flow_style
     if isinstance(node, MappingNode):
         for key, value in node.value:
             colon = text.index(":", key.end_mark.index)
-            found.members[str(key.value)] = (key.start_mark.index, _located(text, value, colon + 1))
+            located.members[str(key.value)] = (key.start_mark.index, _locate_value(text, value, colon + 1))
     elif isinstance(node, SequenceNode):
-        at = found.start
+        at = located.start
         for item in node.value:
-            # Behind its dash, which stands before it, or before an alias at least after the item before.
-            at = _after_dash(text, at, item) if found.is_block else at
-            found.items.append(_located(text, item, at))
-            at = found.items[-1].end
+            at = _after_dash(text, at, item) if located.is_block else at
+            located.items.append(_locate_value(text, item, at))
+            at = located.items[-1].end
     elif node.style in ("|", ">"):
-        found.end = _end_of_block_scalar(text, found)
-    if found.is_block:
-        found.end = max(
-            (one.end for one in (*(value for _, value in found.members.values()), *found.items)), default=start
+        located.end = _end_of_block_scalar(text, located)
+    if located.is_block:
+        located.end = max(
+            (each.end for each in (*(value for _, value in located.members.values()), *located.items)), default=start
         )
-    return found
+    return located
 
 
 def _after_dash(text: str, at: int, item: Any) -> int:
-    """Return where the dash of an item ends."""
+    """Return the offset after the dash of an item, which is the first one at or after `at`."""
     if item.start_mark.index >= at:
         return text.rindex("-", at, item.start_mark.index) + 1 if "-" in text[at : item.start_mark.index] else at
     alias = _ALIAS.match(text, at)
@@ -119,7 +118,7 @@ def _after_dash(text: str, at: int, item: Any) -> int:
 
 
 def _end_of_block_scalar(text: str, value: Value) -> int:
-    """Return where the last line of a block scalar ends: what follows it may be comments on what comes next."""
+    """Return the offset of the end of a block scalar's last line, without trailing comments on the next value."""
     lines = text[value.start : value.end].splitlines(keepends=True)
     first = next((line for line in lines[1:] if line.strip()), "")
     indent = len(first) - len(first.lstrip(" "))
@@ -128,21 +127,21 @@ def _end_of_block_scalar(text: str, value: Value) -> int:
     return value.start + len("".join(lines).rstrip("\r\n"))
 
 
-def _inserted(text: str, after: int, lines: str) -> str:
-    """Return the text with lines below the one in which a value ends."""
+def _insert_lines(text: str, after: int, lines: str) -> str:
+    """Return the text with lines inserted after the line that contains the offset `after`."""
     at = _line_end(text, after)
     return text[:at] + _newline(text) + lines + text[at:]
 
 
 def _without_lines(text: str, start: int, end: int) -> str:
-    """Return the text without these whole lines, but with those among them that are comments."""
+    """Return the text without the lines from `start` to `end`, except those that are comments."""
     end = min(_line_end(text, max(start, end)) + 1, len(text))
-    kept = [line for line in text[start:end].splitlines(keepends=True) if _COMMENT_LINE.fullmatch(line)]
-    return text[:start] + "".join(kept) + text[end:]
+    comments = [line for line in text[start:end].splitlines(keepends=True) if _COMMENT_LINE.fullmatch(line)]
+    return text[:start] + "".join(comments) + text[end:]
 
 
 def _lines(value: Any, text: str, column: int) -> str:
-    """Return a mapping or a list in block style as a part of this text, without the last line break."""
+    """Serialize a mapping or list in the block style of `text`, indented to `column`, without the last line break."""
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="rt", pure=True)
@@ -157,12 +156,12 @@ def _lines(value: Any, text: str, column: int) -> str:
 
 def _unit(text: str) -> str:
     """Return the indentation of the first nested mapping."""
-    found = re.search(r"^( +)[^\s#-]", text, re.MULTILINE)
-    return found[1] if found else "  "
+    indentation = re.search(r"^( +)[^\s#-]", text, re.MULTILINE)
+    return indentation[1] if indentation else "  "
 
 
 def _offset(text: str) -> int:
-    """Return by how much the dashes of the first list are indented."""
+    """Return the indentation of the dashes of the first list."""
     dash = re.search(r"^( *)[^\s#-][^\n]*:[^\S\n]*\n(?:[^\S\n]*(?:#[^\n]*)?\n)*( *)- ", text, re.MULTILINE)
     return max(0, len(dash[2]) - len(dash[1])) if dash else 2
 

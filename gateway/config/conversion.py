@@ -1,4 +1,4 @@
-"""Convert the model of the file to the types of the registry: the shape of a server, and profiles."""
+"""Convert the model of the file to the types of the registry."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ from collections.abc import Mapping
 from typing import Literal
 
 from gateway.config.model import Config, GroupConfig, ProfileConfig
-from gateway.config.policy import ArgumentConditionConfig, AskConfig, RuleConfig, WhenConfig
-from gateway.config.server import Documentation, Prefix, ServerConfig, ToolConfig
-from registry.catalog.filters import NameFilter
+from gateway.config.policy_config import ArgumentConditionConfig, AskConfig, RuleConfig, WhenConfig
+from gateway.config.server import Documentation, Prefix, ResultsConfig, ServerConfig, ToolConfig
 from registry.catalog.names import ToolName
-from registry.catalog.notes import Note
 from registry.catalog.overrides import OverrideRejected, ToolOverride, parse_arguments
-from registry.catalog.shape import ServerShape, ToolHints
+from registry.catalog.shape import NO_RESULT_RULES, NameFilter, Note, ResultRules, ServerShape, ToolHints
 from registry.policy.conditions import ArgumentCondition, Conditions
 from registry.policy.policy import Policy
-from registry.policy.rules import KINDS, Kind, Rule, What, Who
+from registry.policy.rules import KINDS, CallerPatterns, ItemPatterns, Kind, Rule
 from registry.views.profile import Profile, Selection
 
 
 def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Note, ...]]) -> ServerShape:
-    """What the file says about one server and its tools, apart from how to reach it.
+    """Convert everything that a server entry says about the server and its tools, except how to connect.
 
     Args:
-        config: The server's entry.
-        prefix: The default of the file, for entries without their own.
-        notes: Notes of operators about its tools.
+        config: The server entry.
+        prefix: The prefix to use if the entry does not set one.
+        notes: Notes about the tools of the server, by tool.
     """
     tools = config.tools
     return ServerShape(
@@ -38,6 +36,7 @@ def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Not
         prompts=_filter(config, "prompts"),
         resources=_filter(config, "resources"),
         private_connections=config.elicitation,
+        has_instances=config.has_instances,
         notes=notes,
         display_name=config.display_name,
         tags=tuple(config.tags),
@@ -54,7 +53,11 @@ def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Not
         repairs={tool: entry.repair for tool, entry in tools.items() if entry.repair is not None},
         validation=config.validation,
         defaults=config.defaults,
-        # Only tools with documentation: an empty override would cost every listing a merge.
+        results=_result_rules(config.results),
+        tool_results={
+            tool: rules for tool, entry in tools.items() if (rules := _result_rules(entry.results)) != NO_RESULT_RULES
+        },
+        # Tools without documentation are left out, since even an empty override is merged into every listing.
         overrides={
             tool: _override(entry, config.documentation)
             for tool, entry in tools.items()
@@ -63,12 +66,12 @@ def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Not
     )
 
 
-def profile_of(name: str, config: ProfileConfig, whole: Config) -> Profile:
-    """One profile, with its groups resolved."""
-    # None and an empty list differ: no restriction by groups, and nothing selected.
+def profile_of(name: str, config: ProfileConfig, full_config: Config) -> Profile:
+    """Convert a profile and resolve the names of its groups."""
+    # None means no restriction by groups; an empty list selects nothing.
     groups = None
     if config.groups is not None:
-        groups = tuple(_selection(whole.gateway.groups[group]) for group in config.groups)
+        groups = tuple(_selection(full_config.gateway.groups[group]) for group in config.groups)
     return Profile(
         name=name,
         selection=_selection(config),
@@ -81,15 +84,19 @@ def profile_of(name: str, config: ProfileConfig, whole: Config) -> Profile:
         guidance=config.guidance,
         instructions=config.instructions,
         repair=config.repair,
+        results=_result_rules(config.results),
     )
 
 
+def profiles_of(config: Config) -> dict[str, Profile]:
+    """Convert all profiles."""
+    return {name: profile_of(name, profile, config) for name, profile in config.gateway.profiles.items()}
+
+
 def policy_of(config: Config) -> Policy:
-    """The rules of the file."""
+    """Convert the policy rules."""
     policy = config.gateway.policy
-    return Policy(
-        map(_rule, policy.rules), default=policy.default, max_length=config.gateway.names.max_length
-    )  # fmt: skip
+    return Policy(map(_rule, policy.rules), default=policy.default, max_length=config.gateway.names.max_length)
 
 
 def _rule(config: RuleConfig) -> Rule:
@@ -100,13 +107,13 @@ def _rule(config: RuleConfig) -> Rule:
     return Rule(
         name=config.name,
         effect=config.effect,
-        who=Who(
+        who=CallerPatterns(
             principals=_patterns(config.principals),
             groups=_patterns(config.groups),
             scopes=_patterns(config.scopes),
             claims={name: tuple(patterns) for name, patterns in config.claims.items()},
         ),
-        what=What(
+        what=ItemPatterns(
             kinds=frozenset(kinds),
             servers=_patterns(config.servers),
             tags=_patterns(config.tags),
@@ -114,7 +121,7 @@ def _rule(config: RuleConfig) -> Rule:
             wrappers=_patterns(config.wrappers),
         ),
         conditions=conditions,
-        asked=_conditions(ask.when),
+        ask_conditions=_conditions(ask.when),
         asks=ask.by,
     )
 
@@ -129,8 +136,8 @@ def _conditions(when: WhenConfig | None) -> Conditions:
         "openWorldHint": when.open_world,
     }
     return Conditions(
-        hints={name: wanted for name, wanted in hints.items() if wanted is not None},
-        arguments=tuple(_argument_condition(path, one) for path, one in when.arguments.items()),
+        hints={name: value for name, value in hints.items() if value is not None},
+        arguments=tuple(_argument_condition(path, condition) for path, condition in when.arguments.items()),
     )
 
 
@@ -147,9 +154,21 @@ def _argument_condition(path: str, config: ArgumentConditionConfig) -> ArgumentC
     )
 
 
+def _result_rules(config: ResultsConfig) -> ResultRules:
+    return ResultRules(
+        select=config.select,
+        max_bytes=config.max_bytes,
+        max_binary_bytes=config.max_binary_bytes,
+        binary_types=_patterns(config.binary_types),
+    )
+
+
 def _hints(config: ServerConfig | ToolConfig) -> ToolHints:
     return ToolHints(
-        annotations=config.annotations.given, search_hint=config.search_hint, always_load=config.always_load
+        annotations=config.annotations.as_members,
+        search_hint=config.search_hint,
+        always_load=config.always_load,
+        max_result_chars=config.max_result_size_chars,
     )
 
 
@@ -164,7 +183,7 @@ def _selection(config: GroupConfig) -> Selection:
 
 
 def _filter(config: ServerConfig, kind: Literal["tools", "prompts", "resources"]) -> NameFilter:
-    """What of a kind an entry exposes."""
+    """Return the filter for items of `kind` in an entry."""
     allowed: list[str] | None = getattr(config.allow, kind)
     denied: list[str] | None = getattr(config.deny, kind)
     return NameFilter(("*",) if allowed is None else tuple(allowed), tuple(denied or ()))
@@ -175,8 +194,8 @@ def _patterns(patterns: list[str] | None) -> tuple[str, ...] | None:
 
 
 def _override(config: ToolConfig, documentation: Documentation) -> ToolOverride:
-    """The overrides of one tool of a server that says what arguments are. Invalid ones disable only themselves."""
-    # Not an error of the whole file: one misspelt argument must not keep the gateway from starting.
+    """Convert the overrides of a tool, with the server's default for `documentation`."""
+    # Invalid documentation disables only this override: one misspelt argument must not prevent the start.
     try:
         arguments, rejected = parse_arguments(config.arguments), None
     except OverrideRejected as error:

@@ -1,4 +1,4 @@
-"""Change one member of an object in the text of a file, JSON or the flow style of YAML; all of the rest stays."""
+"""Change one member in JSON or the flow style of YAML without touching the rest of the file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-# Of the editors' dialect too: what may stand between two tokens.
+# Whitespace between tokens, with comments, which JSON with Comments allows.
 _GAP: Final = re.compile(r"(?:\s|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _COMMENT: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|(//[^\n]*|/\*.*?\*/|(?<=\s)#[^\n]*)', re.DOTALL)
 _STRING: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"')
@@ -17,15 +17,16 @@ _WORD: Final = re.compile(r"[^\s,\]}/]+")
 
 @dataclass(slots=True)
 class Value:
-    """Where a value stands in a text.
+    """The position of a value in a text.
 
     Attributes:
-        start, end: Its first character, and that after its last.
-        members: Of an object, by key: where the key begins, and the value.
-        items: Of a list, in their order.
-        lead: Where the colon or the dash before it ends; YAML only.
-        is_block: It is a mapping or a list in block style, which ends with its last value; YAML only.
-        is_alias: It is a reference to an anchor; YAML only.
+        start: Offset of the first character.
+        end: Offset after the last character.
+        members: The members of an object by key, each with the offset of its key and its value.
+        items: The items of a list.
+        lead: Offset after the colon or dash before the value; YAML only.
+        is_block: Whether the value is a mapping or list in block style, which ends with its last value; YAML only.
+        is_alias: Whether the value is a reference to an anchor; YAML only.
     """
 
     start: int
@@ -38,97 +39,94 @@ class Value:
 
 
 def in_json(text: str) -> Value:
-    """Where the value of a JSON text stands, with every value below it. The text is known to be sound."""
-    return _value(text, _gap(text, int(text.startswith("\ufeff"))))
+    """Locate the value of a JSON text and all values in it. The text has to be valid."""
+    return _scan_value(text, _gap(text, int(text.startswith("\ufeff"))))
 
 
 def with_member(text: str, holder: Value, key: str, value: Any) -> str:
-    """The text with this member in an object, in place of one of the same key or as its last one.
-
-    What was written on one line stays on one line.
-    """
+    """Return the text with a member of an object replaced, or added at the end. Values on one line stay on one line."""
     unit = _unit(text)
     if key in holder.members:
         start, old = holder.members[key]
-        margin = None if "\n" not in text[old.start : old.end] else _margin(text, start)
-        # In YAML nothing may stand there, right behind the colon.
+        margin = None if "\n" not in text[old.start : old.end] else _indentation(text, start)
+        # In YAML the old value may be empty, so that the new one would follow the colon without a space.
         gap = " " if text[old.start - 1] == ":" and old.lead else ""
-        return text[: old.start] + gap + _dumped(value, unit, margin) + text[old.end :]
-    values = [one for _, one in holder.members.values()]
-    return _extended(text, holder, values, f"{json.dumps(key, ensure_ascii=False)}: ", value)
+        return text[: old.start] + gap + _dump_value(value, unit, margin) + text[old.end :]
+    values = [member for _, member in holder.members.values()]
+    return _insert_member(text, holder, values, f"{json.dumps(key, ensure_ascii=False)}: ", value)
 
 
 def with_item(text: str, holder: Value, value: Any) -> str:
-    """The text with this item at the end of a list."""
-    return _extended(text, holder, holder.items, "", value)
+    """Return the text with an item added at the end of a list."""
+    return _insert_member(text, holder, holder.items, "", value)
 
 
-def _extended(text: str, holder: Value, known: Sequence[Value], name: str, value: Any) -> str:
-    unit, outer = _unit(text), _margin(text, holder.start)
-    last = max((one.end for one in known), default=holder.start + 1)
+def _insert_member(text: str, holder: Value, present: Sequence[Value], name: str, value: Any) -> str:
+    unit, outer = _unit(text), _indentation(text, holder.start)
+    last = max((each.end for each in present), default=holder.start + 1)
     gap = text[last : holder.end - 1]
-    # Behind the value itself: a comment after it is about it.
-    comma = "," if known and not _COMMENT.sub("", gap).strip().startswith(",") else ""
+    # The comma goes directly after the last value, before a comment on it.
+    comma = "," if present and not _COMMENT.sub("", gap).strip().startswith(",") else ""
     head, end = text[:last] + comma + gap.rstrip(), text[holder.end - 1 :]
     if "\n" not in text[holder.start : holder.end]:
-        return f"{head}{' ' if known else ''}{name}{_dumped(value, unit, None)}{end}"
-    return f"{head}\n{outer}{unit}{name}{_dumped(value, unit, outer + unit)}\n{outer}{end}"
+        return f"{head}{' ' if present else ''}{name}{_dump_value(value, unit, None)}{end}"
+    return f"{head}\n{outer}{unit}{name}{_dump_value(value, unit, outer + unit)}\n{outer}{end}"
 
 
 def without_member(text: str, holder: Value, key: str) -> str:
-    """The text without this member of an object."""
+    """Return the text without a member of an object."""
     start, value = holder.members[key]
-    return _cut(text, start, value.end)
+    return _remove_item(text, start, value.end)
 
 
 def without_item(text: str, item: Value) -> str:
-    """The text without this item of a list."""
-    return _cut(text, item.start, item.end)
+    """Return the text without an item of a list."""
+    return _remove_item(text, item.start, item.end)
 
 
-def _cut(text: str, start: int, end: int) -> str:
+def _remove_item(text: str, start: int, end: int) -> str:
     head, tail = text[:start].rstrip(), text[end:]
     if tail.lstrip().startswith(","):
         return head + tail.lstrip()[1:]
-    # The last one: the comma before it goes with it, where nothing but spaces stands between.
+    # The last element: also remove the comma before it, if only whitespace is in between.
     return head.removesuffix(",") + tail
 
 
 def has_comments(text: str, value: Value) -> bool:
-    """Whether a comment stands inside a value."""
-    return any(found[1] for found in _COMMENT.finditer(text[value.start : value.end]))
+    """Return true if a value contains a comment."""
+    return any(match[1] for match in _COMMENT.finditer(text[value.start : value.end]))
 
 
-def _value(text: str, at: int) -> Value:
-    found = Value(at)
+def _scan_value(text: str, at: int) -> Value:
+    scanned = Value(at)
     if text[at] not in "{[":
         token = (_STRING if text[at] == '"' else _WORD).match(text, at)
         assert token is not None
-        found.end = token.end()
-        return found
+        scanned.end = token.end()
+        return scanned
     at = _gap(text, at + 1)
     while text[at] not in "}]":
         key_start, key = at, None
-        if text[found.start] == "{":
-            named = _STRING.match(text, at)
-            assert named is not None
-            key = json.loads(named[0])
-            at = _gap(text, _gap(text, named.end()) + 1)
-        member = _value(text, at)
+        if text[scanned.start] == "{":
+            key_token = _STRING.match(text, at)
+            assert key_token is not None
+            key = json.loads(key_token[0])
+            at = _gap(text, _gap(text, key_token.end()) + 1)
+        member = _scan_value(text, at)
         if key is not None:
-            found.members[key] = (key_start, member)
+            scanned.members[key] = (key_start, member)
         else:
-            found.items.append(member)
+            scanned.items.append(member)
         at = _gap(text, member.end)
         if text[at] == ",":
             at = _gap(text, at + 1)
-    found.end = at + 1
-    return found
+    scanned.end = at + 1
+    return scanned
 
 
 def _gap(text: str, at: int) -> int:
-    found = _GAP.match(text, at)
-    return found.end() if found is not None else at
+    match = _GAP.match(text, at)
+    return match.end() if match is not None else at
 
 
 def _unit(text: str) -> str:
@@ -136,14 +134,14 @@ def _unit(text: str) -> str:
     return indent[1] if indent else "  "
 
 
-def _margin(text: str, at: int) -> str:
-    """The spaces before the line in which a place is."""
+def _indentation(text: str, at: int) -> str:
+    """Return the indentation of the line that contains an offset."""
     line = text[text.rfind("\n", 0, at) + 1 : at]
     return line[: len(line) - len(line.lstrip())]
 
 
-def _dumped(value: Any, unit: str, margin: str | None) -> str:
-    """A value as text: on lines of its own, each but the first behind this margin, or on one line."""
+def _dump_value(value: Any, unit: str, margin: str | None) -> str:
+    """Serialize a value on several lines, indented by `margin` from the second on, or on one line without a margin."""
     if margin is None:
         return json.dumps(value, ensure_ascii=False)
     return json.dumps(value, indent=unit, ensure_ascii=False).replace("\n", f"\n{margin}")

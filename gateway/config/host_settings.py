@@ -1,8 +1,8 @@
-"""Lists in the files of hosts, beside the entries of servers, that restrict which servers and tools are used.
+"""Read the allow and deny lists for servers and tools in settings files of hosts.
 
-Several hosts have such lists in the file of their servers, or in a file of settings next to it: Claude Code, Gemini
-CLI, Qwen Code, OpenCode, Cursor and Amazon Q. Each form is recognized wherever it stands. A list that cannot be read
-leaves every server out, since it may be about any of them.
+Claude Code, Gemini CLI, Qwen Code, OpenCode, Cursor and Amazon Q have such lists, in the file of their servers or in a
+settings file next to it. Every form is recognized in every file. A list that cannot be read leaves out every server,
+because it may restrict any of them.
 """
 
 from __future__ import annotations
@@ -16,32 +16,49 @@ from typing import Any, Final
 
 from pydantic_core import PydanticCustomError
 
-from gateway.config.host_restrictions import allow_too, compacted, deny
+from gateway.config.host_entries import compacted, deny, restrict_allowed
 from gateway.config.source import join, read, values
-from gateway.errors import ConfigError
+from gateway.protocol.gateway_errors import ConfigError
 
-# As `excludeMCPServers`, `deniedMcpServers` and `disabledMcpjsonServers`. `enabledMcpServers` of Claude Code, which
-# switches single servers on, restricts nothing.
+# Matches keys such as `excludeMCPServers`, `deniedMcpServers` and `disabledMcpjsonServers`. `enabledMcpServers` of
+# Claude Code is not included: it enables single servers and restricts nothing.
 _SERVERS_HIDDEN: Final = re.compile(
     r"(?:exclude[ds]?|den(?:y|ied)|disable[ds]?|block(?:ed)?|disallow(?:ed)?|hidden|forbidden)(?:mcp)?(?:json)?servers?"
 )
 _SERVERS_SHOWN: Final = re.compile(r"(?:allow(?:ed)?|include[ds]?|whitelist(?:ed)?|permitted)(?:mcp)?servers?")
-# Gemini CLI and Qwen Code, in `mcp`.
+# Keys of Gemini CLI and Qwen Code within `mcp`.
 _HIDDEN: Final = re.compile(r"exclude[ds]?|den(?:y|ied)|disable[ds]?|block(?:ed)?")
 _SHOWN: Final = re.compile(r"allow(?:ed)?|include[ds]?")
 _TOOLS_HIDDEN: Final = frozenset({"excludetools", "disallowedtools", "deniedtools", "disabledtools", "blockedtools"})
-# Gemini CLI, where a name without a server before it stands for a tool of any server.
+# Gemini CLI: in this list, a name without a server prefix denotes a tool of any server.
 _PLAIN: Final = "excludetools"
-# Tools of Gemini CLI and Qwen Code themselves, which their lists name too.
+# Built-in tools of Gemini CLI and Qwen Code, which may appear in the same lists.
 _BUILT_IN: Final = frozenset(
-    {"edit", "glob", "grep_search", "list_directory", "lsp", "google_web_search", "read_file", "read_many_files",
-     "replace", "run_shell_command", "save_memory", "search_file_content", "task", "todo_write", "web_fetch",
-     "web_search", "write_file", "write_todos"}
-)  # fmt: skip
-# Gemini CLI: which servers its user has switched off.
+    {
+        "edit",
+        "glob",
+        "grep_search",
+        "list_directory",
+        "lsp",
+        "google_web_search",
+        "read_file",
+        "read_many_files",
+        "replace",
+        "run_shell_command",
+        "save_memory",
+        "search_file_content",
+        "task",
+        "todo_write",
+        "web_fetch",
+        "web_search",
+        "write_file",
+        "write_todos",
+    }
+)
+# Gemini CLI: the file that lists the servers that the user has disabled.
 _ENABLEMENT: Final = "mcp-server-enablement.json"
 _IN_CURSOR: Final = re.compile(r"mcp\((?P<server>[^:()]*):(?P<tool>[^()]*)\)", re.IGNORECASE)
-# A name without a server before it that is not a class of Gemini CLI.
+# A name without a server prefix, other than the name of a tool class of Gemini CLI.
 _OF_ANY_SERVER: Final = re.compile(r"(?!mcp_)(?!.*__)(?!.*Tool$)[\w*.-]+")
 _ARGUMENTS: Final = re.compile(r"\(.*\)$", re.DOTALL)
 _ON: Final = frozenset({"allow", "ask"})
@@ -52,9 +69,9 @@ class _Found:
     """The restrictions of one server.
 
     Attributes:
-        off: The key that switches it off; empty where none does.
-        denied: Patterns of tools.
-        allowed: File, key and patterns of tools of each list that shows only some.
+        off: The key that disables the server; empty if it is not disabled.
+        denied: Patterns of denied tools.
+        allowed: Each list of allowed tools, as file, key and patterns.
     """
 
     off: str = ""
@@ -63,71 +80,71 @@ class _Found:
 
 
 class HostSettings:
-    """The lists of a host, from one file or several."""
+    """The allow and deny lists of a host, from one or more files."""
 
     def __init__(self, roots: Sequence[tuple[str, Mapping[str, Any]]], unreadable: ConfigError | None = None) -> None:
         """Read the settings.
 
         Args:
-            roots: The name of each file, and its values.
-            unreadable: Why one of the files cannot be read.
+            roots: The name and the values of each file.
+            unreadable: The error if one of the files cannot be read.
         """
         self._roots = roots
         self._unreadable = unreadable
 
     @classmethod
-    def beside(cls, path: Path | None, file: str, root: Mapping[str, Any], files: set[Path]) -> HostSettings:
-        """Read a file of servers, and the files of settings that its host keeps next to it.
+    def read_beside(cls, path: Path | None, file: str, root: Mapping[str, Any], files: set[Path]) -> HostSettings:
+        """Read the settings in a file of servers, and in the settings files of its host next to it.
 
         Args:
-            path: The file; None where there is none.
-            file: How messages name it.
-            root: Its values.
-            files: Takes the files that were looked for.
+            path: The file of servers; None if the values do not come from a file.
+            file: The name of the file in messages.
+            root: The values of the file.
+            files: Receives the paths of the settings files, whether they exist or not.
         """
-        found = [(file, root)]
+        roots = [(file, root)]
         try:
             for each in settings_beside(path) if path is not None else ():
                 files.add(each)
                 if (settings := read_settings(each)) is not None:
-                    found.append((str(each), settings))
+                    roots.append((str(each), settings))
         except ConfigError as error:
-            return cls(found, error)
-        return cls(found)
+            return cls(roots, error)
+        return cls(roots)
 
-    def apply(self, said: dict[str, Any], written: str) -> str:
-        """Put into an entry in common words what is said of its server elsewhere.
+    def apply(self, entry: dict[str, Any], server_key: str) -> str:
+        """Add the restrictions of the settings to a server entry.
 
         Args:
-            said: The entry; it is changed.
-            written: The name of the server.
+            entry: The entry, in the keys of typegate. It is modified.
+            server_key: The name of the server in the file.
 
         Returns:
-            The key that switches it off; empty where none does.
+            The key that disables the server; empty if it is not disabled.
 
         Raises:
-            ConfigError: Something that may be about this server cannot be read.
+            ConfigError: A list that may restrict this server cannot be read.
         """
         if self._unreadable is not None:
             raise self._unreadable
-        found = _Found()
+        restrictions = _Found()
         for file, root in self._roots:
-            _Reader(file, written, said, found).read(root)
-        if found.denied:
-            deny(said, "tools", found.denied)
-        for file, key, names in found.allowed:
+            _Reader(file, server_key, entry, restrictions).read(root)
+        if restrictions.denied:
+            deny(entry, "tools", restrictions.denied)
+        for file, key, names in restrictions.allowed:
             try:
-                allow_too(said, "tools", names, key)
+                restrict_allowed(entry, "tools", names, key)
             except PydanticCustomError as error:
                 raise ConfigError(error.message(), file=file, key=key) from None
-        if found.off:
-            said["disabled"] = True
-        return found.off
+        if restrictions.off:
+            entry["disabled"] = True
+        return restrictions.off
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads one file for one server."""
+    """Read the restrictions of one server in one file."""
 
     file: str
     server: str
@@ -135,7 +152,7 @@ class _Reader:
     found: _Found
 
     def read(self, root: Mapping[str, Any]) -> None:
-        """Read all forms that are known."""
+        """Read all known forms of restrictions and add them to `found`."""
         for key, value in root.items():
             compact = compacted(str(key))
             if _SERVERS_HIDDEN.fullmatch(compact):
@@ -144,18 +161,18 @@ class _Reader:
                 self._show(key, value)
             elif compact in _TOOLS_HIDDEN:
                 self._deny(key, value, plain=compact == _PLAIN)
-        self._of_mcp(root.get("mcp"))
-        self._of_permissions(root.get("permissions"))
-        self._of_tools(root.get("tools"))
+        self._read_mcp(root.get("mcp"))
+        self._read_permissions(root.get("permissions"))
+        self._read_tools(root.get("tools"))
         permission = root.get("permission")
         if isinstance(permission, Mapping):
-            self._switches("permission", {key: self._permitted(key, value) for key, value in permission.items()})
+            self._switches("permission", {key: self._is_permitted(key, value) for key, value in permission.items()})
         elif permission == "deny":
             self.found.off = "permission"
 
-    def _of_mcp(self, mcp: Any) -> None:
+    def _read_mcp(self, mcp: Any) -> None:
         for key, value in mcp.items() if isinstance(mcp, Mapping) else ():
-            # A server of OpenCode may have any name.
+            # In OpenCode, the members of `mcp` are servers, with any name.
             if isinstance(value, Mapping):
                 continue
             if _HIDDEN.fullmatch(compacted(key)):
@@ -163,71 +180,74 @@ class _Reader:
             elif _SHOWN.fullmatch(compacted(key)):
                 self._show(join("mcp", key), value)
 
-    def _of_permissions(self, permissions: Any) -> None:
+    def _read_permissions(self, permissions: Any) -> None:
         if isinstance(permissions, Mapping):
             self._deny("permissions.deny", permissions.get("deny"), plain=False)
 
-    def _of_tools(self, tools: Any) -> None:
+    def _read_tools(self, tools: Any) -> None:
         if isinstance(tools, list):
-            self._of_amazon_q(tools)
+            self._read_amazon_q(tools)
         elif isinstance(tools, Mapping):
             self._deny("tools.exclude", tools.get("exclude"), plain=True)
             switches = {key: value for key, value in tools.items() if isinstance(value, bool)}
             self._switches("tools", switches)
 
-    def _of_amazon_q(self, tools: list[Any]) -> None:
+    def _read_amazon_q(self, tools: list[Any]) -> None:
         names = self._names("tools", tools)
         if "*" in names:
             return
-        own = [rest for name in names for rest in _rests(name, [f"@{form}" for form in self._forms()])]
-        if any(rest in ("", "/*", "*") for rest in own):
+        own = [
+            remainder for name in names for remainder in _remainders(name, [f"@{form}" for form in self._name_forms()])
+        ]
+        if any(remainder in ("", "/*", "*") for remainder in own):
             return
-        if chosen := [rest.removeprefix("/") for rest in own if rest.startswith("/")]:
+        if chosen := [remainder.removeprefix("/") for remainder in own if remainder.startswith("/")]:
             self.found.allowed.append((self.file, "tools", chosen))
         else:
             self.found.off = "tools"
 
     def _hide(self, key: str, value: Any) -> None:
-        if any(self._is_meant(one, key) for one in self._listed(key, value)):
+        if any(self._matches_server(item, key) for item in self._read_list(key, value)):
             self.found.off = key
 
     def _show(self, key: str, value: Any) -> None:
-        if value is not None and not any(self._is_meant(one, key) for one in self._listed(key, value)):
+        if value is not None and not any(self._matches_server(item, key) for item in self._read_list(key, value)):
             self.found.off = key
 
-    def _listed(self, key: str, value: Any) -> list[Any]:
+    def _read_list(self, key: str, value: Any) -> list[Any]:
         if value is None:
             return []
         if not isinstance(value, list):
-            raise self._wrong(key, "is no list", "a list of names of servers")
+            raise self._unreadable(key, "is not a list", "a list of server names")
         return value
 
-    def _is_meant(self, one: Any, key: str) -> bool:
-        """Return whether an item of a list of servers is about this one."""
-        if isinstance(one, str):
-            return any(fnmatchcase(form, one) for form in self._forms())
-        # Claude Code.
-        if isinstance(one, Mapping) and len(one) == 1:
-            [(by, what)] = one.items()
+    def _matches_server(self, item: Any, key: str) -> bool:
+        """Return true if an item of a list of servers matches this server."""
+        if isinstance(item, str):
+            return any(fnmatchcase(form, item) for form in self._name_forms())
+        # The form of Claude Code.
+        if isinstance(item, Mapping) and len(item) == 1:
+            [(by, what)] = item.items()
             if by == "serverName" and isinstance(what, str):
-                return what in self._forms()
+                return what in self._name_forms()
             if by == "serverUrl" and isinstance(what, str):
                 url = self.entry.get("url")
                 return isinstance(url, str) and fnmatchcase(url, what)
             if by == "serverCommand" and isinstance(what, list):
                 return [self.entry.get("command"), *(self.entry.get("args") or [])] == what
-        raise self._wrong(key, "names a server in a form that is not known", "the name of a server")
+        raise self._unreadable(key, "names a server in an unknown form", "the name of a server")
 
     def _deny(self, key: str, value: Any, *, plain: bool) -> None:
-        """Deny tools by their names in a host.
+        """Read a list of denied tools.
 
         Args:
-            key, value: The list.
-            plain: Whether a name without a server before it stands for a tool of any server.
+            key: The key of the list.
+            value: The list.
+            plain: Whether a name without a server prefix denotes a tool of any server.
         """
         if value is None:
             return
-        forms = self._forms()
+        forms = self._name_forms()
         before = [start for form in forms for start in (f"mcp__{form}__", f"mcp_{form}_", f"{form}__")]
         for name in self._names(key, value):
             if (cursor := _IN_CURSOR.fullmatch(name)) is not None:
@@ -238,60 +258,63 @@ class _Reader:
             if bare in {f"mcp__{form}" for form in forms} or bare in ("*", "mcp__*"):
                 self.found.off = key
                 continue
-            rests = [rest for rest in _rests(bare, before) if rest]
+            rests = [remainder for remainder in _remainders(bare, before) if remainder]
             if "*" in rests:
                 self.found.off = key
             elif rests:
-                self.found.denied += [rest for rest in rests if rest not in self.found.denied]
+                self.found.denied += [remainder for remainder in rests if remainder not in self.found.denied]
             elif plain and _OF_ANY_SERVER.fullmatch(bare) and bare not in _BUILT_IN:
                 self.found.denied.append(bare)
 
     def _switches(self, key: str, switches: Mapping[str, bool]) -> None:
-        """Read patterns of OpenCode, of which the most specific decides."""
-        starts = [f"{form}_" for form in self._forms()]
-        by_rest = {rest: on for name, on in switches.items() for rest in _rests(name, starts) if rest}
-        hidden = [rest for rest, on in by_rest.items() if not on]
-        shown = [rest for rest, on in by_rest.items() if on and rest != "*"]
+        """Read the switches of OpenCode: patterns with true or false, of which the most specific decides."""
+        starts = [f"{form}_" for form in self._name_forms()]
+        by_rest = {
+            remainder: on for name, on in switches.items() for remainder in _remainders(name, starts) if remainder
+        }
+        hidden = [remainder for remainder, on in by_rest.items() if not on]
+        allowed = [remainder for remainder, on in by_rest.items() if on and remainder != "*"]
         if "*" in hidden:
-            if not shown:
+            if not allowed:
                 self.found.off = key
                 return
-            self.found.allowed.append((self.file, key, shown))
+            self.found.allowed.append((self.file, key, allowed))
             hidden.remove("*")
-        elif any(fnmatchcase(one, pattern) and one != pattern for one in shown for pattern in hidden):
-            raise self._wrong(key, "shows some of the tools that a pattern in it hides", "patterns that do not overlap")
+        elif any(fnmatchcase(name, pattern) and name != pattern for name in allowed for pattern in hidden):
+            raise self._unreadable(key, "shows some of the tools that it hides", "patterns that do not overlap")
         self.found.denied += hidden
 
-    def _permitted(self, tool: str, value: Any) -> bool:
+    def _is_permitted(self, tool: str, value: Any) -> bool:
         if isinstance(value, Mapping):
-            # By patterns of arguments.
-            if value and all(one == "deny" for one in value.values()):
+            # An object decides by patterns of arguments.
+            if value and all(decision == "deny" for decision in value.values()):
                 return False
-            if "deny" in value.values() and any(_rests(tool, [f"{form}_" for form in self._forms()])):
-                raise self._wrong(join("permission", tool), "depends on arguments", "gateway.policy for such a rule")
+            if "deny" in value.values() and any(_remainders(tool, [f"{form}_" for form in self._name_forms()])):
+                key = join("permission", tool)
+                raise self._unreadable(key, "depends on arguments", "a rule in gateway.policy instead")
             return True
         return value in _ON
 
     def _names(self, key: str, value: Any) -> list[str]:
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-            raise self._wrong(key, "is no list of names", "a list of the names of tools")
+            raise self._unreadable(key, "is not a list of names", "a list of tool names")
         return value
 
-    def _forms(self) -> list[str]:
-        """Return the name of the server as it is written, and as hosts put it before the names of tools."""
+    def _name_forms(self) -> list[str]:
+        """Return the name of the server as written, and in the forms in which hosts prefix tool names with it."""
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", self.server)
         return list(dict.fromkeys((self.server, plain, re.sub(r"[^A-Za-z0-9_]", "_", self.server))))
 
-    def _wrong(self, key: str, what: str, expected: str) -> ConfigError:
+    def _unreadable(self, key: str, what: str, expected: str) -> ConfigError:
         return ConfigError(f"{what}, and may hide something; expected {expected}", file=self.file, key=key)
 
 
 def settings_beside(path: Path) -> list[Path]:
-    """Return the files next to a file of servers in which its host keeps what restricts them."""
+    """Return the settings files of a host that may restrict the servers in `path`."""
     folder = path.absolute().parent
     match path.name:
         case ".mcp.json" | ".claude.json":
-            # Qwen Code reads the same file of a project.
+            # Qwen Code also reads `.mcp.json`.
             own = [folder / ".claude" / name for name in ("settings.json", "settings.local.json")]
             return [*own, folder / ".qwen" / "settings.json"]
         case "mcp.json" if folder.name == ".cursor":
@@ -302,51 +325,56 @@ def settings_beside(path: Path) -> list[Path]:
 
 
 def read_settings(path: Path) -> Mapping[str, Any] | None:
-    """Return the values of a file of settings; None where the file does not exist.
+    """Return the values of a settings file; None if the file does not exist.
 
     Raises:
-        ConfigError: It cannot be read.
+        ConfigError: The file cannot be read.
     """
     if not path.is_file():
         return None
-    found = values(read(path), file=str(path)) if path.stat().st_size else {}
+    settings = values(read(path), file=str(path)) if path.stat().st_size else {}
     if path.name == _ENABLEMENT:
-        off = [name for name, one in found.items() if not isinstance(one, dict) or one.get("enabled") is not True]
+        off = [
+            name for name, state in settings.items() if not isinstance(state, dict) or state.get("enabled") is not True
+        ]
         return {"mcp": {"excluded": off}}
-    return found
+    return settings
 
 
 def restricting_keys(root: Mapping[str, Any]) -> frozenset[str]:
-    """Return the keys at the top of a file that `HostSettings` knows."""
-    known = {"permissions", "permission", "tools", "mcp", "enabledMcpServers", "enabledMcpjsonServers"}
+    """Return the top-level keys that `HostSettings` reads."""
+    fixed_keys = {"permissions", "permission", "tools", "mcp", "enabledMcpServers", "enabledMcpjsonServers"}
     return frozenset(
         key
         for key in root
-        if key in known
+        if key in fixed_keys
         or _SERVERS_HIDDEN.fullmatch(compacted(key))
         or _SERVERS_SHOWN.fullmatch(compacted(key))
         or compacted(key) in _TOOLS_HIDDEN
     )
 
 
-def _rests(pattern: str, starts: Sequence[str]) -> Iterator[str]:
-    """Yield what is left of a pattern after each of the texts with which it can begin."""
+def _remainders(pattern: str, starts: Sequence[str]) -> Iterator[str]:
+    """Yield the patterns that remain after removing one of `starts` from the beginning of `pattern`.
+
+    A wildcard in the pattern may match all or part of a start, so that several patterns may remain.
+    """
     seen = set()
     for start in starts:
-        for rest in _after(pattern, start):
-            if rest not in seen:
-                seen.add(rest)
-                yield rest
+        for remainder in _remainders_after(pattern, start):
+            if remainder not in seen:
+                seen.add(remainder)
+                yield remainder
 
 
-def _after(pattern: str, start: str) -> Iterator[str]:
+def _remainders_after(pattern: str, start: str) -> Iterator[str]:
     if not start:
         yield pattern
     elif pattern.startswith("*"):
-        yield from _after(pattern[1:], start)
+        yield from _remainders_after(pattern[1:], start)
         if len(start) == 1:
             yield pattern
         else:
-            yield from _after(pattern, start[1:])
+            yield from _remainders_after(pattern, start[1:])
     elif pattern and (pattern[0] == start[0] or pattern[0] == "?"):
-        yield from _after(pattern[1:], start[1:])
+        yield from _remainders_after(pattern[1:], start[1:])

@@ -1,34 +1,198 @@
-"""Read and check a configuration file. Every error names the file, the key and the expected form."""
+"""Read and validate a configuration file; every error names the file and the key.
+
+An included file has the same form as the main file. Objects are merged key by key; any other value may be given in one
+file only. Relative paths in all files start at the folder of the main file.
+"""
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from gateway.config.cluster import EXTRA as CLUSTER_EXTRA
-from gateway.config.entries import LEFT_OUT, Entries, read_entries
+from gateway.config.cluster_config import EXTRA as CLUSTER_EXTRA
 from gateway.config.host_settings import HostSettings, restricting_keys
-from gateway.config.include import KEY as INCLUDE
-from gateway.config.include import Included, join_included
-from gateway.config.model import Config, GatewayConfig, LeftOut, OwnPart
-from gateway.config.per_user import check_exchanges
-from gateway.config.section import suggestion
-from gateway.config.source import join, kind, read, values
-from gateway.config.unmatched import unmatched_names
-from gateway.config.unmatched_rules import NOTHING_ADDED, AddedNames, unmatched_in_rules
+from gateway.config.model import Config, GatewayConfig, GatewayPart, LeftOut
+from gateway.config.section import refusal, suggestion
+from gateway.config.server_entries import LEFT_OUT, Entries, check_exchanges, read_entries
+from gateway.config.source import MAX_FILE_BYTES, join, kind, read, values
+from gateway.config.unmatched_names import NOTHING_ADDED, AddedNames, unmatched_in_rules, unmatched_names
 from gateway.config.variables import expand, input_defaults, variables_in
-from gateway.config.wording import refusal
-from gateway.embeddings.model import EXTRA, missing_packages
-from gateway.errors import ConfigError, together
-from gateway.extras import install_command
+from gateway.config.watch import OtherFiles
+from gateway.embeddings.tool_vectors import EXTRA, missing_packages
+from gateway.process.extras import install_command
+from gateway.protocol.gateway_errors import ConfigError, combine_errors
+
+INCLUDE: Final = "include"
+# Enough for a file per server in a large setup. More files indicate a pattern that matches too much.
+_MAX_FILES: Final = 500
+_BLOCKS: Final = ("mcpServers", "servers")
+_KNOWN_KEYS: Final = (*_BLOCKS, "gateway")
+_EXPECTED: Final = "a list of paths, with * only in file names"
+
+
+@dataclass(slots=True)
+class Included:
+    """The files that the main file includes.
+
+    Attributes:
+        files: The files, in the order of the patterns, then by name.
+        warnings: Patterns that match no file.
+    """
+
+    files: list[Path] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    _origins: dict[str, str] = field(default_factory=dict)
+
+    def file_of(self, key: str | None, main: str) -> str:
+        """Return the file that contains a key, given by its path in the form of messages."""
+        best = max((above for above in self._origins if _is_below(key or "", above)), key=len, default=None)
+        return main if best is None else self._origins[best]
+
+    def located(self, error: ConfigError, main: str) -> ConfigError:
+        """Return the error with the name of the file that contains its key."""
+        file = self.file_of(error.key, main) if error.file == main else error.file
+        return error if file == error.file else ConfigError(error.message, file=file, key=error.key)
+
+    def record_origin(self, key: str, file: str) -> None:
+        """Record that `file`, which is not the main file, contains a key."""
+        self._origins[key] = file
+
+
+def patterns_of(raw: dict[str, Any], folder: Path, file: str) -> tuple[Path, ...]:
+    """Return the paths under `include`, which may have wildcards in their last component.
+
+    Raises:
+        ConfigError: The value is not a list of such paths.
+    """
+    patterns = raw.get(INCLUDE)
+    if patterns is None:
+        return ()
+    if not isinstance(patterns, list):
+        raise ConfigError(f"is {kind(patterns)}; expected {_EXPECTED}", file=file, key=INCLUDE)
+    paths: list[Path] = []
+    for index, pattern in enumerate(patterns):
+        key = f"{INCLUDE}[{index}]"
+        if not isinstance(pattern, str) or not pattern.strip() or "\0" in pattern:
+            raise ConfigError(f"is {kind(pattern)}; expected a path in quotes", file=file, key=key)
+        path = folder / pattern
+        if glob.has_magic(str(Path(pattern).parent)):
+            raise ConfigError(f"has a wildcard in the name of a folder; expected {_EXPECTED}", file=file, key=key)
+        paths.append(path)
+    return tuple(paths)
+
+
+def matching(pattern: Path) -> list[Path]:
+    """Return the existing files that match a pattern, sorted by name. A path without wildcards matches itself."""
+    if not glob.has_magic(pattern.name):
+        return [pattern]
+    # glob skips hidden files, which editors leave behind.
+    names = glob.glob(pattern.name, root_dir=pattern.parent)
+    return [path for name in sorted(names) if (path := pattern.parent / name).is_file()]
+
+
+def watched_by(path: Path) -> OtherFiles:
+    """Return the files that the file at `path` includes, and the folders in which further files may appear.
+
+    Both are empty if the file cannot be read.
+    """
+    try:
+        patterns = patterns_of(values(read(path), file=str(path)), path.parent, str(path))
+    except ConfigError:
+        return OtherFiles()
+    return OtherFiles(
+        files=tuple(file for pattern in patterns for file in matching(pattern)),
+        folders=tuple(pattern.parent for pattern in patterns),
+    )
+
+
+def join_included(raw: dict[str, Any], *, path: Path | None, file: str) -> Included:
+    """Merge the included files into the values of the main file, in place.
+
+    Args:
+        raw: The values of the main file.
+        path: The path of the main file.
+        file: The name of the main file in messages.
+
+    Raises:
+        ConfigError: An included file cannot be used, or two files contain the same key.
+    """
+    included = Included()
+    folder = path.parent if path is not None else Path()
+    left_bytes = MAX_FILE_BYTES
+    for index, pattern in enumerate(patterns_of(raw, folder, file)):
+        files = [
+            included_path for included_path in matching(pattern) if path is None or not _is_same(included_path, path)
+        ]
+        if not files:
+            included.warnings.append(f"{INCLUDE}[{index}]: {raw[INCLUDE][index]} matches no file")
+        for included_path in files:
+            if any(_is_same(included_path, earlier) for earlier in included.files):
+                continue
+            if len(included.files) >= _MAX_FILES:
+                raise ConfigError(f"matches more than {_MAX_FILES} files; expected fewer", file=file, key=INCLUDE)
+            text = read(included_path)
+            left_bytes -= len(text)
+            if left_bytes < 0:
+                raise ConfigError("is larger than 4 MiB in total; expected less", file=file, key=INCLUDE)
+            included.files.append(included_path)
+            _join_file(raw, values(text, file=str(included_path)), included, file, str(included_path))
+    return included
+
+
+def _join_file(raw: dict[str, Any], more: dict[str, Any], included: Included, main: str, file: str) -> None:
+    if INCLUDE in more:
+        raise ConfigError("is not allowed in an included file; expected it in the main file", file=file, key=INCLUDE)
+
+    def join_value(into: dict[str, Any], key: str, value: Any, path: str) -> None:
+        # `values` limits the depth of the recursion.
+        present = into.get(key)
+        if present is None:
+            into[key] = value
+            for below in _paths_in(value, path):
+                included.record_origin(below, file)
+        elif isinstance(present, dict) and isinstance(value, dict):
+            for name, member in value.items():
+                join_value(present, name, member, join(path, name))
+        else:
+            origin = included.file_of(path, main)
+            raise ConfigError(f"is also given in {origin}; expected each key in one file", file=file, key=path)
+
+    block = next((key for key in _BLOCKS if raw.get(key) is not None), None)
+    for key, value in more.items():
+        if key == "$schema":
+            continue
+        if key not in _KNOWN_KEYS:
+            # Only typegate reads included files, so an unknown key is a mistake and not the key of a host.
+            raise ConfigError(f"unknown key; expected {suggestion(key, list(_KNOWN_KEYS))}", file=file, key=key)
+        target = block if key in _BLOCKS and block is not None else key
+        if value is not None:
+            join_value(raw, target, value, target)
+
+
+def _paths_in(value: Any, path: str) -> Iterator[str]:
+    yield path
+    if isinstance(value, dict):
+        for name, member in value.items():
+            yield from _paths_in(member, join(path, name))
+
+
+def _is_below(key: str, above: str) -> bool:
+    return key == above or key.startswith((f"{above}.", f"{above}["))
+
+
+def _is_same(first: Path, second: Path) -> bool:
+    return first.resolve() == second.resolve()
+
 
 _CIRCULAR: Final = LeftOut(
-    reason="skipped: it starts typegate with this very configuration, which would go on without end", faulty=False
+    reason="skipped: it starts typegate with this configuration, which would be an endless loop", faulty=False
 )
 
 
@@ -39,13 +203,13 @@ def load(
     strict: bool = False,
     added: AddedNames = NOTHING_ADDED,
 ) -> Config:
-    """The configuration in the file at `path`.
+    """Load and validate the configuration in a file.
 
     Args:
         path: A JSON or YAML file.
-        environ: What `${NAME}` stands for; the process's environment by default.
-        strict: Whether a fault in the entry of one server is one of the whole file.
-        added: What administrators have added to it.
+        environ: The variables for `${NAME}`. By default the environment of the process.
+        strict: Whether an invalid server entry is an error. Otherwise the server is left out.
+        added: Names that administrators have added to the configuration.
 
     Raises:
         ConfigError: The file cannot be used.
@@ -61,10 +225,10 @@ def loaded(
     strict: bool = False,
     added: AddedNames = NOTHING_ADDED,
 ) -> Config:
-    """As `parse`, and check that the packages that the configuration needs are installed.
+    """Parse a configuration and check that the packages it requires are installed.
 
     Raises:
-        ConfigError: The text cannot be used, or lacks a package.
+        ConfigError: The text cannot be used, or a package is missing.
     """
     config = parse(text, path=path, environ=environ, strict=strict, added=added)
     if config.gateway.search.embeddings and (missing := missing_packages()):
@@ -91,13 +255,13 @@ def parse(
     strict: bool = False,
     added: AddedNames = NOTHING_ADDED,
 ) -> Config:
-    """The configuration in `text`; relative paths in it start at the folder of `path`.
+    """Parse and validate a configuration. Relative paths in it start at the folder of `path`.
 
-    A server whose entry has a fault is left out, and `Config.left_out` says why.
+    A server with an invalid entry is left out, and `Config.left_out` gives the reason.
 
     Raises:
-        ConfigError: The text cannot be used: what it says of the gateway, no entry, or with `strict` some entry. It
-            tells every fault.
+        ConfigError: The settings of the gateway are invalid, or all server entries are, or with `strict` any of them.
+            The error lists every problem.
     """
     file = str(path) if path is not None else "configuration"
     folder = path.parent if path is not None else Path()
@@ -107,8 +271,8 @@ def parse(
     warnings = [f"{file}: {text}" for text in (*included.warnings, *_unknown_root_keys(raw, file))]
     secrets: set[str] = set()
     files: set[Path] = set()
-    # Only in our blocks: keys of other programs may hold `${…}` with another meaning.
-    put_in = partial(
+    # Applied only to keys that typegate reads: in keys of other programs, `${…}` may have another meaning.
+    expand_here = partial(
         expand,
         environ=os.environ if environ is None else environ,
         file=file,
@@ -117,11 +281,11 @@ def parse(
         files=files,
     )
     problems: list[ConfigError] = []
-    # Not of the whole file: entries are read one by one, and most files have nothing of ours.
+    # Validated separately from the server entries, which are read one by one. Most files have no `gateway` key.
     gateway = GatewayConfig.model_construct()
     try:
         if raw.get("gateway") is not None:
-            gateway = OwnPart.model_validate(put_in({"gateway": raw["gateway"]})).gateway
+            gateway = GatewayPart.model_validate(expand_here({"gateway": raw["gateway"]})).gateway
     except ValidationError as error:
         problems.append(refusal(error, file))
     except ConfigError as error:
@@ -131,30 +295,36 @@ def parse(
         problems.append(ConfigError(f"is {kind(entries)}; expected an object", file=file, key=block))
         entries = {}
     variables = partial(variables_in, folder=folder, secrets=secrets, files=files)
-    put_in = partial(put_in, inputs=input_defaults(raw))
-    settings = HostSettings.beside(path, file, raw, files)
-    found = read_entries(str(block), entries, file=file, expand=put_in, variables_in=variables, settings=settings)
-    # What is said of the gateway decides who may call what: without it nothing is served. And where no entry is sound,
-    # there is nothing to go on with.
-    if problems or (found.problems and (strict or not found.servers)):
-        raise together([included.located(problem, file) for problem in (*problems, *found.problems)])
-    check_exchanges(found.servers, has_issuers=gateway.auth.oauth is not None, file=file, block=str(block))
-    _name_files(found, included, file)
-    # The working directory of a server is not that of whoever wrote the file.
-    servers = {alias: server.with_absolute_paths(folder) for alias, server in found.servers.items()}
-    unmatched = unmatched_names(servers, found.left_out, gateway, str(block))
-    rules = list(unmatched_in_rules(servers, found.left_out, gateway, added))
+    expand_here = partial(expand_here, inputs=input_defaults(raw))
+    settings = HostSettings.read_beside(path, file, raw, files)
+    read_servers = read_entries(
+        str(block), entries, file=file, expand=expand_here, variables_in=variables, settings=settings
+    )
+    # The settings of the gateway control access, so nothing is served if they are invalid, or if no entry is valid.
+    if problems or (read_servers.problems and (strict or not read_servers.servers)):
+        raise combine_errors([included.located(problem, file) for problem in (*problems, *read_servers.problems)])
+    check_exchanges(read_servers.servers, has_issuers=gateway.auth.oauth is not None, file=file, block=str(block))
+    _name_files(read_servers, included, file)
+    # The working directory of the gateway may differ from the folder of the file.
+    servers = {
+        alias: server.with_process_defaults(gateway.processes).with_absolute_paths(folder)
+        for alias, server in read_servers.servers.items()
+    }
+    unmatched = unmatched_names(servers, read_servers.left_out, gateway, str(block))
+    rules = list(unmatched_in_rules(servers, read_servers.left_out, gateway, added))
     if opening := [name for name in rules if name.opens]:
-        expected = "names that there are, since it would close nothing"
-        raise together([ConfigError(f"{name.text}; expected {expected}", file=file, key=name.key) for name in opening])
-    circular = [alias for alias, server in servers.items() if path is not None and server.leads_back(path)]
+        expected = "an existing name, because otherwise the rule would restrict nothing"
+        raise combine_errors(
+            [ConfigError(f"{name.text}; expected {expected}", file=file, key=name.key) for name in opening]
+        )
+    circular = [alias for alias, server in servers.items() if path is not None and server.is_loop(path)]
     return Config(
         servers={alias: server for alias, server in servers.items() if alias not in circular},
-        left_out={**found.left_out, **dict.fromkeys(circular, _CIRCULAR)},
+        left_out={**read_servers.left_out, **dict.fromkeys(circular, _CIRCULAR)},
         gateway=gateway,
         warnings=[
             *warnings,
-            *found.warnings,
+            *read_servers.warnings,
             *(f"{file}: {text}" for text in (gateway.cluster.warnings if gateway.cluster else ())),
             *(f"{file}: {text}" for text in unmatched),
             *(f"{file}: {name.key}: {name.text}" for name in rules),
@@ -166,39 +336,39 @@ def parse(
     )
 
 
-def _name_files(found: Entries, included: Included, file: str) -> None:
-    """Put the included file before the reason why an entry is left out, where it stands there."""
-    for alias, one in found.left_out.items():
-        key = one.reason.removeprefix(LEFT_OUT).partition(": ")[0]
+def _name_files(entries: Entries, included: Included, file: str) -> None:
+    """Add the name of the included file to the reason why one of its entries is left out."""
+    for alias, left_out in entries.left_out.items():
+        key = left_out.reason.removeprefix(LEFT_OUT).partition(": ")[0]
         origin = included.file_of(key, file)
-        if one.faulty and origin != file:
-            reason = one.reason.removeprefix(LEFT_OUT)
-            found.left_out[alias] = LeftOut(reason=f"{LEFT_OUT}{origin}: {reason}", faulty=True)
+        if left_out.faulty and origin != file:
+            reason = left_out.reason.removeprefix(LEFT_OUT)
+            entries.left_out[alias] = LeftOut(reason=f"{LEFT_OUT}{origin}: {reason}", faulty=True)
 
 
 def _block(raw: dict[str, Any], file: str) -> str | None:
     present = [key for key in ("mcpServers", "servers") if raw.get(key) is not None]
-    # Merging them would need a rule for an alias in both; nobody has two on purpose.
+    # Not merged: no file has both on purpose, and an alias in both would be ambiguous.
     if len(present) == 2:
-        raise ConfigError("stands beside mcpServers; expected one of the two", file=file, key="servers")
+        raise ConfigError("cannot be combined with mcpServers; expected one of the two", file=file, key="servers")
     if present:
         return present[0]
     if "mcpServers" in raw or "servers" in raw or isinstance(raw.get("gateway"), dict):
         return None  # a gateway without upstreams: they can be added while it runs
     expected = 'an object "mcpServers" with a server for each alias'
-    others = [key for key in raw if suggestion(key, ["mcpServers"]).startswith("mcpServers ")]
-    hint = f" (did you mean it by {others[0]}?)" if others else ""
+    similar_keys = [key for key in raw if suggestion(key, ["mcpServers"]).startswith("mcpServers ")]
+    hint = f" (is {similar_keys[0]} a misspelling of it?)" if similar_keys else ""
     raise ConfigError(f"has no mcpServers; expected {expected}{hint}", file=file)
 
 
 def _unknown_root_keys(raw: dict[str, Any], file: str) -> Iterator[str]:
-    """Warnings about keys beside our blocks. They are no errors: hosts keep settings of their own there.
+    """Yield a warning for each unknown top-level key. They are not errors, since hosts store their settings there.
 
     Raises:
-        ConfigError: One is `gateway`, misspelt: without it what it restricts would be open to all.
+        ConfigError: A key is a misspelling of `gateway`, whose restrictions would be ignored.
     """
     for key, value in raw.items():
-        # `inputs` is what VS Code asks its user for; `$schema` is for editors.
+        # `inputs` lists the values that VS Code asks its user for; `$schema` is for editors.
         if key not in {"mcpServers", "servers", "gateway", INCLUDE, "$schema", "inputs", *restricting_keys(raw)}:
             guess = suggestion(key, ["gateway", "mcpServers"]).split(", or")[0]
             if guess.startswith("gateway ") and isinstance(value, dict) and "gateway" not in raw:

@@ -1,11 +1,13 @@
-"""The model of the configuration file: pydantic, with keys in camelCase as in the files of hosts."""
+"""The pydantic model of the configuration file."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -15,212 +17,310 @@ from pydantic import (
     model_validator,
 )
 
-from gateway.config.admin import AdminConfig
-from gateway.config.approvals import ApprovalsConfig
-from gateway.config.audit import AuditConfig
-from gateway.config.auth import AuthConfig
-from gateway.config.cluster import ClusterConfig
-from gateway.config.hooks import HookConfig
-from gateway.config.issuers import profile_of_audience
-from gateway.config.lock import LockConfig
-from gateway.config.policy import PolicyConfig
-from gateway.config.quotas import QuotasConfig
-from gateway.config.section import Count, Section, absent, add_descriptions, fault, is_http_url, not_boolean, suggestion
-from gateway.config.server import Prefix, Repair, ServerConfig
-from gateway.config.telemetry import TelemetryConfig
+from gateway.config.auth_config import AuthConfig, QuotasConfig, profile_of_audience
+from gateway.config.cluster_config import ClusterConfig
+from gateway.config.hooks_config import HookConfig
+from gateway.config.operation_config import (
+    AdminConfig,
+    ApprovalsConfig,
+    AuditConfig,
+    LockConfig,
+    ProcessesConfig,
+    StoredResultsConfig,
+    TelemetryConfig,
+)
+from gateway.config.policy_config import PolicyConfig
+from gateway.config.section import (
+    Count,
+    Section,
+    add_descriptions,
+    default_section,
+    fault,
+    is_http_url,
+    not_boolean,
+    suggestion,
+)
+from gateway.config.server import Prefix, Repair, ResultsConfig, ServerConfig
 from gateway.config.upstream_types.registration import AnyServerConfig
+from gateway.protocol.extensions import OFFICIAL, Extension, ExtensionMethod, Extensions
 from registry.dialects.client_profiles import DIALECTS
 from registry.views.profile import DEFAULT_PROFILE
 
+# Source: MCP 2026-07-28, "Extensions", "Identifiers".
+_EXTENSION: Final = re.compile(
+    r"[A-Za-z](?:[A-Za-z0-9.-]{0,126}[A-Za-z0-9])?/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?"
+)
+_METHOD: Final = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}(?:/[A-Za-z0-9._-]{1,64}){1,4}")
+_OFFICIAL: Final = frozenset(each.identifier for each in OFFICIAL)
+# The first parts of methods that MCP and its official extensions define.
+_RESERVED: Final = frozenset(
+    {
+        *("completion", "elicitation", "logging", "notifications", "prompts", "resources", "roots", "sampling"),
+        *("server", "skills", "subscriptions", "tasks", "tools", "ui"),
+    }
+)
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 class NamesConfig(Section):
     """How wrapper names are built."""
 
-    # 48: hosts put a prefix of up to 16 characters before a name, and APIs take 64. At least 24: below, most names
-    # would be little but a hash. At most 128: the limit of MCP 2026-07-28.
+    # Default: hosts prepend up to 16 characters, and model APIs accept 64. Minimum: a shorter name would be little
+    # more than a hash. Maximum: the limit of MCP 2026-07-28.
     max_length: Count = Field(default=48, ge=24, le=128)
-    """Longest wrapper name in characters; longer ones are shortened and end in a hash."""
+    """Maximum length of a wrapper name, in characters. Longer names are shortened and end in a hash."""
     prefix: Prefix = "always"
-    """Whether wrapper names begin with the alias of their server. A server may say otherwise."""
+    """Whether wrapper names begin with the alias of their server: always, or none. `prefix` of a server overrides
+    it."""
 
 
 class ListenConfig(Section):
     """Where `typegate serve` listens, and which hosts and origins it accepts."""
 
-    # Loopback: a gateway that nobody configured must not be open to the network.
+    # Loopback, so that an unconfigured gateway is not exposed to the network.
     host: str = Field(default="127.0.0.1", min_length=1)
-    """Address to listen on. Anything but a loopback address needs an API key, or --insecure."""
+    """Address to listen on. Any address other than loopback requires an API key, or --insecure."""
     port: Count = Field(default=8765, ge=0, le=65_535)
-    """Port to listen on; 0 takes any free port."""
+    """Port to listen on; 0 selects a free port."""
     allowed_hosts: list[str] = Field(default_factory=list)
     """Values of the Host header to accept in addition to the names of this machine and to literal IP addresses."""
     allowed_origins: list[str] = Field(default_factory=list)
-    """Origins of pages that may call, as https://chat.example.test; their browsers get the headers of CORS, with
-    credentials. Pages of this machine may call in any case, without credentials. Clients that are no browsers send no
-    Origin."""
+    """Origins of web pages that may call the gateway, such as https://chat.example.test. Their browsers receive CORS
+    headers that permit credentials. Pages served from this machine may always call, without credentials. Clients other
+    than browsers send no Origin header and are not affected."""
 
     connections_per_address: Count | None = Field(default=None, ge=1)
-    """Most connections of one client address; by default nine tenths of all, so that one address does not keep out the
-    others. All callers behind a proxy have its address. Where there is no room, connections without a request end
-    first."""
+    """Maximum number of connections from one client address. The default is nine tenths of all connections, so that
+    one address cannot lock out the others. Callers behind a proxy share its address. When the limit is reached,
+    connections without a request are closed first. With `serve --workers N`, each worker allows its share, rounded
+    up."""
 
     @field_validator("allowed_origins")
     @classmethod
     def _without_slash(cls, origins: list[str]) -> list[str]:
-        # A browser sends none.
+        # Browsers send the origin without a trailing slash.
         return [origin.removesuffix("/") for origin in origins]
 
 
 class MetricsConfig(Section):
     """Access to /metrics."""
 
-    # Off: it tells servers, tools and how much they are used.
+    # Off by default: metrics reveal the servers, the tools and how much they are used.
     public: bool = False
-    """Whether /metrics is open to everyone. By default, where there are API keys or `gateway.admin.token`, it takes
-    the admin token, or a key without scopes or with the scope `metrics`."""
+    """Let anyone read /metrics. If false and API keys or `gateway.admin.token` are configured, /metrics requires the
+    admin token, an API key without scopes, or an API key with the scope `metrics`."""
 
 
 class GroupConfig(Section):
     """A selection by patterns. All given keys have to match; an empty list matches nothing.
 
-    Where `tools` is given, prompts and resources are selected of servers that are named, unless it says which.
+    If `tools` is given and `prompts` or `resources` is not, prompts or resources are selected only from servers that
+    the selection names: by `servers`, by `tags`, or by the part of a pattern before `__`.
     """
 
     servers: list[str] | None = None
-    """Patterns of server aliases."""
+    """Patterns of server aliases, such as `crm` or `db-*`."""
     tags: list[str] | None = None
-    """Patterns of tags; one of the tags of a server has to match."""
+    """Patterns of tags. A server matches if at least one of its tags does."""
     tools: list[str] | None = None
-    """Patterns of wrapper names or tool names; in one with `__` the part before it is for aliases of servers."""
+    """Patterns of wrapper names or tool names, such as `crm__create_*`. If a pattern contains `__`, the part before
+    it is matched against server aliases."""
     prompts: list[str] | None = None
-    """Patterns of names of prompts, as for tools."""
+    """Patterns of prompt names, in the same form as `tools`."""
     resources: list[str] | None = None
-    """Patterns of URIs of resources, listed or not, and of URI templates."""
+    """Patterns of resource URIs, listed or not, and of URI templates."""
 
 
 class ProfileConfig(GroupConfig):
-    """A named view of the catalog, at /mcp/NAME."""
+    """A named view of the catalog, served at /mcp/NAME."""
 
     groups: list[str] | None = None
-    """Names of groups; a tool has to be selected by at least one of them."""
+    """Names of groups in `gateway.groups`. A tool is included if at least one of them selects it."""
     disclosure: Literal["auto", "eager", "lazy"] = "auto"
-    """Which tools are listed: eager, all; auto, all within the budget, which all servers share; lazy, pinned ones only.
-    The rest is found by find_tools."""
-    # Hosts that limit a list take about 128 tools of all servers together, and models choose worse beyond a hundred.
-    # At least 5: our own tools are always among them.
+    """Which tools are listed. eager: all tools. auto: as many as fit `maxTools` and `maxTokens`, shared among the
+    servers. lazy: pinned tools only. Tools that are not listed are found with find_tools."""
+    # Hosts that limit the list accept about 128 tools of all servers together, and models choose worse beyond 100.
+    # Minimum: the tools of the gateway itself are always listed.
     max_tools: Count = Field(default=100, ge=5)
-    """With auto and lazy: most tools in the list, those of the gateway and those that a session has found included."""
+    """With auto and lazy: the maximum number of listed tools, including the tools of the gateway and those that a
+    session has found."""
     # A tenth of a context of 200,000 tokens, before the first message.
     max_tokens: Count = Field(default=20_000, ge=1)
-    """With auto: most tokens of the list."""
+    """With auto: the maximum size of the tool list, in tokens."""
     dialect: str = "mcp"
-    """Host or model API whose rules for schemas and names the list has to satisfy."""
+    """Host or model API whose rules for schemas and names the tool list has to satisfy."""
     supplements: dict[str, str] = Field(default_factory=dict)
-    """Text appended to the description of a tool, by wrapper name."""
+    """Text to append to the description of a tool, by wrapper name."""
     guidance: dict[str, str] = Field(default_factory=dict)
-    """Text appended to the description of every tool of the servers with a tag, by tag."""
+    """Text to append to the description of every tool of the servers with a tag, by tag."""
     instructions: str | None = None
-    """Instructions for the model, in place of the generated ones."""
+    """Instructions for the model. By default they are generated."""
+    results: ResultsConfig = default_section(ResultsConfig)
+    """How much of a result a caller of this profile receives at once. The limits of servers and tools apply in
+    addition: the smaller size counts, and `select: false` of either disables `_select`."""
     repair: Repair | None = None
-    """How far wrong arguments are repaired; overrides what servers and tools say."""
+    """Repair of invalid arguments: off, safe or full, as for servers. Overrides `repair` of servers and tools."""
 
 
 class SearchConfig(Section):
     """Settings of `find_tools`."""
 
     synonyms: dict[str, list[str]] = Field(default_factory=dict)
-    """Words to search for in addition, by word."""
+    """Additional words to search for, by word, as in `{ticket: [issue, bug]}`."""
     embeddings: bool = False
-    """Whether find_tools also compares meanings; needs the extra embeddings."""
+    """Let find_tools also compare the meaning of texts. Requires the extra `embeddings`."""
+
+
+class ExtensionMethodConfig(Section):
+    """How the gateway finds the server of a request."""
+
+    owner: Literal["uri", "tool", "server", "all"]
+    """uri: the server of a resource. tool: the server of a tool. server: the only server of the caller that declares
+    the extension. all: every such server is asked, and the lists in their results are joined."""
+    member: str | None = Field(default=None, min_length=1, max_length=64)
+    """With uri and tool: the parameter that names the resource or wrapper; by default `uri` or `name`. With all: the
+    member of the result that is a list."""
+
+
+class ExtensionConfig(Section):
+    """A protocol extension to pass through. It is declared to callers as soon as a server declares it."""
+
+    methods: dict[str, ExtensionMethodConfig] = Field(default_factory=dict)
+    """The methods of the extension, such as `notebooks/open`. An extension without methods only adds members to
+    requests and results, which are passed on in any case."""
+    modern_only: bool = False
+    """Declare the extension only to callers of protocol version 2026-07-28."""
+
+    def to_extension(self, identifier: str) -> Extension:
+        """Return the extension for the table of the gateway."""
+        defaults = {"uri": "uri", "tool": "name"}
+        methods = {
+            name: ExtensionMethod(owner=rule.owner, member=rule.member or defaults.get(rule.owner, ""))
+            for name, rule in self.methods.items()
+        }
+        return Extension(identifier=identifier, methods=methods, modern_only=self.modern_only)
 
 
 class GatewayConfig(Section):
     """Settings of the gateway itself."""
 
-    names: NamesConfig = absent(NamesConfig)
+    names: NamesConfig = default_section(NamesConfig)
     """Length and prefix of wrapper names."""
-    listen: ListenConfig = absent(ListenConfig)
+    listen: ListenConfig = default_section(ListenConfig)
     """Where to listen, and which hosts and origins to accept."""
-    auth: AuthConfig = absent(AuthConfig)
-    """Who may call."""
+    auth: AuthConfig = default_section(AuthConfig)
+    """Authentication of callers: API keys and OAuth issuers."""
     public_url: str | None = None
-    """Where browsers reach this gateway, as https://gateway.example.test, if that is not the address that it listens
-    on: they come back there after a sign-in to a server."""
-    admin: AdminConfig = absent(AdminConfig)
-    """Who may use the admin API."""
-    policy: PolicyConfig = absent(PolicyConfig)
-    """Who may do what."""
-    quotas: QuotasConfig = absent(QuotasConfig)
-    """What one caller may use at a time."""
-    approvals: ApprovalsConfig = absent(ApprovalsConfig)
-    """How calls wait for a person, where a rule asks for one."""
-    audit: AuditConfig = absent(AuditConfig)
-    """The record of calls, refusals and changes; false for none."""
-    lock: LockConfig = absent(LockConfig)
-    """The lock file, in which reviewed definitions of tools stand, and what is done about others."""
-    metrics: MetricsConfig = absent(MetricsConfig)
-    """Who may read /metrics."""
+    """URL at which browsers reach this gateway, such as https://gateway.example.test. Browsers return to it after a
+    sign-in to a server. The default is the address that the gateway listens on."""
+    admin: AdminConfig = default_section(AdminConfig)
+    """Access to the admin API."""
+    policy: PolicyConfig = default_section(PolicyConfig)
+    """Rules that decide which callers may use which tools, prompts and resources."""
+    quotas: QuotasConfig = default_section(QuotasConfig)
+    """Limits per caller."""
+    approvals: ApprovalsConfig = default_section(ApprovalsConfig)
+    """How a call that a rule holds for approval waits for a decision."""
+    results: StoredResultsConfig = default_section(StoredResultsConfig)
+    """Results that callers read in parts, or pass to other tools by handle."""
+    audit: AuditConfig = default_section(AuditConfig)
+    """The audit log of calls, refusals and changes; false disables it."""
+    lock: LockConfig = default_section(LockConfig)
+    """The lock file with the approved definitions of tools, and the handling of definitions that differ from it."""
+    processes: ProcessesConfig = default_section(ProcessesConfig)
+    """Defaults for servers that are processes: when they are started and ended."""
+    metrics: MetricsConfig = default_section(MetricsConfig)
+    """Access to /metrics."""
     telemetry: TelemetryConfig | None = None
-    """Where traces and metrics are sent; absent means nowhere."""
+    """Export of traces and metrics over OTLP. Without it, nothing is exported unless OTEL_EXPORTER_OTLP_ENDPOINT is
+    set."""
     cluster: ClusterConfig | None = None
-    """Several gateways that serve as one; absent means a single one."""
+    """Several replicas that serve as one gateway. Without it, the gateway runs alone."""
     drain_delay: Annotated[float, BeforeValidator(not_boolean), Field(ge=0, le=3_600)] = 0.0
-    """Seconds after SIGTERM in which new calls are still answered, while /readyz says 503 and balancers learn that."""
+    """Seconds after SIGTERM during which new calls are still answered while /readyz returns 503, so that load balancers
+    can take the gateway out of rotation."""
     profiles: dict[str, ProfileConfig] = Field(default_factory=dict)
-    """Views of the catalog by name, each served at /mcp/NAME; `default` is served at /mcp."""
+    """Views of the catalog by name, each served at /mcp/NAME. `default` is served at /mcp."""
     groups: dict[str, GroupConfig] = Field(default_factory=dict)
-    """Selections of servers and tools by name, for use in profiles."""
-    search: SearchConfig = absent(SearchConfig)
+    """Named selections of servers and tools, for use in profiles."""
+    search: SearchConfig = default_section(SearchConfig)
     """Settings of find_tools, the search for tools that are not listed."""
     hooks: list[HookConfig] = Field(default_factory=list)
-    """Code that sees calls before and after they are made, and may change or block them."""
+    """Code that runs before and after calls and may change or block them."""
+
+    extensions: dict[str, ExtensionConfig] = Field(default_factory=dict)
+    """Protocol extensions of servers to pass through, by identifier, in addition to those that the gateway knows. An
+    extension that is not listed is not declared to callers, since its methods would not be answered."""
+
+    @field_validator("extensions")
+    @classmethod
+    def _extensions_are_valid(cls, extensions: dict[str, ExtensionConfig]) -> dict[str, ExtensionConfig]:
+        owners: dict[str, str] = {}
+        for identifier, extension in extensions.items():
+            if not _EXTENSION.fullmatch(identifier):
+                raise fault(
+                    "is not the identifier of an extension", "PREFIX/NAME, as in com.example/notes", key=identifier
+                )
+            if identifier in _OFFICIAL:
+                raise fault("is an extension that the gateway knows", "another identifier, or no entry", key=identifier)
+            for method, rule in extension.methods.items():
+                where = f"{identifier}.methods.{method}"
+                if not _METHOD.fullmatch(method) or method.partition("/")[0] in _RESERVED:
+                    raise fault("is not a method of an extension", "NAME/NAME, which is no method of MCP", key=where)
+                if (owner := owners.setdefault(method, identifier)) != identifier:
+                    raise fault(f"is already a method of {owner}", "each method in one extension", key=where)
+                if rule.owner == "all" and rule.member is None:
+                    raise fault("does not name a list", "`member`, the member of the result that is a list", key=where)
+        return extensions
 
     @field_validator("public_url")
     @classmethod
     def _is_an_origin(cls, url: str | None) -> str | None:
         if url is not None and (not is_http_url(url) or any(mark in url for mark in "?#@")):
-            raise fault("is no address of a gateway", "an absolute URL, as https://gateway.example.test")
+            raise fault("is not the URL of a gateway", "an absolute URL such as https://gateway.example.test")
         return url
 
     @field_validator("hooks")
     @classmethod
-    def _no_hook_twice(cls, hooks: list[HookConfig]) -> list[HookConfig]:
+    def _hook_names_are_unique(cls, hooks: list[HookConfig]) -> list[HookConfig]:
         names = [hook.name for hook in hooks]
         for place, name in enumerate(names):
             if name in names[:place]:
                 raise fault(
-                    f"gives one name to two hooks ({name})", "a name of its own for each", key=f"[{place}].name"
+                    f"gives one name to two hooks ({name})", "a unique name for each hook", key=f"[{place}].name"
                 )
         return hooks
 
     @model_validator(mode="after")
-    def _profiles_are_sound(self) -> GatewayConfig:
+    def _profiles_are_valid(self) -> GatewayConfig:
         for name, profile in self.profiles.items():
             if not _PROFILE_NAME.fullmatch(name):
-                raise fault("is no name of a profile", "letters, digits, - and _", key=f"profiles.{name}")
+                raise fault("is not a valid profile name", "letters, digits, - and _", key=f"profiles.{name}")
             if profile.dialect not in DIALECTS:
                 raise fault(
-                    "is no dialect", suggestion(profile.dialect, list(DIALECTS)), key=f"profiles.{name}.dialect"
+                    "is not a dialect", suggestion(profile.dialect, list(DIALECTS)), key=f"profiles.{name}.dialect"
                 )
             for group in profile.groups or ():
                 if group not in self.groups:
-                    known = ", ".join(self.groups) or "none"
-                    raise fault(f"names no group ({group})", f"one of: {known}", key=f"profiles.{name}.groups")
+                    groups = ", ".join(self.groups) or "none"
+                    raise fault(f"names an unknown group ({group})", f"one of: {groups}", key=f"profiles.{name}.groups")
         known_profiles = sorted({DEFAULT_PROFILE, *self.profiles})
         for place, key in enumerate(self.auth.api_keys):
             for opened in key.profiles or ():
                 if opened not in known_profiles:
                     where = f"auth.apiKeys[{place}].profiles"
-                    raise fault(f"names no profile ({opened})", suggestion(opened, known_profiles), key=where)
+                    raise fault(f"names an unknown profile ({opened})", suggestion(opened, known_profiles), key=where)
         oauth = self.auth.oauth
         for place, issuer in enumerate(oauth.issuers if oauth is not None else ()):
             for audience in issuer.audiences:
-                named = profile_of_audience(audience, oauth.resource if oauth is not None else None)
-                if named is not None and named not in known_profiles:
+                audience_profile = profile_of_audience(audience, oauth.resource if oauth is not None else None)
+                if audience_profile is not None and audience_profile not in known_profiles:
                     where = f"auth.oauth.issuers[{place}].audiences"
-                    raise fault(f"names no profile ({named})", suggestion(named, known_profiles), key=where)
+                    raise fault(
+                        f"names an unknown profile ({audience_profile})",
+                        suggestion(audience_profile, known_profiles),
+                        key=where,
+                    )
         return self
 
 
@@ -228,46 +328,46 @@ class NoteRequest(Section):
     """The body of `POST /admin/notes`: a note about a tool."""
 
     wrapper: str = Field(min_length=1, examples=["calendar__list_events"])
-    """The tool, by its wrapper name."""
-    text: str = Field(min_length=1, examples=["Events of before 2020 are missing."])
-    """Appended to the description of the tool."""
+    """Wrapper name of the tool."""
+    text: str = Field(min_length=1, examples=["Events from before 2020 are missing."])
+    """Text to append to the description of the tool."""
     failure: bool = False
-    """Whether the note reports a failure; it is then removed after the next successful call."""
-    # At most a year: a note that is to stay longer belongs into the configuration.
+    """Whether the note reports a failure. Such a note is removed after the next successful call."""
+    # At most a year: a permanent note belongs in the configuration.
     seconds: Annotated[float, BeforeValidator(not_boolean), Field(gt=0, le=31_536_000)] | None = None
-    """Remove the note after this many seconds."""
+    """Seconds after which the note is removed. By default it is kept."""
 
 
-class OwnPart(Section):
-    """What of a file is ours alone."""
+class GatewayPart(Section):
+    """The part of the file that only typegate reads."""
 
-    gateway: GatewayConfig = absent(GatewayConfig)
-    """What is about the gateway and not about one server."""
+    gateway: GatewayConfig = default_section(GatewayConfig)
+    """Settings of the gateway itself."""
 
 
 class ConfigFile(Section):
-    """The file as it is written. Keys of other programs beside these are ignored."""
+    """The configuration file. Top-level keys of other programs are ignored."""
 
     model_config = ConfigDict(extra="ignore", title="typegate configuration")
 
     mcp_servers: dict[str, AnyServerConfig] = Field(default_factory=dict)
-    """Upstream servers by alias, as Claude Desktop, Claude Code and Cursor write them."""
+    """Upstream servers by alias, in the form that Claude Desktop, Claude Code and Cursor use."""
     servers: dict[str, AnyServerConfig] = Field(default_factory=dict)
-    """The same block under the name that VS Code uses; only one of the two may be given."""
-    gateway: GatewayConfig = absent(GatewayConfig)
-    """What is about the gateway and not about one server."""
+    """The same block under the name that VS Code uses. Only one of `mcpServers` and `servers` may be given."""
+    gateway: GatewayConfig = default_section(GatewayConfig)
+    """Settings of the gateway itself, as opposed to those of a server."""
     include: list[str] = Field(default_factory=list)
-    """Files of the same form that are joined with this one, relative to it, as supplements/*.yaml; a key that is no
-    object stands in one of them only."""
+    """Files of the same form to merge into this one, such as supplements/*.yaml, relative to this file. Objects are
+    merged; any other value may be given in one file only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """Why a server that the file names is not served.
+    """Why a server in the file is not served.
 
     Attributes:
-        reason: In words.
-        faulty: Whether something has to be mended; not so for one that is switched off, or would only lead back here.
+        reason: The reason, for people.
+        faulty: Whether the entry has an error to fix; false for a server that is disabled or would create a loop.
     """
 
     reason: str
@@ -276,17 +376,16 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """A checked configuration.
+    """A validated configuration.
 
     Attributes:
-        servers: By alias, in the order of the file.
-        left_out: Those that are not served.
-        gateway: Settings of the gateway itself.
-        warnings: What is odd about it.
-        path: The file; None where it is from none.
-        secrets: What placeholders stand for, which the model alone does not show.
-        files: Where placeholders read them.
-        text: What was read; None for a configuration that nobody wrote.
+        servers: Served servers by alias, in the order of the file.
+        left_out: Servers of the file that are not served.
+        warnings: Problems that do not prevent serving.
+        path: The file; None if the configuration does not come from a file.
+        secrets: Secret values that placeholders were replaced with.
+        files: Files that placeholders, `envFile` and host settings refer to, to be watched.
+        text: The text that was parsed; None if the configuration was built in code.
     """
 
     servers: dict[str, ServerConfig] = field(default_factory=dict)
@@ -299,9 +398,101 @@ class Config:
     text: str | None = field(default=None, repr=False, compare=False)
 
 
+def extensions_of(config: Config) -> Extensions:
+    """Return the extensions that a gateway with this configuration forwards."""
+    return Extensions(each.to_extension(identifier) for identifier, each in config.gateway.extensions.items())
+
+
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of the configuration file, for editors."""
+    """Return the JSON Schema of the configuration file, for editors."""
     schema = ConfigFile.model_json_schema(by_alias=True)
     add_descriptions(schema, ConfigFile)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return schema
+
+
+_PAGE: Final = """# Configuration reference
+
+Every key of the configuration file. `typegate check --reference` prints this page from the models that read the file,
+and `typegate check --schema` prints the same as a JSON Schema for editors.
+
+## Example
+
+```yaml
+mcpServers:
+  bank: {{command: python, args: [-m, gateway.demo.bank]}}
+gateway:
+  listen: {{port: 8765}}
+```
+
+## Reference
+
+{sections}
+
+## Troubleshooting
+
+- **A key is rejected.** The error names the file and the key, and suggests the nearest known key.
+- **A key has no effect.** Warnings of `typegate check` name patterns, aliases and conditions that match nothing.
+- **A value must come from the environment.** Write `${{NAME}}`, `${{NAME:-default}}` or `${{file:/path}}`. A
+  missing variable is an error that names the key.
+"""
+
+
+def reference_page() -> str:
+    """Return the page of the manual that describes every key, as Markdown."""
+    schema = json_schema()
+    definitions = schema["$defs"]
+    reached: dict[str, str] = {}  # the path of each section by the name of its model, in the order of the file
+    pending = [(name, member) for name, member in reversed(schema["properties"].items()) if name != "servers"]
+    while pending:
+        path, member = pending.pop()
+        for model, below in _models_of(member, path):
+            if model not in reached:
+                reached[model] = below
+                inner = definitions[model].get("properties", {})
+                pending += [(f"{below}.{name}", each) for name, each in reversed(inner.items())]
+    sections = [
+        f"### {path}\n\n{_one_line(definitions[model].get('description', ''))}\n\n"
+        + "| key | type | default | description |\n|---|---|---|---|\n"
+        + "\n".join(_row(name, member) for name, member in definitions[model]["properties"].items())
+        for model, path in reached.items()
+        if definitions[model].get("properties")
+    ]
+    return _PAGE.format(sections="\n\n".join(sections))
+
+
+def _models_of(member: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    """Yield the models that a key refers to, each with its path in the file."""
+    if "$ref" in member:
+        yield str(member["$ref"]).removeprefix("#/$defs/"), path
+    for option in member.get("anyOf", ()):
+        yield from _models_of(option, path)
+    if isinstance(member.get("items"), dict):
+        yield from _models_of(member["items"], f"{path}[]")
+    if isinstance(member.get("additionalProperties"), dict):
+        yield from _models_of(member["additionalProperties"], f"{path}.NAME")
+
+
+def _row(name: str, member: Mapping[str, Any]) -> str:
+    """Return the line of one key in the table of its section."""
+    default = f"`{json.dumps(member['default'], ensure_ascii=False)}`" if "default" in member else ""
+    cells = (f"`{name}`", _type_of(member), default, _one_line(member.get("description", "")))
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _type_of(member: Mapping[str, Any]) -> str:
+    """Return the type of a key in words: `list of string`, `integer or null`, `object`."""
+    if "anyOf" in member:
+        return " or ".join(dict.fromkeys(_type_of(option) for option in member["anyOf"]))
+    if "enum" in member:
+        return ", ".join(f"`{value}`" for value in member["enum"])
+    if "const" in member:
+        return f"`{member['const']}`"
+    if member.get("type") == "array":
+        items = member.get("items")
+        return f"list of {_type_of(items)}" if isinstance(items, dict) and items else "list"
+    return "object" if "$ref" in member else str(member.get("type", "any value"))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

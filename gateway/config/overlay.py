@@ -1,7 +1,7 @@
-"""What administrators have changed: a list of changes over the configuration, kept in the state directory.
+"""Changes by administrators: a list of edits to the configuration, stored in the state directory.
 
-The configuration's file may be read-only, and its author another person: it stays as it is, and every change is shown
-as a difference from it, which can be taken back.
+The configuration file itself is not modified, because it may be read-only or maintained by another person. Every change
+is shown as a difference from the file and can be reverted.
 """
 
 from __future__ import annotations
@@ -19,48 +19,51 @@ from typing import Any, Final, Literal, get_args
 
 from pydantic import ValidationError
 
-from gateway import wire
-from gateway.config.auth import ApiKey, AuthConfig
-from gateway.config.edit_keys import hash_of
+from gateway.config.auth_config import ApiKey, AuthConfig
+from gateway.config.file_edits import hash_of
 from gateway.config.model import Config, LeftOut
+from gateway.config.section import refusal
 from gateway.config.server import ServerConfig, ToolConfig
-from gateway.config.unmatched_rules import AddedNames
+from gateway.config.unmatched_names import AddedNames
 from gateway.config.upstream_types.registration import read_server
-from gateway.config.wording import refusal
-from gateway.errors import ConfigError
-from gateway.files import NotOurs, make_private_folder, read_private, write_whole
+from gateway.process.files import ForeignFile, make_private_folder, read_private, write_whole
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import ConfigError
 from registry.catalog.names import check_aliases
 from registry.errors import AliasError
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["server_added", "server_removed", "server_disabled", "tool_disabled", "key_added", "key_revoked"]
+Kind = Literal[
+    "server_added", "server_removed", "server_disabled", "tool_disabled", "tool_set", "key_added", "key_revoked"
+]
 Admits = Callable[[str, ServerConfig], None]
 
 FOLDER: Final = "overlays"
 DISABLED: Final = "disabled by an administrator"
 MAX_CHANGES: Final = 2_000
-"""Changes are made by hand; beyond this somebody's script belongs into the configuration."""
-# A server's entry may be as large as a request; the whole overlay is read at once.
+"""Enough for changes made by hand. Changes made by a script belong in the configuration file."""
+# A server entry may be as large as a request, and the whole overlay is read into memory.
 _MAX_BYTES: Final = 64 * 1024 * 1024
-# Of the SHA-256 of the configuration's path: several gateways of one user share a state directory.
+# Length of the file name, which is part of the SHA-256 of the configuration's path: several gateways of one user share
+# a state directory.
 _NAME_CHARS: Final = 16
 _ID_BYTES: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change of an administrator.
+    """A change by an administrator.
 
     Attributes:
-        kind: What was done.
-        target: The alias of a server, the wrapper of a tool, or the name of a key.
-        entry: Of what was added; of a key that was revoked, its hash.
-        server: Of a tool.
-        tool: As its server names it.
-        by: Who did it.
-        at_s: When, in seconds since 1970.
-        id: By which it is taken back.
+        kind: The kind of change.
+        target: The alias of a server, the wrapper name of a tool, or the name of an API key.
+        entry: The configuration of an added server or key, the overrides of a tool, or the hash of a revoked key.
+        server: The alias of the server of a tool.
+        tool: The upstream's name of a tool.
+        by: The administrator.
+        at_s: The time of the change, in seconds since the epoch.
+        id: Identifies the change, so that it can be reverted.
     """
 
     kind: Kind
@@ -79,86 +82,86 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What to do to the changes, whatever else is done to them meanwhile.
+    """An edit of the list of changes, which can be applied even if the list was edited concurrently.
 
     Attributes:
-        add: Changes that are new.
-        remove: The ids of those that are taken back.
+        add: The changes to add.
+        remove: The ids of the changes to revert.
     """
 
     add: tuple[Change, ...] = ()
     remove: frozenset[str] = frozenset()
 
     @classmethod
-    def between(cls, before: Iterable[Change], after: Iterable[Change]) -> Edit:
-        """What makes the latter of the former."""
+    def from_difference(cls, before: Iterable[Change], after: Iterable[Change]) -> Edit:
+        """Return the edit that turns `before` into `after`."""
         old, new = {each.id: each for each in before}, {each.id: each for each in after}
         return cls(
             add=tuple(each for name, each in new.items() if name not in old),
             remove=frozenset(old.keys() - new.keys()),
         )
 
-    def of(self, changes: Iterable[Change]) -> tuple[Change, ...]:
-        """The changes with this done, in the order in which they were made, whichever gateway made them."""
+    def apply_to(self, changes: Iterable[Change]) -> tuple[Change, ...]:
+        """Apply the edit to `changes` and return the result, ordered by time."""
         new = {each.id for each in self.add}
-        left = [each for each in changes if each.id not in self.remove and each.id not in new]
-        return tuple(sorted([*left, *self.add], key=lambda each: each.at_s))
+        remaining = [each for each in changes if each.id not in self.remove and each.id not in new]
+        return tuple(sorted([*remaining, *self.add], key=lambda each: each.at_s))
 
 
 class Overlay:
-    """The changes, and the file that keeps them.
+    """The changes in use, and the file that stores them.
 
     Attributes:
-        changes: In their order.
-        path: The file; None where nothing is kept.
-        follows: Whether another program writes the file, which may differ from what is in use.
-        error: Why the file could not be read or written; None while it holds what is in use.
-        digest: The SHA-256 of the file as it was read last; None where there was none.
-        unsaved: The changes in use could not be written.
+        changes: The changes in use, oldest first.
+        path: The file; None if changes are not stored.
+        follows: Whether another process writes the file, so that it may differ from the changes in use.
+        error: Why the file could not be read or written; None if it contains the changes in use.
+        digest: The SHA-256 of the file when it was last read; None if it did not exist.
+        unsaved: Whether the changes in use could not be written.
     """
 
     def __init__(
         self, state_dir: Path | None = None, config: Path | None = None, *, writes: bool = True, follows: bool = False
     ) -> None:
-        """Read what is kept for a configuration.
+        """Read the stored changes of a configuration.
 
         Args:
-            state_dir: Where state is kept; None for nowhere.
-            config: The file of the configuration, by which the changes are found again.
-            writes: Whether this process is the one that writes.
-            follows: Whether another program writes it, whose changes are to be taken over.
+            state_dir: The state directory; None if changes are not stored.
+            config: The configuration file, whose path determines the name of the stored file.
+            writes: Whether this process may write the file.
+            follows: Whether another process writes the file and this one applies its changes.
         """
-        self._named = _lasting_name(config) if config is not None else ""
-        self.path = _file_of(state_dir, self._named) if state_dir is not None else None
-        # Where an earlier version kept them.
+        self._identity = _identity_path(config) if config is not None else ""
+        self.path = _file_of(state_dir, self._identity) if state_dir is not None else None
+        # The path that an earlier version used.
         self._former = _file_of(state_dir, str(config.resolve())) if state_dir is not None and config else None
         self._writes = writes
         self.follows = follows and self.path is not None
         self.error: str | None = None
         self.unsaved = False
         self.digest: bytes | None = None
-        self.changes: tuple[Change, ...] = self._read()
+        self.changes: tuple[Change, ...] = self._read_changes()
 
     @property
     def lasts(self) -> bool:
-        """Whether changes are there after a restart."""
+        """True if changes survive a restart."""
         return self.path is not None and self.error is None
 
     def check(self) -> None:
-        """Refuse to serve without changes that cannot be read: what administrators have disabled would be back.
+        """Refuse to serve if the changes cannot be read, because disabled servers and tools would be available again.
 
         Raises:
             ConfigError: The file cannot be read.
         """
         if self.error is not None:
-            what = "mend it, or remove it to serve without what administrators have changed"
-            raise ConfigError(f"{self.error}; {what}", file=self._named or "overlay")
+            what = "repair it, or remove it to serve without the changes of administrators"
+            raise ConfigError(f"{self.error}; {what}", file=self._identity or "overlay")
 
     def open_lock(self) -> int | None:
-        """Open the file whose lock other gateways with the same state directory wait for before they change anything.
+        """Open the lock file that serializes changes of gateways with the same state directory.
 
         Returns:
-            Its descriptor; None where this process writes nothing, or cannot.
+            The file descriptor; None if this process does not write the file, or cannot open the lock file.
         """
         if self.path is None or not self._writes:
             return None
@@ -167,39 +170,38 @@ class Overlay:
             flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
             return os.open(self.path.parent.with_suffix(".lock"), flags, 0o600)
         except OSError as error:
-            # Reported when the changes are to be written.
-            log.debug("changes of administrators cannot be locked: %s", error)
+            # The failure is reported to the administrator when the changes are written.
+            log.debug("overlay lock failed", extra={"reason": str(error)})
             return None
 
     def to_edit(self) -> tuple[Change, ...]:
-        """Return the changes to which another one is added: those of the file, where this process writes it."""
-        # A file that is gone is no reason to take into use again what somebody has disabled.
+        """Return the changes to base an edit on: those in the file if this process writes it, or else those in use."""
+        # If the file was deleted, keep the changes in use: disabled servers and tools must not become available again.
         is_file = self.path is not None and self.path.exists()
         return self.latest() if is_file and self._writes and not self.unsaved else self.changes
 
     def latest(self) -> tuple[Change, ...]:
-        """The changes as the file has them now; those in use where it cannot be read."""
+        """Return the changes in the file, or those in use if the file cannot be read."""
         self.error = None
-        found = self._read()
-        # A damaged file is no reason to take into use again what somebody has disabled.
-        return self.changes if self.error is not None else found
+        stored = self._read_changes()
+        return self.changes if self.error is not None else stored
 
     def replace(self, changes: Sequence[Change]) -> None:
-        """Use these changes, and keep them."""
+        """Use these changes and store them."""
         self.changes = tuple(changes)
         if self.path is None or not self._writes:
             return
         try:
             make_private_folder(self.path.parent)
-            document = {"configuration": self._named, "changes": [asdict(one) for one in self.changes]}
-            write_whole(self.path, wire.dumps(document))
+            document = {"configuration": self._identity, "changes": [asdict(change) for change in self.changes]}
+            write_whole(self.path, json_bytes.dumps(document))
             self.error, self.unsaved = None, False
         except OSError as error:
             self.unsaved = True
             self.error = f"{self.path} cannot be written ({error.strerror or error})"
-            log.error("what an administrator has changed ends with this process: %s", self.error)
+            log.error("overlay not stored: changes end with this process", extra={"reason": self.error})
 
-    def _read(self) -> tuple[Change, ...]:
+    def _read_changes(self) -> tuple[Change, ...]:
         if self.path is None:
             return ()
         self.digest = None
@@ -211,50 +213,55 @@ class Overlay:
                     raise
                 text = read_private(self._former, most_bytes=_MAX_BYTES)
             self.digest = hashlib.sha256(text).digest()
-            document = wire.loads(text)
-            return tuple(Change(**one) for one in document["changes"][:MAX_CHANGES])
+            document = json_bytes.loads(text)
+            return tuple(Change(**change) for change in document["changes"][:MAX_CHANGES])
         except (FileNotFoundError, NotADirectoryError):
             return ()
-        except (OSError, NotOurs, ValueError, TypeError, KeyError, AttributeError) as error:
-            # Kept as it is until the next change: somebody may be able to mend it.
-            self.error = f"{self.path} cannot be read ({error or type(error).__name__})"
-            log.error("what administrators have changed is not in use: %s", self.error)
+        except (OSError, ForeignFile, ValueError, TypeError, KeyError, AttributeError) as error:
+            # The file is not touched until the next change, so that it can be repaired.
+            # Python's own error describes the code that failed, not the file.
+            is_malformed = isinstance(error, TypeError | KeyError | AttributeError)
+            reason = "its content has another structure" if is_malformed else error or type(error).__name__
+            self.error = f"{self.path} cannot be read ({reason})"
+            log.error("overlay not applied", extra={"reason": self.error})
             return ()
 
 
-def _lasting_name(config: Path) -> str:
-    """Return by what path the changes of a configuration are found again.
+def _identity_path(config: Path) -> str:
+    """Return the path that identifies a configuration across restarts.
 
-    A link that leads elsewhere stands for the file there. One that stays in its folder does not: in a volume of a
-    ConfigMap, the files are links into a folder whose name differs each time the volume is mounted.
+    A symbolic link to another folder is resolved. A link within the folder is not: in a ConfigMap volume, the files are
+    links into a subfolder whose name changes each time the volume is mounted.
     """
     target, folder = config.resolve(), config.parent.resolve()
     return str(folder / config.name if target.is_relative_to(folder) else target)
 
 
-def _file_of(state_dir: Path, named: str) -> Path:
-    name = hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:_NAME_CHARS]
+def _file_of(state_dir: Path, identity: str) -> Path:
+    name = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:_NAME_CHARS]
     return state_dir / FOLDER / f"{name}.json"
 
 
 def with_changes(base: Config, changes: Sequence[Change], admits: Admits = lambda alias, config: None) -> Config:
-    """The configuration with these changes.
+    """Apply changes to a configuration.
 
     Args:
-        base: As its file says.
-        changes: In their order; what one of them is about may be gone by now.
+        base: The configuration of the file.
+        changes: The changes, oldest first. Their targets may no longer exist.
         admits: Raises `ConfigError` for a server that cannot be served here.
     """
     if not changes:
         return base
     servers, left_out, keys = dict(base.servers), dict(base.left_out), list(base.gateway.auth.api_keys)
-    for change in changes:
+    # Servers first: an edited entry must not undo changes to its tools, nor enable a disabled server.
+    for change in sorted(changes, key=lambda each: each.kind not in ("server_added", "server_removed")):
         alias = change.server or change.target
         try:
             match change.kind:
                 case "server_added":
                     servers.pop(alias, None)
-                    servers[alias] = _added(change, servers, admits)
+                    added = _read_added_server(change, servers, admits)
+                    servers[alias] = added.with_process_defaults(base.gateway.processes)
                     left_out.pop(alias, None)
                 case "server_removed":
                     servers.pop(alias, None)
@@ -265,6 +272,9 @@ def with_changes(base: Config, changes: Sequence[Change], admits: Admits = lambd
                 case "tool_disabled":
                     if (server := servers.get(alias)) is not None:
                         servers[alias] = _without_tool(server, change.tool)
+                case "tool_set":
+                    if (server := servers.get(alias)) is not None:
+                        servers[alias] = _with_overrides(server, change.tool, change.entry)
                 case "key_added":
                     keys.append(ApiKey.model_validate(change.entry))
                 case "key_revoked":
@@ -274,17 +284,18 @@ def with_changes(base: Config, changes: Sequence[Change], admits: Admits = lambd
                         for key in keys
                     ]
         except (ConfigError, ValidationError) as error:
-            told = error if isinstance(error, ConfigError) else refusal(error, "overlay", within=change.target)
+            problem = error if isinstance(error, ConfigError) else refusal(error, "overlay", within=change.target)
             if change.kind == "server_added":
-                left_out[alias] = LeftOut(reason=f"added by an administrator, not served: {told.message}", faulty=True)
-            log.error("a change of an administrator is not in use: %s", told)
+                reason = f"added by an administrator, not served: {problem.message}"
+                left_out[alias] = LeftOut(reason=reason, faulty=True)
+            log.error("overlay change not applied", extra={"reason": str(problem)})
     auth = base.gateway.auth.model_copy(update={"api_keys": keys})
     gateway = base.gateway.model_copy(update={"auth": auth})
     return replace(base, servers=servers, left_out=left_out, gateway=gateway)
 
 
 def added_names(changes: Iterable[Change]) -> AddedNames:
-    """The names of what was added: rules and hooks of the file may be about it."""
+    """Return the names that administrators have added, to which rules and hooks of the file may refer."""
     keys = [change for change in changes if change.kind == "key_added"]
     servers = [change for change in changes if change.kind == "server_added"]
     return AddedNames(
@@ -300,10 +311,10 @@ def _texts(values: object) -> list[str]:
 
 
 def check_keys(config: Config) -> None:
-    """Refuse keys that cannot stand beside each other.
+    """Reject API keys that conflict with each other, such as two keys of one name with different rights.
 
     Raises:
-        ConfigError: Two of them cannot.
+        ConfigError: Two keys conflict.
     """
     auth = config.gateway.auth
     try:
@@ -312,7 +323,7 @@ def check_keys(config: Config) -> None:
         raise refusal(error, "request") from None
 
 
-def _added(change: Change, servers: dict[str, ServerConfig], admits: Admits) -> ServerConfig:
+def _read_added_server(change: Change, servers: dict[str, ServerConfig], admits: Admits) -> ServerConfig:
     config = read_server(change.entry)
     admits(change.target, config)
     try:
@@ -325,3 +336,11 @@ def _added(change: Change, servers: dict[str, ServerConfig], admits: Admits) -> 
 def _without_tool(server: ServerConfig, tool: str) -> ServerConfig:
     hidden = server.tools.get(tool, ToolConfig()).model_copy(update={"hidden": True})
     return server.model_copy(update={"tools": {**server.tools, tool: hidden}})
+
+
+def _with_overrides(server: ServerConfig, tool: str, entry: dict[str, Any]) -> ServerConfig:
+    override = ToolConfig.model_validate(entry)
+    update = {name: getattr(override, name) for name in override.model_fields_set}
+    return server.model_copy(
+        update={"tools": {**server.tools, tool: server.tools.get(tool, ToolConfig()).model_copy(update=update)}}
+    )

@@ -1,9 +1,10 @@
-"""The base of every section of the file: its keys, validation errors, and suggestions for misspelt keys."""
+"""The base class of every section of the file: keys, validation errors and suggestions."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -16,59 +17,143 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
+from gateway.config.source import join, kind
+from gateway.protocol.gateway_errors import ConfigError, combine_errors
+
+# Errors repeat at most this many characters of an unknown key. All known keys are shorter.
+_KEY_CHARS: Final = 200
+
+# The relative path that a validator may report, such as `profiles.NAME.groups` or `[0].name`.
+_STEPS: Final = re.compile(r"(?:\[\d+\]|[\w*-]+)(?:\.[\w*-]+|\[\d+\])*")
+
+
+def refusal(error: ValidationError, file: str, *, within: str = "") -> ConfigError:
+    """Translate pydantic's errors into a `ConfigError` with a line for each, without values, which may be secret.
+
+    Args:
+        error: The errors.
+        file: The name of the file in messages.
+        within: The key of the validated value, if it is not the whole file.
+    """
+    problems: list[ConfigError] = []
+    for details in error.errors(include_url=False):
+        context = details.get("ctx", {})
+        path = _path(details["loc"], within)
+        if details["type"] == "typegate":
+            key = context.get("key")
+            path, text = _join_path(path, key) if key else path, f"{context['what']}; expected {context['expected']}"
+        else:
+            text = _describe_error(details["type"], details["msg"], details.get("input"))
+        problems.append(ConfigError(text, file=file, key=path or None))
+    return combine_errors(problems)
+
+
+def _join_path(path: str, key: str) -> str:
+    """Return the path of `key`, which may be a relative path itself."""
+    key = _shorten_key(key)
+    if not _STEPS.fullmatch(key):
+        return join(path, key)
+    return f"{path}{key}" if key.startswith("[") or not path else f"{path}.{key}"
+
+
+def _path(location: tuple[int | str, ...], within: str) -> str:
+    path = within
+    for part in location:
+        # pydantic adds "[key]" after the key if the key itself is invalid.
+        if part != "[key]":
+            path = join(path, _shorten_key(part) if isinstance(part, str) else part)
+    return path
+
+
+def _shorten_key(key: str) -> str:
+    return key if len(key) <= _KEY_CHARS else f"{key[: _KEY_CHARS - 1]}…"
+
+
+def _describe_error(code: str, message: str, value: object) -> str:
+    expected = {
+        "string_type": "text, in quotes",
+        "list_type": "a list",
+        "dict_type": "an object",
+        "model_type": "an object",
+        "bool_parsing": "true or false",
+        "bool_type": "true or false",
+        "int_parsing": "a whole number",
+        "int_from_float": "a whole number",
+        "int_type": "a whole number",
+        "float_parsing": "a number",
+        "float_type": "a number",
+        "string_too_short": "text that is not empty",
+        "too_short": "text that is not empty",
+    }.get(code)
+    if code == "missing":
+        return "is missing; expected text that is not empty"
+    if expected is None:
+        bound = message.removeprefix("Input should be ")
+        return f"has a wrong value; expected {'a number ' if bound.startswith(('greater', 'less')) else ''}{bound}"
+    what = f"is {kind(value)}" if code.endswith("_type") else "has a wrong value"
+    return f"{what}; expected {expected}"
+
 
 def fault(what: str, expected: str, *, key: str | None = None) -> PydanticCustomError:
-    """A validation error with what is wrong, what is expected, and the key; the loader adds file and path."""
+    """Return a validation error that says what is wrong and what is expected.
+
+    Args:
+        what: The problem, as a predicate of the key: "is not a path".
+        expected: The form that is valid, which follows "expected".
+        key: The key of the problem, relative to the validated value. The loader adds the file and the full path.
+    """
     context = {"what": what, "expected": expected, "key": key}
     return PydanticCustomError("typegate", "{what}; expected {expected}", context)
 
 
-def suggestion(word: str, known: list[str]) -> str:
-    """What to expect instead of `word`: the most similar known word first, if any is similar."""
-    close = _close(word, {name.casefold().replace("_", ""): name for name in known})
-    listed = ", ".join(sorted(known))
+def suggestion(word: str, known_words: list[str]) -> str:
+    """List the known words for the `expected` part of an error, with the word most similar to `word` first."""
+    close = _close(word, {name.casefold().replace("_", ""): name for name in known_words})
+    listed = ", ".join(sorted(known_words))
     return f"{close} (did you mean it?), or another of: {listed}" if close else f"one of: {listed}"
 
 
-def _meant(word: str, known: list[str]) -> str:
-    close = _close(word, {name.casefold().replace("_", ""): name for name in known})
+def _did_you_mean(word: str, known_words: list[str]) -> str:
+    close = _close(word, {name.casefold().replace("_", ""): name for name in known_words})
     return f" (did you mean {close}?)" if close else ""
 
 
 def _close(word: str, folded: dict[str, str]) -> str | None:
-    # 0.6 is the default of difflib: one or two wrong letters in a usual key.
+    # The default cutoff of difflib, 0.6, allows one or two wrong letters in a key of usual length.
     close = get_close_matches(word.casefold().replace("_", "").replace("-", ""), folded, n=1)
     return folded[close[0]] if close else None
 
 
 def not_boolean(value: object) -> object:
-    """Refuse true and false where a number is wanted."""
-    # Pydantic would read true as 1, and nobody who writes `callTimeout: true` means one second.
+    """Reject booleans where a number is expected."""
+    # Pydantic would read true as 1, and `callTimeout: true` is not meant as one second.
     if isinstance(value, bool):
         raise fault("is a boolean", "a number")
     return value
 
 
 def is_http_url(url: str) -> bool:
-    """Whether this is an absolute http or https URL."""
+    """Return true if `url` is an absolute http or https URL."""
     try:
         parts = urlsplit(url)
-        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # as for a port that is no number
+        is_valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # for example, the port is not a number
         return False
-    # urlsplit removes some whitespace silently, and a client would then send something else than was checked.
-    return sound and not any(c.isspace() for c in url)
+    # urlsplit silently removes some whitespace, so the URL that a client sends would differ from the one checked.
+    return is_valid and not any(c.isspace() for c in url)
 
 
-# Of an object that is meant for another place all keys are unknown.
+# Limits the message for an object in the wrong place, all of whose keys are unknown.
 _MAX_UNKNOWN: Final = 8
-# At most a day: more is milliseconds written where seconds are meant.
+# No known key is longer. The search for similar keys takes time with the length.
+_MAX_KEY_CHARS: Final = 256
+# At most a day: a larger value is most likely given in milliseconds.
 Seconds = Annotated[float, BeforeValidator(not_boolean), Field(gt=0, le=86_400, allow_inf_nan=False)]
 Count = Annotated[int, BeforeValidator(not_boolean)]
 
 
 def as_text(value: object) -> object:
-    """Return a number or a boolean as JavaScript writes it into a text, as hosts do; other values as they are."""
+    """Convert a number or a boolean to text as JavaScript does, since hosts do so; return other values unchanged."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -77,25 +162,25 @@ def as_text(value: object) -> object:
 
 
 def _texts(value: object) -> object:
-    return [as_text(one) for one in value] if isinstance(value, list) else value
+    return [as_text(item) for item in value] if isinstance(value, list) else value
 
 
-# What hosts put into variables, headers and arguments: `"PORT": 3000` is the text 3000.
+# Hosts accept scalars for variables, headers and arguments: `"PORT": 3000` is read as the text 3000.
 _SCALAR: Final = [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]
 Text = Annotated[str, BeforeValidator(as_text), WithJsonSchema({"anyOf": _SCALAR})]
 OptionalText = Annotated[str | None, BeforeValidator(as_text), WithJsonSchema({"anyOf": [*_SCALAR, {"type": "null"}]})]
 Texts = Annotated[list[str], BeforeValidator(_texts), WithJsonSchema({"type": "array", "items": {"anyOf": _SCALAR}})]
-# Required text. Absent it is empty, so that the check of the type reports what it expects, instead of pydantic.
+# Required text that defaults to empty, so that the check of the type reports what is missing instead of pydantic.
 WrittenText = Annotated[str, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "null"}]})]
 
 
 class Section(BaseModel):
-    """A section of our own: an unknown key is an error with a suggestion, and null means absent.
+    """A section of the configuration: an unknown key is an error with a suggestion, and null means absent.
 
-    What stands below a key describes it in the JSON Schema, and so in editors; see `describe`.
+    The docstrings of fields become descriptions in the JSON Schema; see `add_descriptions`.
 
     Attributes:
-        takes_null: Whether null is a value like others here, for keys that say what it means.
+        takes_null: Whether null is passed to the fields instead of meaning absent.
     """
 
     takes_null: ClassVar[bool] = False
@@ -105,51 +190,57 @@ class Section(BaseModel):
         populate_by_name=True,
         extra="forbid",
         frozen=True,
-        # Only what is used is built: a host waits for its first answer, and most files have few sections.
+        # Build validators on first use, to shorten the start: most files have few sections.
         defer_build=True,
-        # Values may be credentials, and errors are printed and logged.
+        # Errors are printed and logged, and values may be credentials.
         hide_input_in_errors=True,
     )
 
     @classmethod
     def keys(cls) -> list[str]:
-        """The keys as they are written in the file."""
+        """Return the keys as they are written in the file."""
         return [field.alias or name for name, field in cls.model_fields.items()]
 
     @model_validator(mode="before")
     @classmethod
     def _known_keys_only(cls, data: Any) -> Any:
-        # Before pydantic's own check of extra keys, which knows no suggestion.
+        # Runs before pydantic's check of extra keys, which gives no suggestions.
         if not isinstance(data, dict):
             return data
         if cls.model_config.get("extra") == "forbid":
-            known = {*cls.keys(), *cls.model_fields}
-            if unknown := [str(key) for key in data if key not in known]:
-                first, *others = unknown
-                too = "".join(f"; {key} is unknown too{_meant(key, cls.keys())}" for key in others[:_MAX_UNKNOWN])
+            known_keys = {*cls.keys(), *cls.model_fields}
+            if unknown := [str(key)[:_MAX_KEY_CHARS] for key in data if key not in known_keys]:
+                first, *further = unknown
+                too = "".join(
+                    f"; {key} is unknown too{_did_you_mean(key, cls.keys())}" for key in further[:_MAX_UNKNOWN]
+                )
                 error = fault("unknown key", suggestion(first, cls.keys()) + too, key=first)
-                raise _with_others(error, cls, {key: value for key, value in data.items() if key in known})
+                raise _with_others(error, cls, {key: value for key, value in data.items() if key in known_keys})
         return data if cls.takes_null else {key: value for key, value in data.items() if value is not None}
 
 
 def _with_others(
-    error: PydanticCustomError, section: type[Section], known: dict[str, Any]
+    error: PydanticCustomError, section: type[Section], known_values: dict[str, Any]
 ) -> PydanticCustomError | ValidationError:
-    """Return an error with those of the keys that are known: whoever mends a file sees all of its faults at once."""
+    """Combine `error` with the errors of the known keys, so that all problems of a file are reported together."""
     try:
-        section.model_validate(known)
-    except ValidationError as others:
-        rest = [
-            InitErrorDetails(type=_again(one), loc=one["loc"], input=one.get("input"), ctx=one.get("ctx", {}))
-            # What is missing, or is said of the whole section, may be what the unknown key was meant to be.
-            for one in others.errors(include_url=False)
-            if one["loc"] and one["type"] != "missing" and "is missing" not in one["msg"]
+        section.model_validate(known_values)
+    except ValidationError as invalid:
+        further_errors = [
+            InitErrorDetails(
+                type=_recreate_error(each), loc=each["loc"], input=each.get("input"), ctx=each.get("ctx", {})
+            )
+            # Skip missing keys and errors of the whole section: a misspelt key may be their cause.
+            for each in invalid.errors(include_url=False)
+            if each["loc"] and each["type"] != "missing" and "is missing" not in each["msg"]
         ]
-        return ValidationError.from_exception_data(section.__name__, [InitErrorDetails(type=error, input=None), *rest])
+        return ValidationError.from_exception_data(
+            section.__name__, [InitErrorDetails(type=error, input=None), *further_errors]
+        )
     return error
 
 
-def _again(error: ErrorDetails) -> str | PydanticCustomError:
+def _recreate_error(error: ErrorDetails) -> str | PydanticCustomError:
     if error["type"] != "typegate":
         return error["type"]
     context = error["ctx"]
@@ -159,27 +250,26 @@ def _again(error: ErrorDetails) -> str | PydanticCustomError:
 SectionT = TypeVar("SectionT", bound=Section)
 
 
-def absent(section: type[SectionT]) -> SectionT:
-    """The default of a section that may be absent: every key as if it were."""
-    # Not the model itself: to make one of those would build its validator.
+def default_section(section: type[SectionT]) -> SectionT:
+    """Return the default of an optional section: a section in which every key is absent."""
+    # model_construct does not build the validator of the section.
     default: SectionT = Field(default_factory=section.model_construct)
     return default
 
 
 def add_descriptions(schema: dict[str, Any], root: type[Section] | None = None) -> None:
-    """Put what stands below the keys of sections into a schema that was made of some; the sections stay as they are.
+    """Add the docstrings of fields to a JSON Schema as descriptions.
 
-    Not by pydantic's own option, which would read every source at every start; nor by changing the models, which takes
-    long while others may be using them.
+    Pydantic's `use_attribute_docstrings` is not used: it would parse the source of every model at every start.
 
     Args:
-        schema: Of `root`, or of something that has sections in it.
-        root: The section whose schema it is.
+        schema: The schema of `root`, or a schema with definitions of sections. It is modified.
+        root: The section that the top level of the schema describes.
     """
     sections = {each.__name__: each for each in _all_of(Section)}
     for part in (schema, *schema.get("$defs", {}).values()):
         section = root if part is schema and root is not None else sections.get(part.get("title", ""))
-        # The schema of an entry has the keys of every type of server.
+        # The schema of a server entry contains the keys of all types, so subclasses are included.
         for each in (*section.mro(), *_all_of(section)) if section is not None else ():
             if not issubclass(each, Section) or each is Section:
                 continue
@@ -197,14 +287,14 @@ def _all_of(section: type[Section]) -> Iterator[type[Section]]:
 
 @cache
 def _docstrings_of_fields(model: type[BaseModel]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    [made] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
-    assert isinstance(made, ast.ClassDef)
-    for field, below in pairwise(made.body):
+    docstrings: dict[str, str] = {}
+    [class_node] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(class_node, ast.ClassDef)
+    for field, below in pairwise(class_node.body):
         is_field = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         if is_field and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
             assert isinstance(field, ast.AnnAssign)
             assert isinstance(field.target, ast.Name)
             if field.target.id in model.model_fields and isinstance(below.value.value, str):
-                found[field.target.id] = inspect.cleandoc(below.value.value)
-    return found
+                docstrings[field.target.id] = inspect.cleandoc(below.value.value)
+    return docstrings

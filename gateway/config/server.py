@@ -1,4 +1,4 @@
-"""The keys that the entry of an upstream has whatever its type, and those of its tools."""
+"""The keys that server entries of every type share, and the keys of their tools."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from pydantic import (
     model_validator,
 )
 
-from gateway.config.launch_identity import of_url
-from gateway.config.lock import LockPolicyConfig
-from gateway.config.section import Count, OptionalText, Seconds, Section, Texts, absent, fault
-from gateway.secrets import secrets_in
+from gateway.config.launch_identity import identity_of_url
+from gateway.config.operation_config import LockPolicyConfig, ProcessesConfig
+from gateway.config.section import Count, OptionalText, Seconds, Section, Texts, default_section, fault
+from gateway.process.secrets import secrets_in
 
 Prefix = Literal["always", "none"]
 Repair = Literal["off", "safe", "full"]
 Validation = Literal["strict", "lenient"]
 Documentation = Literal["schema", "hint"]
+# Claude Code, the only host known to read the hint, accepts no larger value.
+_MAX_RESULT_CHARS: Final = 500_000
 
 
 class HostKeys(BaseModel):
-    """What hosts write in the entry of any MCP server, whichever of it its type uses."""
+    """Keys that hosts may write in any server entry, whether or not the type of the server uses them."""
 
     command: str | None = None
     args: Texts | None = None
@@ -39,79 +41,105 @@ class HostKeys(BaseModel):
 
 
 class AnnotationsConfig(Section):
-    """Annotations of tools; hosts decide by them whether a call needs the user's consent."""
+    """Annotations of tools, from which hosts decide whether a call needs the user's consent."""
 
-    # One value of a wrong type makes SDK clients refuse the lists of all servers.
+    # Typed strictly: SDK clients reject the lists of all servers if one annotation has the wrong type.
     title: str | None = None
-    """Name of the tool for people."""
+    """Display name of the tool."""
     read_only_hint: bool | None = None
     """Whether the tool changes nothing."""
     destructive_hint: bool | None = None
     """Whether the tool may delete or overwrite."""
     idempotent_hint: bool | None = None
-    """Whether a repeated call with the same arguments changes nothing more."""
+    """Whether repeating a call with the same arguments has no further effect."""
     open_world_hint: bool | None = None
-    """Whether the tool reaches beyond a closed system, as a web search does."""
+    """Whether the tool interacts with systems beyond its server, such as the web."""
 
     @property
-    def given(self) -> dict[str, Any]:
-        """What is set, as MCP writes it."""
+    def as_members(self) -> dict[str, Any]:
+        """The annotations that are set, in the form of MCP."""
         return self.model_dump(by_alias=True, exclude_none=True)
 
 
+class ResultsConfig(Section):
+    """How much of a result a caller receives at once. The rest stays in the gateway, for `read_result`."""
+
+    select: bool | None = None
+    """Add the optional argument `_select` to tools: a JMESPath expression, or a list of JSON pointers, for the part of
+    the result that the caller needs. Tools with an argument of this name keep their own. By default false."""
+    # Minimum: the notice about the cut takes 500 bytes. Maximum: no host shows a model more.
+    max_bytes: Count | None = Field(default=None, ge=2_000, le=64 * 1024 * 1024)
+    """Size in bytes above which a result is cut at whole items of its largest list, or at whole lines of text. By
+    default results are not cut."""
+    max_binary_bytes: Count | None = Field(default=None, ge=0, le=64 * 1024 * 1024)
+    """Size in bytes above which images, audio and other binary content become resource links, which hosts read with
+    resources/read. By default `maxBytes`."""
+    binary_types: list[str] | None = None
+    """Patterns of media types that the host accepts in results, such as `image/*`. Other binary content becomes
+    resource links. By default all."""
+
+
 class ToolConfig(Section):
-    """Overrides and documentation of one tool, by the name that its upstream gives it."""
+    """Overrides and documentation of one tool, keyed by the name that its upstream gives it."""
 
     name: str | None = Field(default=None, min_length=1)
-    """Name of the tool in its wrapper name, in place of the upstream's."""
+    """Name to use for the tool in its wrapper name instead of the upstream's name."""
     description: str | None = None
-    """Description in place of the upstream's."""
+    """Description that replaces the upstream's."""
     supplement: str | None = None
-    """Text appended to the description."""
+    """Text to append to the description."""
     hidden: bool = False
-    """Whether the tool is neither listed nor callable."""
+    """Remove the tool from the catalog, so that it can be neither listed nor called."""
     pinned: bool = False
-    """Whether the tool is listed even where a profile leaves others to search."""
+    """Always list the tool, even if a profile lists other tools only through find_tools."""
     arguments: list[Any] = Field(default_factory=list)
-    """Documentation of arguments: objects with name, type, description, required."""
+    """Documentation of arguments: a list of objects with `name`, `type`, `description` and `required`."""
     examples: list[Any] = Field(default_factory=list)
-    """Argument objects shown as examples in the description."""
+    """Argument objects to show as examples in the description."""
     priority: int | None = None
-    """Tools with a higher priority are listed first where a budget is short."""
+    """Priority when the list is limited: tools with a higher priority are listed first. By default that of the
+    server."""
     search_hint: str | None = None
     """Words by which hosts find the tool (anthropic/searchHint)."""
     always_load: bool | None = None
-    """Whether hosts that load tools on demand load this one at once (anthropic/alwaysLoad); by default as for its
-    server."""
-    annotations: AnnotationsConfig = absent(AnnotationsConfig)
-    """Annotations to add where the upstream gives none; they have precedence over those of the server."""
+    """Ask hosts that load tools on demand to load this one immediately (anthropic/alwaysLoad). By default as for the
+    server; for a pinned tool, true in the dialects of hosts that read it."""
+    max_result_size_chars: Count | None = Field(default=None, ge=1, le=_MAX_RESULT_CHARS)
+    """Characters of a result that hosts may show to their model (anthropic/maxResultSizeChars), if the upstream does
+    not say it. By default as for the server."""
+    annotations: AnnotationsConfig = default_section(AnnotationsConfig)
+    """Annotations to add where the upstream gives none. They override `annotations` of the server."""
     repair: Repair | None = None
-    """How far wrong arguments of this tool are repaired; by default as for its server."""
+    """Repair of invalid arguments of this tool: off, safe or full. By default as for the server."""
     documentation: Documentation | None = None
-    """What the `arguments` of this tool are; by default as for its server."""
+    """Use of `arguments` of this tool: schema, which enforces them, or hint. By default as for the server."""
+    results: ResultsConfig = default_section(ResultsConfig)
+    """How much of a result of this tool a caller receives at once. It overrides `results` of the server."""
     mode: Literal["replace"] | None = None
-    """replace: `arguments` replace the upstream's schema. By default they only fill what it leaves undocumented."""
+    """replace: `arguments` replace the upstream's schema. By default they only add what the schema leaves
+    undocumented."""
 
 
 class KindPatterns(Section):
-    """Patterns for single kinds; what is not given is not restricted."""
+    """Patterns for tools, prompts and resources. A kind that is not given is not restricted."""
 
     tools: list[str] | None = None
     """Patterns of tool names."""
     prompts: list[str] | None = None
     """Patterns of prompt names."""
     resources: list[str] | None = None
-    """Patterns of URIs of resources, listed or not, and of URI templates."""
+    """Patterns of resource URIs, listed or not, and of URI templates."""
 
 
 def _kinds_of(*kinds: str) -> Callable[[object], object]:
-    """Read a list as patterns for these kinds."""
+    """Return a validator that reads a plain list as patterns for `kinds`."""
 
     def read(value: object) -> object:
         if isinstance(value, list) and all(isinstance(pattern, str) for pattern in value):
             return dict.fromkeys(kinds, value)
         if not isinstance(value, dict | KindPatterns):
-            raise fault("is no list of patterns", "a list, or an object with lists for tools, prompts and resources")
+            expected = "a list, or an object with lists for tools, prompts and resources"
+            raise fault("is not a list of patterns", expected)
         return value
 
     return read
@@ -120,25 +148,25 @@ def _kinds_of(*kinds: str) -> Callable[[object], object]:
 _FORMS: Final = WithJsonSchema(
     {"anyOf": [{"type": "array", "items": {"type": "string"}}, KindPatterns.model_json_schema(by_alias=True)]}
 )
-# What exposes tools has said nothing of prompts and resources; what denies something denies it whatever it is.
+# A plain list under `allow` restricts only tools; under `deny` it covers prompts and resources as well.
 Allowed = Annotated[KindPatterns, BeforeValidator(_kinds_of("tools")), _FORMS]
 Denied = Annotated[KindPatterns, BeforeValidator(_kinds_of("tools", "prompts", "resources")), _FORMS]
 
 
 class ServerConfig(Section):
-    """One upstream. Keys of hosts stay as hosts write them; unknown ones are ignored with a warning.
+    """One upstream. Unknown keys are ignored with a warning, since entries are shared with hosts.
 
-    Each type of upstream is a subclass, which declares for every field of its own what a change of it means.
+    Each type of upstream is a subclass. It declares for each of its fields what a change of the value requires.
 
     Attributes:
-        connector: `module:Class` of what opens connections; imported when the first one is opened.
-        inferred_from: The key from which this type is inferred where an entry has no `type`.
+        connector: `module:Class` of the connector, imported when the first connection is opened.
+        inferred_from: The key from which this type is inferred if an entry has no `type`.
         spellings: Other names of the type in the files of hosts.
-        tolerated_keys: Keys without a meaning here that earn no warning.
-        listed_over: What its tools are called over; over HTTP the rules of `x-mcp-header` hold for them.
-        identity: Fields of which a change makes it another server, for which no saved listing holds. No secrets.
-        connection: Fields of which a change needs a new connection to the same server.
-        in_place: Fields of which a change is taken over while the connection lives.
+        tolerated_keys: Keys that are ignored without a warning.
+        listed_over: The transport of its tools. Tools over HTTP have to satisfy the rules of `x-mcp-header`.
+        identity: Fields that identify the server; a change invalidates saved listings. Must not contain secrets.
+        connection: Fields whose change requires a new connection to the same server.
+        in_place: Fields whose change is applied without reconnecting.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -153,143 +181,183 @@ class ServerConfig(Section):
     in_place: ClassVar[tuple[str, ...]] = (
         *("call_timeout", "max_concurrency", "tags", "prefix", "allow", "deny", "defaults", "supplement", "siblings"),
         *("display_name", "priority", "copies", "repair", "validation", "documentation", "tools", "disabled"),
-        *("annotations", "search_hint", "always_load", "lock"),
+        *("annotations", "search_hint", "always_load", "max_result_size_chars", "lock", "results"),
     )
 
-    # Values that may hold credentials are kept out of every repr, here and in each type.
+    # Fields that may hold credentials have repr=False, here and in each type.
     type: str = ""
-    """Kind of upstream. By default from the other keys: command → stdio, url → http, endpoint → graphql."""
-    # Time for an interpreter or a container to start, and well below the 30 s after which hosts give a server up.
+    """Type of the upstream: stdio, http, sse, graphql or openapi. By default it is inferred from the other keys:
+    command → stdio, url → http, endpoint → graphql, spec → openapi."""
+    # Enough for an interpreter or a container to start, and well below the 30 s after which hosts give up on a server.
     connect_timeout: Seconds = 10.0
-    """Seconds to wait for the connection and its handshake; for a process see startTimeout."""
-    # What the TypeScript SDK, and so most hosts, wait for an answer.
+    """Seconds to wait for the connection and the handshake. For a process, `startTimeout` applies instead."""
+    # The default of the TypeScript SDK, and so of most hosts.
     call_timeout: Seconds = 60.0
-    """Seconds to wait for a result; progress notifications extend it."""
-    # More than a host sends at once, and few enough that one slow server cannot take all sockets.
+    """Seconds to wait for the result of a call. Each progress notification restarts the wait."""
+    # More than a host sends concurrently, but too few for one slow server to exhaust the sockets.
     max_concurrency: Count = Field(default=64, ge=1, le=10_000)
-    """Most calls in flight at once; calls beyond it are refused."""
+    """Maximum number of concurrent calls. Further calls are refused."""
     disabled: bool = False
-    """Whether the server is left out."""
+    """Ignore the server."""
     tags: list[str] = Field(default_factory=list)
-    """Labels for selection by profiles, groups and hooks."""
+    """Labels by which profiles, groups, rules and hooks select the server."""
     prefix: Prefix | None = None
-    """none: tools, prompts and resources keep their own names, without the alias."""
-    allow: Allowed = absent(KindPatterns)
-    """Patterns of tool names to expose; or an object with `tools`, `prompts` and `resources`, each a list of patterns
-    of names or URIs."""
-    deny: Denied = absent(KindPatterns)
-    """Patterns of tools, prompts and resources (their URIs) to leave out, even where `allow` matches; or an object with
-    lists for `tools`, `prompts` and `resources`, which leaves the kinds out of account that it does not name."""
+    """always: wrapper names begin with the alias of this server. none: tools, prompts and resources keep the names that
+    the upstream gives them. By default as set by `gateway.names.prefix`."""
+    allow: Allowed = default_section(KindPatterns)
+    """Items to expose: a list of patterns of tool names, such as `["search_*", "get_issue"]`, or an object with lists
+    of patterns of names or URIs for `tools`, `prompts` and `resources`."""
+    deny: Denied = default_section(KindPatterns)
+    """Items to leave out, even if `allow` matches: a list of patterns for tools, prompts and resource URIs, or an
+    object with lists for `tools`, `prompts` and `resources`, which affects only the kinds that it names."""
     defaults: dict[str, Any] = Field(default_factory=dict)
-    """Values for parameters that a call leaves out, by parameter name."""
+    """Values for arguments that a call omits, by parameter name."""
     supplement: str | None = None
-    """Text appended to the description of every tool."""
+    """Text to append to the description of every tool."""
     siblings: list[str] = Field(default_factory=list)
-    """Aliases of related servers; while both are served, the descriptions of each name the other."""
+    """Aliases of related servers. While both are served, the descriptions of each refer to the other."""
     display_name: str | None = None
     """Name of the server in texts for models and people."""
-    annotations: AnnotationsConfig = absent(AnnotationsConfig)
+    annotations: AnnotationsConfig = default_section(AnnotationsConfig)
     """Annotations to add to every tool where the upstream gives none."""
     search_hint: str | None = None
     """Words by which hosts find every tool of the server (anthropic/searchHint)."""
     always_load: bool = False
-    """Whether hosts that load tools on demand load those of the server at once (anthropic/alwaysLoad)."""
+    """Ask hosts that load tools on demand to load the tools of this server immediately (anthropic/alwaysLoad)."""
+    max_result_size_chars: Count | None = Field(default=None, ge=1, le=_MAX_RESULT_CHARS)
+    """Characters of a result of each tool that hosts may show to their model (anthropic/maxResultSizeChars), if the
+    upstream does not say it."""
     priority: int = 0
-    """Tools of servers with a higher priority are listed first where a budget is short."""
-    # Off: a server that may ask needs a connection of its own for each session.
+    """Priority when the list is limited: tools of servers with a higher priority are listed first."""
+    # Off by default: a server that may ask needs a separate connection for each session.
     elicitation: bool = False
-    """Whether an upstream of an earlier protocol version may ask the user; each session then has a connection of its
-    own."""
+    """Let an upstream with an earlier protocol version ask the user for input. Each session then has a separate
+    connection to it."""
     copies: bool = False
-    """Whether each worker may run its own process of this server (serve --workers)."""
+    """Let each worker start a separate process of this server (serve --workers)."""
     repair: Repair = "safe"
-    """How far wrong arguments are repaired: off, not at all; safe, where only one reading is possible; full, also by
+    """Repair of invalid arguments. off: none. safe: only where a single interpretation is possible. full: also by
     convention."""
     validation: Validation = "lenient"
-    """What happens where a schema or arguments cannot be checked: a pattern cannot be run, a check would take too long,
-    or a definition is out of bounds. lenient: the rest is checked, the call is sent, and the result's `_meta`,
-    `/admin/quarantine` and the audit log name what was not checked. strict: the call or the tool is refused."""
+    """Handling of schemas and arguments that cannot be checked, because a pattern cannot be run, a check would take too
+    long, or a definition exceeds a limit. lenient: check the rest, send the call, and report what was not checked in
+    `_meta` of the result, in `/admin/quarantine` and in the audit log. strict: refuse the call or the tool."""
     documentation: Documentation = "schema"
-    """What the `arguments` of tools are: schema, calls are checked against them; hint, they are shown and never
-    enforced, and the upstream judges."""
+    """How `arguments` of tools are used. schema: calls are checked against them. hint: they are shown to the model but
+    not enforced, and the upstream validates the call."""
     tools: dict[str, ToolConfig] = Field(default_factory=dict)
-    """Overrides and documentation of single tools, by the upstream's names of them."""
-    lock: LockPolicyConfig = absent(LockPolicyConfig)
-    """What is done when the server lists something else than what was approved: accept, warn or hold, for each class of
-    changes; by default as in `gateway.lock.policy`."""
+    """Overrides and documentation of individual tools, by the name that the upstream gives them."""
+    results: ResultsConfig = default_section(ResultsConfig)
+    """How much of a result a caller receives at once. The limits of a profile apply in addition."""
+    lock: LockPolicyConfig = default_section(LockPolicyConfig)
+    """Handling of definitions that differ from the approved ones: accept, warn or hold, for each class of changes. By
+    default as set by `gateway.lock.policy`."""
 
     @property
     def proxy_choice(self) -> str | Literal[False] | None:
-        """What the entry says of a forward proxy: its URL, False for none, or None for what the environment says."""
+        """The URL of the forward proxy, False for none, or None to use the proxy variables of the environment."""
         return None
 
     @property
     def address(self) -> str | None:
-        """Where it is on the network; None for a process."""
+        """The URL of the server; None for a process."""
         return None
 
     @property
     def start_limit_s(self) -> float:
-        """For how many seconds the handshake is waited for, and the first list of tools."""
+        """Seconds to wait for the handshake and the first list of tools."""
         return self.connect_timeout
 
     @property
+    def starts_on_demand(self) -> bool:
+        """True if the process of the server is started by the first call."""
+        return False
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds without a call after which the process of the server ends; 0 to keep it running."""
+        return 0.0
+
+    @property
+    def has_instances(self) -> bool:
+        """True if each session or caller has its own process of the server."""
+        return False
+
+    @property
+    def lists_at_start(self) -> bool:
+        """True if the process is started with the gateway, but only to be listed."""
+        return False
+
+    @property
+    def uses_roots(self) -> bool:
+        """True if the process runs in a folder of the host."""
+        return False
+
+    def in_root(self, root: str = "") -> ServerConfig:
+        """Return a copy for a process that runs in this folder of a host, or in an allowed one to be listed."""
+        return self
+
+    def with_process_defaults(self, defaults: ProcessesConfig) -> ServerConfig:
+        """Return a copy with the settings of `gateway.processes` where the entry has none."""
+        return self
+
+    @property
     def plain_nulls(self) -> bool:
-        """Whether arguments that accept null are shown without it."""
+        """True if null is omitted from the shown types of arguments that accept it."""
         return False
 
     @property
     def authenticated(self) -> bool:
-        """Whether credentials are sent to it."""
+        """True if the gateway sends credentials to the server."""
         return False
 
     @property
     def per_user(self) -> bool:
-        """Whether each caller has credentials of its own there."""
+        """True if each caller has separate credentials for the server."""
         return False
 
     @property
     def exchanges_callers(self) -> bool:
-        """Whether these are made of the token that a caller comes with."""
+        """True if the per-user credentials are obtained by exchanging the caller's token."""
         return False
 
     @property
     def local_keys(self) -> tuple[str, ...]:
-        """The keys that are set and name something of this machine: a program to start, a file to read."""
+        """The keys that are set and refer to this machine: a program to start, or a file to read."""
         return ()
 
-    def leads_back(self, path: Path) -> bool:
-        """Whether it only leads to a gateway with the configuration at this path."""
+    def is_loop(self, path: Path) -> bool:
+        """Return true if the entry starts a gateway with the configuration at `path`, which would be a loop."""
         return False
 
     def secrets(self) -> set[str]:
-        """The values in it that no text may repeat."""
-        # What documents tools holds none, and is most of a large entry.
+        """Return the values in the entry that must not appear in any output."""
+        # `tools` contains no secrets and makes up most of a large entry.
         return secrets_in(self.model_dump(by_alias=True, exclude_unset=True, exclude={"tools"}))
 
     def identity_key(self) -> tuple[object, ...]:
-        """Equal for entries that stand for the same server, however it is connected to."""
+        """Return a key that is equal for entries of the same server, however the gateway connects to it."""
         return self.listed_over, *(getattr(self, field) for field in self.identity)
 
-    def reach_key(self) -> tuple[object, ...]:
-        """Equal for entries between which a connection can be kept."""
+    def connection_key(self) -> tuple[object, ...]:
+        """Return a key that is equal for entries that can share a connection."""
         return self.type, *self.identity_key(), *(getattr(self, field) for field in self.connection)
 
     def launch_identity(self, folder: Path | None) -> str:
-        """What is started or connected to, for the lock file; paths below this folder are relative to it."""
-        return of_url(self.address or "")
+        """Describe for the lock file what is started or connected to, with paths below `folder` relative to it."""
+        return identity_of_url(self.address or "")
 
     def with_absolute_paths(self, folder: Path) -> ServerConfig:
-        """The same with its paths made absolute; relative ones start at this folder."""
+        """Return a copy in which paths are absolute, with relative paths resolved against `folder`."""
         return self
 
     def check_entry(self, entry: Mapping[str, Any]) -> None:
-        """Raise `fault` for what one field alone does not show; `entry` is what was written, foreign keys included."""
+        """Raise `fault` for problems that involve several fields. `entry` is the raw entry with all of its keys."""
 
     @model_validator(mode="wrap")
     @classmethod
     def _check_whole(cls, entry: Any, validate: ModelWrapValidatorHandler[ServerConfig]) -> ServerConfig:
-        # After the fields: where one of them is wrong, only that is reported.
+        # Runs after the validation of the fields, so that an invalid field is reported alone.
         config = validate(entry)
         if isinstance(entry, dict):
             config.check_entry(entry)

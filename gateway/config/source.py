@@ -1,4 +1,4 @@
-"""Parse a configuration file, JSON or YAML, into plain JSON values; errors of form name their line."""
+"""Parse a configuration file, JSON or YAML, into plain JSON values."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.errors import ConfigError
+from gateway.protocol.gateway_errors import ConfigError
 
-# Ten thousand servers with documented tools; a larger file is a mistaken path, which is not to fill the memory.
+# Enough for ten thousand servers with documented tools. A larger file is a wrong path and must not fill the memory.
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
-# Deeper than any real file, and well inside the interpreter's own limit.
+# Deeper than any real file, and well below the interpreter's recursion limit.
 MAX_DEPTH: Final = 100
-# YAML aliases can make a small file stand for a huge one. More than a file of the largest size has without them.
+# More than a file of the maximum size contains without YAML aliases, which can expand a small file enormously.
 MAX_NODES: Final = 500_000
 
 _EXPECTED_ROOT: Final = 'an object with "mcpServers"'
-# What the editors' dialect of JSON has beyond JSON. Strings come first, so their inside is never taken.
+# Comments and trailing commas of JSON with Comments. Strings are matched first, so that their content is skipped.
 _COMMENT: Final = re.compile(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _TRAILING_COMMA: Final = re.compile(r'("(?:[^"\\\n]|\\.)*")|,(?=\s*[}\]])')
 
 
 class _Repeated(dict[str, Any]):
-    """An object in which `key` is given twice."""
+    """An object in which `key` occurs twice."""
 
     key: str = ""
 
 
 def read(path: Path) -> str:
-    """The text of the file at `path`.
+    """Return the text of the file at `path`.
 
     Raises:
-        ConfigError: There is no such file, or it is no text file of a sensible size.
+        ConfigError: The file does not exist, cannot be read, is larger than `MAX_FILE_BYTES`, or is not UTF-8.
     """
     file = str(path)
     try:
@@ -50,7 +50,7 @@ def read(path: Path) -> str:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(f"cannot be read ({reason}); expected a readable file", file=file) from None
     if len(content) > MAX_FILE_BYTES:
-        raise ConfigError("is too big; expected at most 4 MiB", file=file)
+        raise ConfigError("is too large; expected at most 4 MiB", file=file)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -58,15 +58,15 @@ def read(path: Path) -> str:
 
 
 def values(text: str, *, file: str) -> dict[str, Any]:
-    """The object that `text` stands for, JSON or YAML by its content.
+    """Parse `text` as JSON or YAML, depending on its content, and return the object.
 
     Raises:
-        ConfigError: It is empty, malformed, not an object, or says the same key twice.
+        ConfigError: The text is empty, malformed, not an object, or contains a key twice.
     """
     stripped = text.lstrip("\ufeff \t\r\n")
     if not stripped:
         raise ConfigError(f"is empty; expected {_EXPECTED_ROOT}", file=file)
-    # Comments may come first in both languages.
+    # Both formats may begin with comments.
     looks_like_json = _blank(_COMMENT, stripped).lstrip()[:1] in ("{", "[")
     if looks_like_json and not file.endswith((".yaml", ".yml")):
         root = _json(text.removeprefix("\ufeff"), file)
@@ -82,7 +82,7 @@ def values(text: str, *, file: str) -> dict[str, Any]:
 
 
 def kind(value: object) -> str:
-    """The type of a value in words, without the value itself: it may be a secret."""
+    """Describe the type of a value, without the value itself, which may be a secret."""
     match value:
         case None:
             return "null"
@@ -100,7 +100,7 @@ def kind(value: object) -> str:
 
 
 def join(path: str, key: object) -> str:
-    """The path of `key` below `path`, as messages show it."""
+    """Return the path of `key` below `path` in the form of messages."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     name = str(key)
@@ -120,22 +120,22 @@ def _json(text: str, file: str) -> Any:
             where = f"line {error.lineno}, column {error.colno}"
             raise ConfigError(f"is not JSON at {where}: {error.msg}; expected JSON or YAML", file=file) from None
     try:
-        # Once more, for what orjson cannot tell: keys that stand twice, and integers beyond 64 bits.
+        # Parsed again, because orjson does not detect repeated keys and does not accept integers beyond 64 bits.
         return json.loads(text, object_pairs_hook=_pairs)
     except RecursionError:
         raise ConfigError(f"is nested too deeply; expected at most {MAX_DEPTH} levels", file=file) from None
 
 
 def _blank(pattern: re.Pattern[str], text: str) -> str:
-    # Spaces instead of nothing: lines and columns in messages stay those of the file.
+    # Replaced by spaces, so that lines and columns in messages match the file.
     return pattern.sub(lambda m: m[1] or re.sub(r"[^\n]", " ", m[0]), text)
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    repeated, seen = _Repeated(found), set[str]()
+    members = dict(pairs)
+    if len(members) == len(pairs):
+        return members
+    repeated, seen = _Repeated(members), set[str]()
     for key, _ in pairs:
         if key in seen:
             repeated.key = key
@@ -145,13 +145,13 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _yaml(text: str, file: str) -> Any:
-    from ruamel.yaml import YAML  # late: files in JSON need not wait for it
+    from ruamel.yaml import YAML  # imported lazily: JSON files do not need it
     from ruamel.yaml.constructor import DuplicateKeyError
     from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 
     try:
         with warnings.catch_warnings():
-            # YAML allows an anchor to be set anew, and the warning would show operators our own code.
+            # YAML allows an anchor to be redefined, and the warning would print source code to operators.
             warnings.simplefilter("ignore", ReusedAnchorWarning)
             return YAML(typ="safe", pure=True).load(text)
     except DuplicateKeyError as error:
@@ -171,7 +171,7 @@ def _yaml(text: str, file: str) -> Any:
 
 
 def _write_out_expiries(root: dict[str, Any]) -> None:
-    """Put text in the place of dates where keys expire: the one thing here that is a date, and written like one."""
+    """Replace YAML dates in `gateway.auth.apiKeys[].expires` by text; no other key accepts a date."""
     section: Any = root
     for name in ("gateway", "auth", "apiKeys"):
         section = section.get(name) if isinstance(section, dict) else None
@@ -181,7 +181,7 @@ def _write_out_expiries(root: dict[str, Any]) -> None:
 
 
 def _check(root: dict[str, Any], file: str) -> None:
-    """Refuse what is not plain JSON: repeated keys, keys that are no text, dates, endless aliases."""
+    """Reject values that are not plain JSON: repeated keys, keys that are not text, dates, excessive aliases."""
     pending: list[tuple[Any, str, int]] = [(root, "", 1)]
     nodes = 0
     while pending:
@@ -190,9 +190,9 @@ def _check(root: dict[str, Any], file: str) -> None:
         if depth > MAX_DEPTH:
             raise ConfigError(f"is nested too deeply; expected at most {MAX_DEPTH} levels", file=file)
         if nodes > MAX_NODES:
-            raise ConfigError("stands for too many values; expected fewer aliases", file=file)
+            raise ConfigError("expands to too many values; expected fewer aliases", file=file)
         if isinstance(value, _Repeated):
-            raise ConfigError("the key stands twice; expected it once", file=file, key=join(path, value.key))
+            raise ConfigError("the key is given twice; expected it once", file=file, key=join(path, value.key))
         if isinstance(value, dict):
             for key, member in value.items():
                 if not isinstance(key, str):

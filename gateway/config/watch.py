@@ -1,4 +1,4 @@
-"""Notice changes of the files of a configuration, however they are made: written, renamed over, swapped by a link."""
+"""Detect changes to the files of a configuration."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Final
 
 import anyio
 
-from gateway.signals import HANGUP, open_signals
+from gateway.process.tasks import HANGUP, open_signals
 
-# Editors write a file in several steps, tens of milliseconds apart; each step alone would be a reload of half a file.
+# Editors write a file in several steps, tens of milliseconds apart. Waiting avoids a reload of a partial file.
 _DEBOUNCE_MS: Final = 100
-# How often the watching thread looks for events, and for the end: half of the debounce, so it adds little to it.
+# Interval at which the watching thread checks for events and for the stop event. Adds half of the debounce at most.
 _STEP_MS: Final = 50
 
-# After so long a watch has begun, wherever it waits.
+# Time after which watching has certainly started; the files are compared then for changes that came before.
 _SETTLED_MS: Final = 500
 
 
 def digest_of(path: Path) -> bytes | None:
-    """The SHA-256 of a file's content; None where it cannot be read."""
+    """Return the SHA-256 of a file's content; None if the file cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).digest()
     except OSError:
@@ -30,36 +30,36 @@ def digest_of(path: Path) -> bytes | None:
 
 
 def folders_of(path: Path) -> frozenset[Path]:
-    """The directories to watch for a file: its own, and that of what it links to."""
+    """Return the directories to watch for a file: its own, and that of the target if the file is a link."""
     return frozenset({path.absolute().parent, path.resolve().parent})
 
 
 class ReloadRequests:
-    """What asks for a reload. Any number of requests that wait are one, and the strongest of them counts."""
+    """Pending requests for a reload. Requests that arrive before the next reload are combined into one."""
 
     def __init__(self) -> None:
-        self._asked = anyio.Event()
+        self._requested = anyio.Event()
         self._forced = False
 
     def add(self, *, forced: bool) -> None:
-        """Ask for a reload; a forced one is made whatever the file holds."""
+        """Request a reload. A forced reload happens even if no file has changed."""
         self._forced = self._forced or forced
-        self._asked.set()
+        self._requested.set()
 
     async def next(self) -> bool:
-        """Wait for a request, and return whether one of those that waited was forced."""
-        await self._asked.wait()
-        forced, self._forced, self._asked = self._forced, False, anyio.Event()
+        """Wait for a request and return true if any of the combined requests was forced."""
+        await self._requested.wait()
+        forced, self._forced, self._requested = self._forced, False, anyio.Event()
         return forced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFiles:
-    """What is to be watched beside the main file.
+    """Paths to watch in addition to the main file.
 
     Attributes:
-        files: The files, whether they are there or not.
-        folders: Where further ones may appear.
+        files: The files, whether they exist or not.
+        folders: Folders in which further files may appear.
     """
 
     files: tuple[Path, ...] = ()
@@ -71,33 +71,33 @@ async def follow(
     changed: Callable[[], Awaitable[None]],
     *,
     hangups: bool,
-    others: Callable[[], Awaitable[OtherFiles]],
+    other_files: Callable[[], Awaitable[OtherFiles]],
     seen: Mapping[Path, bytes | None] | None = None,
 ) -> None:
-    """Call `changed` whenever the content of a file differs from the last one, until cancelled.
+    """Call `changed` whenever the content of a file changes, until cancelled.
 
     Args:
-        path: The main file; while it is not there, nothing has changed.
-        changed: One call ends before the next begins.
-        hangups: Whether SIGHUP calls it too, whatever the files hold.
-        others: The other files that count at present.
-        seen: The digests of some of them when they were read, which was before this: a change since then counts.
+        path: The main file. While it does not exist, changes are ignored.
+        changed: The callback. Calls do not overlap.
+        hangups: Whether SIGHUP also triggers a call, even if no file has changed.
+        other_files: Returns the other files to watch at present.
+        seen: Digests of files at the time they were read, to detect changes between then and this call.
     """
-    # Those that wait while a reload runs are one: it reads the files when it starts, so it covers every change before.
+    # Requests during a reload are combined: the next reload reads the files again and covers all of them.
     requests = ReloadRequests()
-    now = await others()
-    known = digests_of((path, *now.files))
-    known |= {file: digest for file, digest in (seen or {}).items() if file in known}
+    now = await other_files()
+    digests = digests_of((path, *now.files))
+    digests |= {file: digest for file, digest in (seen or {}).items() if file in digests}
     stopped = anyio.Event()
     watched = _folders(path, now)
     ended = False
 
     async def watch_files() -> None:
         nonlocal stopped, watched
-        from watchfiles import awatch  # late: it is not needed to answer a first request
+        from watchfiles import awatch  # imported lazily: the first request does not need it
 
         while not ended:
-            # Folders, not the files: one that is renamed over is another inode, and a watch stays with the old one.
+            # Watch folders instead of files: when a file is replaced by a rename, a watch would stay on the old inode.
             watched = _folders(path, now)
             is_new = True
             async for changes in awatch(
@@ -109,7 +109,7 @@ async def follow(
                 yield_on_timeout=True,
                 stop_event=stopped,
             ):
-                # Once without a change: what was written before the watch began is in no event.
+                # The first iteration counts even without events, since changes before the watch began cause none.
                 if changes or is_new:
                     requests.add(forced=False)
                 is_new = False
@@ -117,7 +117,7 @@ async def follow(
 
     async def stop_watching() -> None:
         nonlocal ended
-        # A thread watches, and is not cancelled: without this event it would hold up the end by seconds.
+        # The watching thread cannot be cancelled; without this event it would delay the shutdown by seconds.
         try:
             await anyio.sleep_forever()
         finally:
@@ -137,32 +137,33 @@ async def follow(
             group.start_soon(watch_signal)
         while True:
             forced = await requests.next()
-            now = await others()
+            now = await other_files()
             current = digests_of((path, *now.files))
-            if forced or (current[path] is not None and current != known):
-                known = current
+            if forced or (current[path] is not None and current != digests):
+                digests = current
                 await changed()
-                # Which files count may be another question now. One that has appeared meanwhile, or has changed, was
-                # perhaps not read: then it is read once more.
-                now = await others()
-                new = digests_of(file for file in now.files if file not in known and file.parent not in now.folders)
-                # Nor does one count any more that is as it was read; one that is gone since then has to be taken out.
-                kept = {
+                # The reload may have changed which files are watched. A new file in an included folder may have
+                # appeared after the reload read the folder, so it stays unknown and the next comparison differs.
+                now = await other_files()
+                new = digests_of(file for file in now.files if file not in digests and file.parent not in now.folders)
+                # Forget files that are no longer watched and unchanged. A file that was deleted during the reload stays
+                # known, so that the next comparison differs and removes it.
+                still_watched = {
                     file: digest
-                    for file, digest in known.items()
+                    for file, digest in digests.items()
                     if file in (path, *now.files) or digest_of(file) != digest
                 }
-                known = kept | new
+                digests = still_watched | new
             if _folders(path, now) != watched:
                 stopped.set()
 
 
 def digests_of(files: Iterable[Path]) -> dict[Path, bytes | None]:
-    """The digest of each file."""
+    """Return the digest of each file."""
     return {file: digest_of(file) for file in files}
 
 
-def _folders(path: Path, others: OtherFiles) -> frozenset[Path]:
-    # One that is not there yet is noticed as a change of the folder above, if that is watched.
-    wanted = {*others.folders, *(folder for file in (path, *others.files) for folder in folders_of(file))}
-    return frozenset(folder for folder in wanted if folder.is_dir())
+def _folders(path: Path, other_files: OtherFiles) -> frozenset[Path]:
+    # A folder that does not exist yet is noticed as a change in its parent folder, if that is watched.
+    folders = {*other_files.folders, *(folder for file in (path, *other_files.files) for folder in folders_of(file))}
+    return frozenset(folder for folder in folders if folder.is_dir())

@@ -1,4 +1,8 @@
-"""Two small MCP servers to try the gateway on: a calendar with mail, and a bank without schemas."""
+"""Two small MCP servers to try the gateway on.
+
+bank      The `bank` demo: a tool whose schema does not describe its arguments.
+calendar  The `calendar-mcp` demo: mail and calendar of two accounts, in memory.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run(server: Server[Any]) -> None:
-    """Serve on standard input and output until the input ends or a signal asks to stop."""
+    """Serve over stdio until the input ends or the process receives SIGTERM or SIGINT."""
     import anyio
     from mcp.server.stdio import stdio_server
 
@@ -20,15 +24,15 @@ def run(server: Server[Any]) -> None:
         async with stdio_server() as (read, write):
             await server.run(read, write, server.create_initialization_options())
 
-    # The SDK reads stdin in a thread that cannot be interrupted, so an ordinary exit would wait for
-    # a next line. Nothing is kept on disk and every answer is flushed: leaving at once loses nothing.
+    # The SDK reads stdin in a thread that cannot be interrupted, so a normal exit would wait for another line. Exiting
+    # immediately loses nothing, because every response has been flushed and nothing is stored.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))
     anyio.run(main)
 
 
 def answer(text: str, structured: dict[str, Any] | None = None, *, is_error: bool = False) -> CallToolResult:
-    """Return a tool result of one text block, and the same facts as data if given."""
+    """Return a tool result with a text block, and with structured content if given."""
     from mcp_types import CallToolResult, TextContent
 
     content = [TextContent(type="text", text=text)]

@@ -1,7 +1,7 @@
 """The `bank` demo: a ledger behind a tool whose schema says nothing about its arguments.
 
-Run it with `python -m gateway.demo.bank`. It stands for servers that declare only
-`{"type": "object"}`; the gateway's `arguments` setting is what makes such a tool usable.
+Run it with `python -m gateway.demo.bank`. Its input schema is `{"type": "object"}`, as on many servers. The gateway's
+`arguments` setting makes such a tool usable.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ DEFINITION: dict[str, Any] = {
 
 
 def balance(arguments: Mapping[str, Any]) -> CallToolResult:
-    """Sum the entries of the account up to a day, or say in words why that cannot be done."""
+    """Return the balance of an account on a day, or a result with an error."""
     account_id = arguments.get("account_id")
-    # The wording of servers that check by themselves: the gateway recognises it and adds what the schema knows.
+    # A common wording of servers that validate arguments themselves. The gateway recognizes it and adds a hint.
     if account_id is None:
         return answer("'account_id' was not provided", is_error=True)
     account = _LEDGER.get(str(account_id))
@@ -57,12 +57,12 @@ def balance(arguments: Mapping[str, Any]) -> CallToolResult:
         return answer(f"There is no account '{account_id}'. The accounts are {', '.join(_LEDGER)}.", is_error=True)
     owner, currency, entries = account
     try:
-        # Without a date: the day of the last entry, so that the answer does not depend on today.
+        # The day of the latest entry is the default, so that the result does not depend on the current date.
         day = date.fromisoformat(str(arguments.get("date", entries[-1][0]))).isoformat()
     except ValueError:
-        return answer("'date' must be a date as YYYY-MM-DD", is_error=True)
+        return answer("'date' must be a date in the form YYYY-MM-DD", is_error=True)
     booked = [(when, amount) for when, amount, _ in entries if when <= day]
-    # Decimal and text, never float: amounts are shown as they were booked.
+    # Decimal and text instead of float, to keep amounts exact.
     total = sum((Decimal(amount) for _, amount in booked), Decimal("0.00"))
     facts = {
         "account_id": str(account_id),
@@ -76,7 +76,7 @@ def balance(arguments: Mapping[str, Any]) -> CallToolResult:
 
 
 def server() -> Server[Any]:
-    """Build the server; its ledger is fixed."""
+    """Create the server, with a fixed ledger."""
     tool = Tool.model_validate(DEFINITION)
 
     async def list_tools(context: ServerRequestContext[Any], params: PaginatedRequestParams | None) -> ListToolsResult:

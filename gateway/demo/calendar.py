@@ -1,4 +1,4 @@
-"""The `calendar-mcp` demo: mail and calendar of two accounts, kept in memory.
+"""The `calendar-mcp` demo: mail and calendar of two accounts, in memory.
 
 Run it with `python -m gateway.demo.calendar`.
 """
@@ -19,7 +19,7 @@ from gateway.demo import answer, run
 
 _TEXT = {"type": "string"}
 _DAY = {"type": "string", "format": "date", "pattern": r"^\d{4}-\d{2}-\d{2}$"}
-# Two months: an answer stays a page of text, and a mistaken year is refused.
+# Two months keep the result to a page of text, and a wrong year is rejected.
 _MAX_SPAN_DAYS: Final = 62
 
 _ACCOUNTS: tuple[dict[str, Any], ...] = (
@@ -37,7 +37,7 @@ _ROUTINE: tuple[tuple[str, tuple[int, ...], time, int, str, str], ...] = (
 )
 
 
-def _object(properties: dict[str, Any], required: tuple[str, ...]) -> dict[str, Any]:
+def _object_schema(properties: dict[str, Any], required: tuple[str, ...]) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": properties,
@@ -51,7 +51,7 @@ def _list_of(key: str, properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {key: {"type": "array", "items": items}}, "required": [key]}
 
 
-# All four hints: an absent destructiveHint or openWorldHint means true, and hosts then ask before each call.
+# Sets all four hints: destructiveHint and openWorldHint default to true, and hosts would ask before each call.
 _READ_ONLY = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 _MESSAGE = {
     "messageId": _TEXT,
@@ -65,8 +65,8 @@ DEFINITIONS: tuple[dict[str, Any], ...] = (
     {
         "name": "send_email",
         "title": "Send an e-mail",
-        "description": "Send a plain-text message from an account; from the default one if none is named.",
-        "inputSchema": _object(
+        "description": "Send a plain-text message from an account, or from the default account if none is named.",
+        "inputSchema": _object_schema(
             {
                 "to": {
                     "type": "array",
@@ -90,7 +90,7 @@ DEFINITIONS: tuple[dict[str, Any], ...] = (
         "name": "list_accounts",
         "title": "List accounts",
         "description": "List the mail and calendar accounts with their identifiers and addresses.",
-        "inputSchema": _object({}, ()),
+        "inputSchema": _object_schema({}, ()),
         "outputSchema": _list_of(
             "accounts",
             {"accountId": _TEXT, "address": _TEXT, "displayName": _TEXT, "default": {"type": "boolean"}},
@@ -101,7 +101,7 @@ DEFINITIONS: tuple[dict[str, Any], ...] = (
         "name": "get_calendar_events",
         "title": "Get calendar events",
         "description": "List the events of all accounts between two days, with times in the given time zone.",
-        "inputSchema": _object(
+        "inputSchema": _object_schema(
             {
                 "timeZone": {"type": "string", "description": "An IANA time zone, such as Europe/Madrid."},
                 "startDate": {**_DAY, "description": "The first day, as YYYY-MM-DD."},
@@ -126,7 +126,9 @@ DEFINITIONS: tuple[dict[str, Any], ...] = (
         "name": "list_sent",
         "title": "List sent e-mails",
         "description": "List the messages sent since this server started, the newest last.",
-        "inputSchema": _object({"accountId": {"type": "string", "description": "Only this account's messages."}}, ()),
+        "inputSchema": _object_schema(
+            {"accountId": {"type": "string", "description": "Only this account's messages."}}, ()
+        ),
         "outputSchema": _list_of("messages", _MESSAGE),
         "annotations": _READ_ONLY,
     },
@@ -134,10 +136,10 @@ DEFINITIONS: tuple[dict[str, Any], ...] = (
 
 
 class Refusal(Exception):
-    """Arguments that this server cannot work with, in words for the caller."""
+    """The arguments are invalid; the message is shown to the model."""
 
 
-def _required(arguments: Mapping[str, Any], key: str, kind: type) -> Any:
+def _read_required(arguments: Mapping[str, Any], key: str, kind: type) -> Any:
     value = arguments.get(key)
     if value is None:
         raise Refusal(f"'{key}' was not provided")
@@ -146,32 +148,32 @@ def _required(arguments: Mapping[str, Any], key: str, kind: type) -> Any:
     return value
 
 
-def _day(arguments: Mapping[str, Any], key: str) -> date:
-    text = _required(arguments, key, str)
+def _read_day(arguments: Mapping[str, Any], key: str) -> date:
+    text = _read_required(arguments, key, str)
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise Refusal(f"'{key}' must be a date as YYYY-MM-DD") from None
+        raise Refusal(f"'{key}' must be a date in the form YYYY-MM-DD") from None
 
 
-# Events are computed from the routine, so that any day of any year has the same ones.
+# Events are computed from the weekly routine, so that every date has events.
 @dataclass(slots=True, kw_only=True)
 class Calendar:
-    """The state of one running server: what was sent, and a routine that yields events for any day."""
+    """The tools and the state of a server: the sent messages."""
 
     sent: list[dict[str, Any]] = field(default_factory=list)
 
     def send_email(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep the message as sent and return it with its identifier."""
-        to = _required(arguments, "to", list)
+        """Store the message as sent and return it with its identifier."""
+        to = _read_required(arguments, "to", list)
         if not to or not all(isinstance(address, str) and "@" in address for address in to):
             raise Refusal("'to' must list at least one address")
         message = {
             "messageId": f"m-{len(self.sent) + 1}",
             "accountId": self._account(arguments.get("accountId", "work")),
             "to": to,
-            "subject": _required(arguments, "subject", str),
-            "body": _required(arguments, "body", str),
+            "subject": _read_required(arguments, "subject", str),
+            "body": _read_required(arguments, "body", str),
         }
         self.sent.append(message)
         return message
@@ -181,15 +183,15 @@ class Calendar:
         return {"accounts": list(_ACCOUNTS)}
 
     def get_calendar_events(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the events of the routine that fall on the days asked for."""
-        name = _required(arguments, "timeZone", str)
+        """Return the events of the routine on the requested days."""
+        name = _read_required(arguments, "timeZone", str)
         try:
             zone = ZoneInfo(name)
-        # ZoneInfo reads a file of that name: ValueError for a path outwards, OSError for a directory.
+        # ZoneInfo reads a file of that name: ValueError for a path outside of its folder, OSError for a directory.
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise Refusal(f"'{name}' is no time zone known here") from None
-        first = _day(arguments, "startDate")
-        last = _day(arguments, "endDate") if arguments.get("endDate") is not None else first
+            raise Refusal(f"'{name}' is not a known time zone") from None
+        first = _read_day(arguments, "startDate")
+        last = _read_day(arguments, "endDate") if arguments.get("endDate") is not None else first
         span_days = (last - first).days
         if not 0 <= span_days <= _MAX_SPAN_DAYS:
             raise Refusal(f"'endDate' must be 0 to {_MAX_SPAN_DAYS} days after 'startDate'")
@@ -214,23 +216,23 @@ class Calendar:
         return {"events": sorted(events, key=lambda event: event["start"])}
 
     def list_sent(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was sent, from one account or from all."""
+        """Return the messages sent from one account or from all accounts."""
         account = arguments.get("accountId")
         if account is not None:
             self._account(account)
         return {"messages": [message for message in self.sent if account in (None, message["accountId"])]}
 
     def _account(self, account: object) -> str:
-        known = [known_account["accountId"] for known_account in _ACCOUNTS]
-        if not isinstance(account, str) or account not in known:
-            raise Refusal(f"unknown accountId; the accounts are {', '.join(known)}")
+        account_ids = [known_account["accountId"] for known_account in _ACCOUNTS]
+        if not isinstance(account, str) or account not in account_ids:
+            raise Refusal(f"unknown accountId; the accounts are {', '.join(account_ids)}")
         return account
 
 
 def server() -> Server[Any]:
-    """Build the server with a calendar of its own."""
+    """Create the server, with a new calendar."""
     calendar = Calendar()
-    does: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    handlers: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
         "send_email": calendar.send_email,
         "list_accounts": calendar.list_accounts,
         "get_calendar_events": calendar.get_calendar_events,
@@ -243,14 +245,14 @@ def server() -> Server[Any]:
         return ListToolsResult(tools=tools)
 
     async def call_tool(context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
-        tool = does.get(params.name)
-        if tool is None:
+        handler = handlers.get(params.name)
+        if handler is None:
             return answer(f"There is no tool called '{params.name}'.", is_error=True)
         try:
-            result = tool(params.arguments or {})
+            result = handler(params.arguments or {})
         except Refusal as error:
             return answer(str(error), is_error=True)
-        # Text and data: hosts of earlier protocol versions show only the text.
+        # Both text and structured content, since hosts with earlier protocol versions show only the text.
         return answer(json.dumps(result, ensure_ascii=False), result)
 
     return Server(

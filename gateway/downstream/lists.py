@@ -1,4 +1,4 @@
-"""Results of the list methods as bytes: serialised once for each view and protocol era."""
+"""Serialized results of the list methods."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from typing import Any, Final, Literal, NamedTuple
 
 from cachetools import LRUCache
 
-from gateway import __version__, wire
+from gateway import __version__
 from gateway.calls.builtin_tools import BUILTIN_PROMPTS, GATEWAY_TOOLS
-from gateway.memory import give_back
-from gateway.protocol import SERVER_INFO_KEY
-from gateway.worker_thread import run_in_thread
+from gateway.process.memory import return_memory
+from gateway.process.tasks import run_in_thread
+from gateway.protocol import json_bytes
+from gateway.protocol.versions import SERVER_INFO_KEY
 from registry.catalog.catalog import handshake_definition
-from registry.intake.prompts_and_resources import ItemKind
+from registry.intake.item_intake import ItemKind
 from registry.views.view import View
 
 SERVER_INFO: Final = {"name": "typegate", "title": "typegate", "version": __version__}
 DEFAULT_TTL_MS: Final = 60_000
-"""How long a list may be cached where no upstream says: a minute, since changes are announced anyway."""
+"""The default lifetime of a cached list if no upstream sets one: a minute, because changes are announced anyway."""
 
-# For some dozens of profiles and groups of callers with the same rights; a list of a thousand tools takes a MiB.
+# Enough for dozens of profiles and groups of callers with equal permissions; a list of a thousand tools takes 1 MiB.
 _MAX_LISTS: Final = 256
 
-# Definitions that are written within some milliseconds.
+# Larger lists take more than a few milliseconds to serialize, and are serialized in a thread.
 _MAX_WRITTEN_INLINE: Final = 200
 
 
-class _Written(NamedTuple):
-    """The beginning of a result up to the end of its items, and where in it each of them is written."""
+class _RenderedList(NamedTuple):
+    """The first part of a result up to the end of its items, and the position of each item in it."""
 
     text: bytes
     items: tuple[object, ...]
@@ -40,10 +41,10 @@ class _Written(NamedTuple):
     serves_both_eras: bool
 
     def texts(self) -> dict[int, tuple[object, memoryview]]:
-        """Each item with its text, by its id."""
-        # An id is used again after its object is gone, so the object itself stands beside the text.
-        whole, places = memoryview(self.text), zip(self.items, self.starts, self.ends, strict=True)
-        return {id(item): (item, whole[start:end]) for item, start, end in places}
+        """Return each item and its serialized form, by the item's id."""
+        # The item is stored with its text, because an id may be reused after its object is freed.
+        full_text, places = memoryview(self.text), zip(self.items, self.starts, self.ends, strict=True)
+        return {id(item): (item, full_text[start:end]) for item, start, end in places}
 
 
 ListedKind = Literal["tools"] | ItemKind
@@ -52,104 +53,109 @@ LIST_METHODS: Final[dict[str, ListedKind]] = {
     "prompts/list": "prompts",
     "resources/list": "resources",
     "resources/templates/list": "resourceTemplates",
+    "skills/list": "skills",
 }
 
 
 class ListResults:
-    """Cached results of the list methods for the current views: one for each view, kind and era.
+    """Cache of list results for the current views, by view, kind and era.
 
-    What is listed is kept once where it is the same in both eras, which nearly every list is.
+    A list that is equal in both eras, as nearly every list is, is stored once.
     """
 
     def __init__(self) -> None:
-        # After a change only changed items are serialised.
-        self._lists: LRUCache[object, tuple[object, _Written]] = LRUCache(_MAX_LISTS)
+        # After a change, only changed items are serialized again.
+        self._lists: LRUCache[object, tuple[object, _RenderedList]] = LRUCache(_MAX_LISTS)
 
-    async def prepared(
-        self, view: View, kind: ListedKind, *, modern: bool, shared: bool, found: tuple[str, ...] = ()
-    ) -> wire.Pieces:
-        """The whole result object, in one page; a long one is written aside, while calls go on.
+    async def render_result(
+        self, view: View, kind: ListedKind, *, modern: bool, shared: bool, found_names: tuple[str, ...] = ()
+    ) -> json_bytes.Pieces:
+        """Return the whole result object, in one page; a long list is serialized in a thread.
 
         Args:
-            view: What to list.
-            kind: Which list.
-            modern: For 2026-07-28; otherwise for the handshake era.
-            shared: No key is asked for, so that caches may share the list between callers.
-            found: Tools that a search of this session has found; they are listed after the others.
+            modern: Whether the caller uses 2026-07-28.
+            shared: Whether callers need no key, so that caches may share the list between them.
+            found_names: Tools that searches of this session have found, which are appended to the list.
         """
-        listed = await self._listed(view, kind, modern, found if kind == "tools" else ())
+        listed = await self._cached_list(view, kind, modern, found_names if kind == "tools" else ())
         if not modern:
             return listed, b"}"
         listings = view.catalog.servers.values()
-        rest = {
+        envelope = {
             "resultType": "complete",
-            "ttlMs": min((one.ttl_ms for one in listings if one.ttl_ms is not None), default=DEFAULT_TTL_MS),
-            "cacheScope": "public" if shared and all(one.scope == "public" for one in listings) else "private",
+            "ttlMs": min(
+                (listing.ttl_ms for listing in listings if listing.ttl_ms is not None), default=DEFAULT_TTL_MS
+            ),
+            "cacheScope": "public" if shared and all(listing.scope == "public" for listing in listings) else "private",
             "_meta": {SERVER_INFO_KEY: SERVER_INFO},
         }
-        return listed, b"," + wire.dumps(rest)[1:]
+        return listed, b"," + json_bytes.dumps(envelope)[1:]
 
-    async def _listed(self, view: View, kind: ListedKind, modern: bool, found: tuple[str, ...]) -> bytes:
-        # The digest and not the catalog: each re-listing replaces that, also where nothing listed has changed.
+    async def _cached_list(self, view: View, kind: ListedKind, modern: bool, found_names: tuple[str, ...]) -> bytes:
+        # Keyed by the digest: the catalog object is replaced by each new listing, even if no listed item has changed.
         digest = view.digest if kind == "tools" else view.catalog.prompts_and_resources.digests.get(kind)
-        name, key = (view.key, kind, modern), (digest, found)
+        name, key = (view.key, kind, modern), (digest, found_names)
         cached, of_other_era = self._lists.get(name), self._lists.get((view.key, kind, not modern))
         if cached is not None and cached[0] == key:
             return cached[1].text
         if of_other_era is not None and of_other_era[0] == key and of_other_era[1].serves_both_eras:
             self._lists[name] = of_other_era
             return of_other_era[1].text
-        write = partial(_written, view, kind, modern, found, cached[1] if cached is not None else None)
+        write = partial(_write_list, view, kind, modern, found_names, cached[1] if cached is not None else None)
         size = len(view.entries) if kind == "tools" else len(view.catalog.prompts_and_resources.items(kind))
-        written = write() if size <= _MAX_WRITTEN_INLINE else await run_in_thread(partial(_with_room, write))
-        if not found:  # what one session has searched for is no list of others
-            self._lists[name] = key, written
-        return written.text
+        rendered = write() if size <= _MAX_WRITTEN_INLINE else await run_in_thread(partial(_write_and_trim, write))
+        if not found_names:  # a list with the results of one session's searches is not cached
+            self._lists[name] = key, rendered
+        return rendered.text
 
 
-def _with_room(write: Callable[[], _Written]) -> _Written:
-    """Write a long list, which leaves as much free behind it as it takes in the end."""
-    written = write()
-    give_back()
-    return written
+def _write_and_trim(write: Callable[[], _RenderedList]) -> _RenderedList:
+    """Serialize a long list and return the freed memory to the system, which is as much as the list takes."""
+    rendered = write()
+    return_memory()
+    return rendered
 
 
-def _written(view: View, kind: ListedKind, modern: bool, found: tuple[str, ...], before: _Written | None) -> _Written:
-    known = before.texts() if before is not None else {}
-    items = tuple(_items(view, kind, found))
+def _write_list(
+    view: View, kind: ListedKind, modern: bool, found_names: tuple[str, ...], before: _RenderedList | None
+) -> _RenderedList:
+    earlier_texts = before.texts() if before is not None else {}
+    items = tuple(_items(view, kind, found_names))
     starts, ends = array("Q"), array("Q")
-    # Not joined from single texts: between ten thousand of them, what comes meanwhile and stays would leave holes.
+    # Not joined from single strings: ten thousand of them, with other objects allocated in between, fragment the heap.
     text = BytesIO()
     text.write(b'{"%b":[' % kind.encode())
     serves_both_eras = True
     for item in items:
         older = handshake_definition(item) if kind == "tools" else item
         serves_both_eras &= older is item
-        entry = known.get(id(item))
+        entry = earlier_texts.get(id(item))
         if entry is None or entry[0] is not item:
-            entry = item, memoryview(wire.dumps(item if modern else older))
+            entry = item, memoryview(json_bytes.dumps(item if modern else older))
         if starts:
             text.write(b",")
         starts.append(text.tell())
         text.write(entry[1])
         ends.append(text.tell())
     text.write(b"]")
-    return _Written(text.getvalue(), items, starts, ends, serves_both_eras)
+    return _RenderedList(text.getvalue(), items, starts, ends, serves_both_eras)
 
 
-def _items(view: View, kind: ListedKind, found: tuple[str, ...]) -> Iterable[Mapping[str, Any]]:
+def _items(view: View, kind: ListedKind, found_names: tuple[str, ...]) -> Iterable[Mapping[str, Any]]:
     if kind != "tools":
         if kind == "prompts":
             yield from BUILTIN_PROMPTS if view.grant.opens("prompts") else ()
         yield from (
-            one.definition for one in view.catalog.prompts_and_resources.items(kind) if one.key != GATEWAY_TOOLS["name"]
+            item.definition
+            for item in view.catalog.prompts_and_resources.items(kind)
+            if item.key != GATEWAY_TOOLS["name"]
         )
         return
     yield from view.builtin_tools
     for entry in view.entries:
         if entry.listed:
             yield entry.definition
-    # At the end: what was listed before stays where it was, so that a host's cache of it holds.
-    for name in found:
+    # Appended, so that the earlier part of the list stays stable and a host's prompt cache remains valid.
+    for name in found_names:
         if (found_entry := view.entry(name)) is not None:
             yield found_entry.definition

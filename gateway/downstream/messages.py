@@ -1,4 +1,4 @@
-"""One request of a caller and its response, whatever transport carries them."""
+"""One request of a caller and its response, independent of the transport."""
 
 from __future__ import annotations
 
@@ -7,40 +7,50 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from gateway import wire
 from gateway.access.principal import Principal
 from gateway.access.quotas import Account
+from gateway.audit.audit_entries import session_mark
+from gateway.calls.caller import Caller
 from gateway.downstream.lists import SERVER_INFO
 from gateway.downstream.sessions import Emit, Session
-from gateway.errors import QuotaExceeded, RpcError
-from gateway.jsonrpc import RequestId
-from gateway.protocol import SERVER_INFO_KEY
-from gateway.upstream.transport.jsonrpc import ResultStream
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import QuotaExceeded, RpcError
+from gateway.protocol.jsonrpc import RequestId
+from gateway.protocol.versions import (
+    CAPABILITIES_KEY,
+    CLIENT_INFO_KEY,
+    HANDSHAKE_VERSIONS,
+    LOG_LEVEL_KEY,
+    LOG_LEVELS,
+    SERVER_INFO_KEY,
+    VERSION_KEY,
+)
+from gateway.telemetry import trace_context
+from gateway.telemetry.trace_context import PARENT, parents_of
+from gateway.telemetry.tracing import Span, Tracing, UnrecordedSpan, content_of, uri_of
+from gateway.upstream.session import OnParams
 from registry.views.profile import DEFAULT_PROFILE
 from registry.views.view import View
 
 STDIO_PEER: Final = "stdio"
-"""The `peer` of the host that has started us."""
-_OUR_META: Final = {SERVER_INFO_KEY: SERVER_INFO}
-# What a result holds that is not written with all else.
-_IN_PARTS: Final = frozenset({wire.Unparsed, wire.PassedOn})
+"""The `peer` of a host that uses standard input and output."""
+_SERVER_INFO_META: Final = {SERVER_INFO_KEY: SERVER_INFO}
 
 
 class McpRequest(Struct, frozen=True, kw_only=True, eq=False):
-    """One request of a caller, whatever transport carried it.
+    """One request of a caller, independent of the transport.
 
     Attributes:
-        id: The JSON-RPC id, echoed as it came.
-        modern: It carries the `_meta` envelope of 2026-07-28.
-        session: Of the handshake era; None in the modern one, and for `initialize`.
+        id: The JSON-RPC id, echoed unchanged.
+        modern: Whether the request has the `_meta` envelope of 2026-07-28.
+        session: The handshake-era session; None in the modern era, and for `initialize`.
         emit: Sends a message to the caller before the response.
-        results: Takes a large result in pieces; None where its transport cannot carry that.
-        pause: Has the caller come back for the response after some milliseconds; None where it cannot.
+        pause: Closes the connection, so that the caller reconnects after a number of milliseconds; None if the caller
+            cannot resume the response.
         trace: The caller's trace context, as HTTP headers.
         peer: The address of the caller.
-        profile: The profile that it addresses.
-        account: What its caller uses at present.
-        view: What its caller sees, where that is known already.
+        account: The account to charge.
+        view: The caller's view, if it is already known.
     """
 
     id: RequestId
@@ -50,7 +60,6 @@ class McpRequest(Struct, frozen=True, kw_only=True, eq=False):
     principal: Principal
     account: Account
     emit: Emit
-    results: ResultStream | None = None
     pause: Callable[[int], None] | None = None
     session: Session | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
@@ -59,80 +68,168 @@ class McpRequest(Struct, frozen=True, kw_only=True, eq=False):
     view: View | None = None
 
     def log(self, params: dict[str, Any]) -> None:
-        """Send the caller a log message."""
+        """Send a log message to the caller."""
         self.emit({"jsonrpc": "2.0", "method": "notifications/message", "params": params})
 
-    def ask(self, method: str, params: dict[str, Any]) -> Awaitable[Any]:
-        """Put a question to the caller in the middle of a request of its session; see `Session.ask`."""
+    def send_request(self, method: str, params: dict[str, Any]) -> Awaitable[Any]:
+        """Send a request to the caller as part of this request; see `Session.send_request`."""
         assert self.session is not None
-        return self.session.ask(self.emit, method, params)
+        return self.session.send_request(self.emit, method, params)
 
     def list_found(self, names: list[str], view: View) -> None:
-        """Add to the list of its session what it has searched for; it is notified before the result."""
+        """Add the results of a search to the session's list, and notify the caller before the response."""
         if self.session is not None and self.session.found.add(names, view):
             self.emit({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
 
 
 class McpResponse(Struct, frozen=True, kw_only=True, eq=False):
-    """The response as JSON, its error code if it is an error, and the session that `initialize` has opened.
+    """The response as JSON.
 
     Attributes:
-        refused: Nothing was run, since a quota would be exceeded.
-        goes_on: The pieces are the rest of a response whose beginning was sent as the beginning of its result.
+        error_code: The code of an error response.
+        session: The session that `initialize` has opened.
+        refused: The quota that the request would exceed; nothing was run.
     """
 
-    pieces: wire.Pieces
+    pieces: json_bytes.Pieces
     error_code: int | None = None
     session: Session | None = None
     refused: QuotaExceeded | None = None
-    goes_on: bool = False
 
     @property
     def body(self) -> bytes:
-        """The response in one piece."""
+        """Return the response in one piece."""
         return b"".join(self.pieces)
 
 
 def error_response(request_id: RequestId | None, error: RpcError) -> McpResponse:
-    """An error response."""
+    """Return an error response."""
     try:
-        body = wire.dumps(error.to_object())
-    except wire.MalformedJson:
-        body = wire.dumps({"code": error.code, "message": error.message})
-    head = b'{"jsonrpc":"2.0","id":' + wire.dumps(request_id) + b',"error":'
+        body = json_bytes.dumps(error.to_object())
+    except json_bytes.MalformedJson:
+        body = json_bytes.dumps({"code": error.code, "message": error.message})
+    beginning = b'{"jsonrpc":"2.0","id":' + json_bytes.dumps(request_id) + b',"error":'
     refused = error if isinstance(error, QuotaExceeded) else None
-    return McpResponse(pieces=(head, body, b"}"), error_code=error.code, refused=refused)
+    return McpResponse(pieces=(beginning, body, b"}"), error_code=error.code, refused=refused)
 
 
-def response_of(request_id: RequestId, result: wire.Pieces, session: Session | None = None) -> McpResponse:
-    """A response with a result; with the session that it opens."""
-    head = b'{"jsonrpc":"2.0","id":' + wire.dumps(request_id) + b',"result":'
-    return McpResponse(pieces=(head, *result, b"}"), session=session)
+def result_response(request_id: RequestId, result: json_bytes.Pieces, session: Session | None = None) -> McpResponse:
+    """Return a response with a result, and with the session that it opens."""
+    beginning = b'{"jsonrpc":"2.0","id":' + json_bytes.dumps(request_id) + b',"result":'
+    return McpResponse(pieces=(beginning, *result, b"}"), session=session)
 
 
-def response_to(request: McpRequest, result: dict[str, Any]) -> McpResponse:
-    """The response with the result of a call; the rest of it where its `content` was passed on.
+def call_response(request: McpRequest, result: dict[str, Any]) -> McpResponse:
+    """Return the response with the result of a call.
 
     Raises:
         MalformedJson: The result is nested too deeply.
     """
-    result = _completed(result, request)
-    if _IN_PARTS.isdisjoint(map(type, result.values())):
-        # Nearly all of them.
-        return McpResponse(pieces=(wire.dumps({"jsonrpc": "2.0", "id": request.id, "result": result}),))
-    if type(result.get("content")) is wire.PassedOn:
-        return McpResponse(pieces=(*wire.pieces_after(result, "content"), b"}"), goes_on=True)
-    return response_of(request.id, wire.pieces(result))
+    result = _add_modern_members(result, request)
+    if json_bytes.UnparsedJson not in map(type, result.values()):
+        # Fast path for nearly all results.
+        return McpResponse(pieces=(json_bytes.dumps({"jsonrpc": "2.0", "id": request.id, "result": result}),))
+    return result_response(request.id, json_bytes.pieces(result))
 
 
-def serialised(result: dict[str, Any], request: McpRequest) -> wire.Pieces:
-    """A result as its caller gets it: in the modern era with its type and our `serverInfo`."""
-    return wire.pieces(_completed(result, request))
+def serialize_result(result: dict[str, Any], request: McpRequest) -> json_bytes.Pieces:
+    """Return a serialized result; in the modern era with its type and the gateway's `serverInfo`."""
+    return json_bytes.pieces(_add_modern_members(result, request))
 
 
-def _completed(result: dict[str, Any], request: McpRequest) -> dict[str, Any]:
+def _add_modern_members(result: dict[str, Any], request: McpRequest) -> dict[str, Any]:
     if request.modern:
         result.setdefault("resultType", "complete")
         meta = result.get("_meta")
-        result["_meta"] = _OUR_META if meta is None else {**(meta if isinstance(meta, dict) else {}), **_OUR_META}
+        result["_meta"] = (
+            _SERVER_INFO_META if meta is None else {**(meta if isinstance(meta, dict) else {}), **_SERVER_INFO_META}
+        )
     return result
+
+
+def caller_of(request: McpRequest, view: View) -> Caller:
+    """Return the caller of a request."""
+    params, session = request.params, request.session
+    meta = params.get("_meta")
+    if type(meta) is not dict:
+        meta = {}
+    token = meta.get("progressToken")
+    on_progress = None if token is None else _progress_sender(request.emit, token)
+    if session is None:
+        level, capabilities = meta.get(LOG_LEVEL_KEY), meta.get(CAPABILITIES_KEY)
+        return Caller(
+            principal=request.principal,
+            account=request.account,
+            view=view,
+            version=meta[VERSION_KEY] if request.modern else HANDSHAKE_VERSIONS[-1],
+            request_id=request.id,
+            capabilities=capabilities if type(capabilities) is dict else {},
+            answers="inputResponses" in params or "requestState" in params,
+            log_level=None if level is None or level not in LOG_LEVELS else level,
+            on_progress=on_progress,
+            on_log=None if level is None else request.log,
+            trace=request.trace,
+            peer=request.peer,
+            client_info=meta.get(CLIENT_INFO_KEY),
+        )
+    return Caller(
+        principal=request.principal,
+        account=request.account,
+        view=view,
+        version=session.version,
+        request_id=request.id,
+        owner=session,
+        session_id=session.id,
+        host=session.host,
+        capabilities=session.capabilities,
+        log_level=session.log_level,
+        on_progress=on_progress,
+        on_log=None if session.log_level is None else request.log,
+        on_pause=request.pause,
+        ask=request.send_request,
+        found=request.list_found,
+        trace=request.trace,
+        peer=request.peer,
+    )
+
+
+def _progress_sender(emit: Emit, token: object) -> OnParams | None:
+    """Return a function that sends progress to the caller; None if the token is invalid."""
+    # In Python, unlike JSON, a boolean is a number.
+    if not isinstance(token, str | int) or isinstance(token, bool):
+        return None
+    method = "notifications/progress"
+    return lambda params: emit({"jsonrpc": "2.0", "method": method, "params": {**params, "progressToken": token}})
+
+
+# Names, ids and methods from the caller are cut to this length in spans. No known name is longer.
+_MAX_CHARS: Final = 200
+
+
+def span_of(request: McpRequest, tracing: Tracing) -> Span | UnrecordedSpan:
+    """Return the span of a request, as a part of its caller's trace."""
+    params, trace = request.params, request.trace
+    meta = params.get("_meta")
+    meta = meta if isinstance(meta, dict) else None
+    parents = parents_of(meta, trace) if trace or (meta is not None and PARENT in meta) else ()
+    # Checked first, because most requests are not recorded.
+    unrecorded = tracing.unrecorded(parents)
+    if unrecorded is not None:
+        return unrecorded
+    session = request.session
+    version = session.version if session is not None else (meta or {}).get(VERSION_KEY)
+    name = params.get("name")
+    attributes: dict[str, Any] = {
+        trace_context.PROTOCOL_VERSION: version if isinstance(version, str) else None,
+        trace_context.SESSION_ID: session_mark(session.id) if session is not None else None,
+        trace_context.RESOURCE_URI: uri_of(params),
+        trace_context.REQUEST_ID: str(request.id)[:_MAX_CHARS],
+        trace_context.TRANSPORT: trace_context.PIPE if request.peer == STDIO_PEER else trace_context.TCP,
+    }
+    if isinstance(name, str):
+        attributes[trace_context.PROMPT if request.method == "prompts/get" else trace_context.TOOL] = name[:_MAX_CHARS]
+    if request.method == "tools/call":
+        attributes[trace_context.OPERATION] = trace_context.EXECUTE_TOOL
+        if tracing.content:
+            attributes[trace_context.ARGUMENTS] = content_of(params.get("arguments"))
+    return tracing.start_server_span(request.method[:_MAX_CHARS], parents, attributes)

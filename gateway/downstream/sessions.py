@@ -1,4 +1,4 @@
-"""Sessions of the handshake era, bounded in number and in idle time.
+"""Sessions of the handshake era, limited in number and idle time.
 
 Source: MCP 2025-11-25, "Transports", "Session Management" and "Resumability and Redelivery".
 """
@@ -15,29 +15,71 @@ from typing import Any, Final, Protocol
 
 import anyio
 
-from gateway import wire
 from gateway.access.principal import Principal
 from gateway.access.quotas import Account
-from gateway.downstream.changes import ChangeAnnouncer
-from gateway.downstream.found_tools import FoundTools
-from gateway.downstream.http.resumption import RESUMABLE_SINCE, ResumableAnswers
-from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, QuotaExceeded, RpcError
-from gateway.jsonrpc import find_by_id, number_of
-from gateway.upstream.request_callbacks import HostSession
+from gateway.downstream.list_changes import ChangeAnnouncer
+from gateway.downstream.resumption import RESUMABLE_SINCE, ResumableAnswers
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import INTERNAL_ERROR, INVALID_PARAMS, QuotaExceeded, RpcError
+from gateway.protocol.jsonrpc import find_by_id, number_of
+from gateway.upstream.session import HostSession
 from registry.catalog.catalog import ListKind
 from registry.views.profile import DEFAULT_PROFILE
+from registry.views.view import View
+
+# Far above any `maxTools`; limits the memory for tools that were removed from the catalog.
+_MAX_REMEMBERED: Final = 1_000
+
+
+class FoundTools:
+    """Wrapper names in the order in which they were first found, with the time when each was last found.
+
+    If the profile's budget is exceeded, the names found longest ago are dropped. The others keep their position, so
+    that the prompt caches of hosts remain valid.
+    """
+
+    __slots__ = ("_count", "_last_found")
+
+    def __init__(self) -> None:
+        self._last_found: dict[str, int] = {}
+        self._count = 0
+
+    def add(self, names: Iterable[str], view: View) -> bool:
+        """Record names that were found now, the most important last; return whether the list changes."""
+        before = self.listed(view)
+        for name in names:
+            self._count += 1
+            self._last_found[name] = self._count
+        # Drop names that do not fit, which would otherwise reappear as soon as there is room.
+        fitting = frozenset(self._fitting_names(view))
+        self._last_found = {name: at for name, at in self._last_found.items() if name in fitting}
+        return self.listed(view) != before
+
+    def listed(self, view: View) -> tuple[str, ...]:
+        """Return the names to list in addition to those of the view, in the order of their first search."""
+        if not self._last_found:
+            return ()
+        selected = view.select_found(sorted(self._last_found, key=self._last_found.__getitem__))
+        return tuple(name for name in self._last_found if name in selected)
+
+    def _fitting_names(self, view: View) -> Iterable[str]:
+        newest = sorted(self._last_found, key=self._last_found.__getitem__)[-_MAX_REMEMBERED:]
+        fitting = view.select_found(newest)
+        # A tool that is missing from the view, or is listed anyway at present, takes no room.
+        return (name for name in newest if name in fitting or (entry := view.entry(name)) is None or entry.listed)
+
 
 MAX_SESSIONS: Final = 10_000
-"""All callers together: as many as connections that are served at once; an idle session takes about 4 KiB."""
+"""The limit for all callers, equal to that of connections; an idle session takes about 4 KiB."""
 IDLE_S: Final = 1800.0
-"""Hosts seldom end their sessions; one that was away for longer initializes again."""
+"""Hosts seldom end their sessions; after this idle time a host has to initialize again."""
 MAX_INTRODUCTION_BYTES: Final = 16 * 1024
-"""Capabilities and name of a host, which are kept for as long as its session: ten times the most that hosts send."""
+"""The limit of a host's capabilities and name, which are stored with its session: ten times what hosts send."""
 MAX_REPLAYED: Final = 256
-"""Messages kept for a stream that comes back: changes of lists and logs, of which older ones are of no use."""
-# Requests to a host that wait for a person: no host shows more.
+"""The messages stored for a resumed stream: list changes and logs, of which older ones are not needed."""
+# Requests to a host that wait for a person; no host shows more.
 _MAX_REQUESTS: Final = 256
-# Against half an hour of idleness a minute more does not matter.
+# Compared to half an hour of idle time, an additional minute does not matter.
 _SWEEP_S: Final = 60.0
 
 Emit = Callable[[dict[str, Any]], None]
@@ -45,33 +87,30 @@ EmitNumbered = Callable[[dict[str, Any], int], None]
 
 
 def random_session_id() -> str:
-    """An id that nobody can guess."""
+    """Return an unguessable id."""
     return secrets.token_hex(16)
 
 
 class Running(Protocol):
-    """A request in flight, whatever transport carries it."""
+    """A request in flight, independent of the transport."""
 
     def cancel(self) -> None:
-        """Stop it; its caller gets an answer that says so."""
+        """Cancel the request; its caller gets an error response."""
 
 
 class Session:
-    """One handshake-era caller: what it negotiated, what it runs, and its stream of notifications.
+    """A handshake-era session: negotiated version, running requests, and the stream of notifications.
 
     Attributes:
-        id: Unguessable; where several processes serve, it says which of them has the session.
-        version: The protocol version that was negotiated.
-        resumable: Its caller knows how to come back for an answer.
-        profile: The profile that it addresses.
-        account: What its caller uses at present.
-        used_s: When its caller last used it, by the clock of the table.
-        found: Tools that its own searches have found, and by which search last. Its list has them in addition, in this
-            order, as far as there is room.
-        log_level: The last `logging/setLevel`; before the first one everything is sent.
+        id: Unguessable; with several processes, it identifies the one that has the session.
+        resumable: The caller can resume a response.
+        account: The account to charge.
+        used_s: When the caller last used the session, by the clock of the table.
+        found: Tools found by searches of this session, which are appended to its list.
+        log_level: The level of the last `logging/setLevel`; by default everything is sent.
         running: The requests in flight, by id.
-        subscribed: By URI, what ends the subscription to each resource.
-        answers: To its requests, where they have become streams that its caller can resume.
+        subscribed: By URI, the function that ends the subscription to a resource.
+        answers: Responses that have become streams and can be resumed.
         on_end: Called when the session ends.
     """
 
@@ -85,26 +124,22 @@ class Session:
         profile: str = DEFAULT_PROFILE,
         new_id: Callable[[], str] | None = None,
     ) -> None:
-        """Open a session; it has to be ended.
+        """Open a session, which has to be ended with `end`.
 
         Args:
-            principal: Who opens it.
-            version: The protocol version that was negotiated.
-            params: Those of `initialize`, of which capabilities and name are kept.
-            account: What the caller uses at present.
-            profile: The profile that it addresses.
-            new_id: Makes its id; by default one that says nothing.
+            params: The parameters of `initialize`.
+            new_id: Create the session id; by default a random one.
 
         Raises:
-            RpcError: Capabilities and name are too large, or the caller may keep no more.
+            RpcError: Capabilities and name are too large, or exceed the caller's quota.
         """
         capabilities, client_info = params.get("capabilities"), params.get("clientInfo")
-        introduction = wire.dumps([capabilities, client_info])
+        introduction = json_bytes.dumps([capabilities, client_info])
         if len(introduction) > MAX_INTRODUCTION_BYTES:
             raise RpcError(
-                INVALID_PARAMS, f"capabilities and clientInfo may take {MAX_INTRODUCTION_BYTES} bytes together"
+                INVALID_PARAMS, f"capabilities and clientInfo may have at most {MAX_INTRODUCTION_BYTES} bytes together"
             )
-        held_bytes = wire.parsed_bytes(introduction)
+        held_bytes = json_bytes.parsed_bytes(introduction)
         account.hold(held_bytes)
         self.id = new_id() if new_id is not None else random_session_id()
         self.principal = principal
@@ -119,7 +154,7 @@ class Session:
             version=version,
             capabilities=self.capabilities,
             client_info=client_info if isinstance(client_info, dict) else {},
-            ask=partial(self.ask, self._send_now),
+            ask=partial(self.send_request, self._send_now),
             notify=self.notify,
         )
         self.log_level = "debug"
@@ -136,22 +171,26 @@ class Session:
         self._emit: EmitNumbered | None = None
         self._hang_up: Callable[[], None] | None = None
 
-    # the stream of messages that belong to no request
+    # Stream of messages that do not belong to a request
+
+    def set_log_level(self, level: str) -> None:
+        """Send log messages of this level and above, as `logging/setLevel` asks."""
+        self.log_level = level
 
     @property
     def streaming(self) -> bool:
-        """Whether its stream is open."""
+        """Return whether the stream is open."""
         return self._emit is not None
 
     @property
     def in_use(self) -> bool:
-        """Whether it streams or runs something."""
+        """Return whether the session has an open stream or a running request."""
         return self.streaming or bool(self.running)
 
     def open_stream(self, emit: EmitNumbered, hang_up: Callable[[], None], after: int | None = None) -> None:
-        """Send what was missed, then what comes: since the message of this number, or since the last stream.
+        """Send the messages after this number, or those missed since the last stream, then new ones.
 
-        A stream that is still open ends: its host has come back before its loss was noticed.
+        A stream that is still open ends, because the host has reconnected before the loss was noticed.
         """
         if self._hang_up is not None:
             self._hang_up()
@@ -162,12 +201,12 @@ class Session:
                 self._deliver(number, message)
 
     def close_stream(self, emit: EmitNumbered) -> None:
-        """Keep what comes for the next stream, unless that is open already."""
+        """Store further messages for the next stream, unless another one is already open."""
         if self._emit == emit:
             self._emit = self._hang_up = None
 
     def notify(self, message: dict[str, Any]) -> None:
-        """Send a notification, now or when the caller opens its stream; the same one waits only once."""
+        """Send a notification, or store it until the caller opens a stream; equal notifications are stored once."""
         if self._emit is None and any(n > self._delivered and waiting == message for n, waiting in self._outbox):
             return
         number = next(self._numbers)
@@ -175,22 +214,22 @@ class Session:
         self._deliver(number, message)
 
     def announce(self, kinds: Iterable[ListKind]) -> None:
-        """Notify of changed lists."""
+        """Send notifications for the lists that have changed."""
         for kind in kinds:
             self.notify({"jsonrpc": "2.0", "method": f"notifications/{kind}/list_changed"})
 
     def _send_now(self, message: dict[str, Any]) -> None:
         if self._emit is None:
-            raise RpcError(INTERNAL_ERROR, "the host has no stream open on which it could be asked")
+            raise RpcError(INTERNAL_ERROR, "the host has no open stream on which it could receive a request")
         self._emit(message, next(self._numbers))
 
     def emit_beside(self, message: dict[str, Any]) -> None:
-        """Send what belongs to a request whose caller accepts no stream as its answer.
+        """Send a message of a request whose caller does not accept a stream as its response.
 
-        Without an open stream of the session a notification is dropped.
+        Without an open stream of the session, notifications are dropped.
 
         Raises:
-            RpcError: A question cannot be asked without that stream.
+            RpcError: A request cannot be sent to the caller without that stream.
         """
         if self._emit is not None or "id" in message:
             self._send_now(message)
@@ -200,13 +239,13 @@ class Session:
             self._emit(message, number)
             self._delivered = max(self._delivered, number)
 
-    # requests to its user
+    # Requests to the caller
 
-    async def ask(self, emit: Emit, method: str, params: dict[str, Any]) -> Any:
-        """Send a request to the caller beside one of its own, and return the result.
+    async def send_request(self, emit: Emit, method: str, params: dict[str, Any]) -> Any:
+        """Send a request to the caller and return the result.
 
         Raises:
-            RpcError: It refused, or is asked too much at once.
+            RpcError: The caller returned an error, or has too many open requests.
         """
         if len(self._requests) >= _MAX_REQUESTS:
             raise RpcError(INTERNAL_ERROR, "too many requests to the host are open")
@@ -224,24 +263,26 @@ class Session:
             del self._requests[number]
         return request.result()
 
-    def answered(self, message: dict[str, Any]) -> None:
-        """Take a response of the caller; one that nobody waits for is ignored."""
+    def handle_response(self, message: dict[str, Any]) -> bool:
+        """Handle a response of the caller; an unexpected one is ignored. Return whether it was expected."""
         number = number_of(message.get("id"))
         request = self._requests.get(number) if number is not None else None
-        if request is not None:
-            request.message = message
-            request.answered.set()
+        if request is None or request.answered.is_set():
+            return False
+        request.message = message
+        request.answered.set()
+        return True
 
-    # cancellation and end
+    # Cancellation and end
 
     def cancel(self, request_id: object) -> None:
-        """Cancel one of its requests, if it is still running."""
+        """Cancel a request of this session, if it is still running."""
         running = find_by_id(self.running, request_id)
         if running is not None:
             running.cancel()
 
     def end(self) -> None:
-        """Cancel and end everything that belongs to it; only the first time has an effect."""
+        """End the session and everything that belongs to it; further calls have no effect."""
         if self._ended:
             return
         self._ended = True
@@ -257,7 +298,7 @@ class Session:
 
 
 class _ClientRequest:
-    """One request to a caller, waiting for its response."""
+    """A request to the caller, waiting for its response."""
 
     def __init__(self) -> None:
         self.answered = anyio.Event()
@@ -276,47 +317,50 @@ class _ClientRequest:
 
 
 class SessionTable:
-    """All sessions. Where a caller has as many as it may, its own that was idle longest makes room for a new one."""
+    """All sessions. If a caller has reached its limit, its session that was idle longest is replaced by the new one."""
 
     def __init__(self, announcer: ChangeAnnouncer, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._announcer = announcer
         self._clock = clock
         self._sessions: dict[str, Session] = {}
-        # By principal; the one that was used least recently stands first.
+        # By principal, least recently used first.
         self._owned: dict[str, OrderedDict[str, Session]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def put(self, session: Session) -> None:
-        """Keep a new session, and notify it of changes.
+    def add(self, session: Session) -> None:
+        """Add a new session and subscribe it to list changes.
 
         Raises:
-            QuotaExceeded: There is no room, and none of the caller's own sessions is idle.
+            QuotaExceeded: The limit is reached, and no session that could be ended is idle.
         """
         account = session.account
         owned: Mapping[str, Session] = self._owned.get(account.name, {})
         if len(owned) >= account.limits.sessions:
-            self._end_idle(owned, f"{account.name} has {len(owned)} sessions in use, which is its quota. End some.")
+            self._end_idle(
+                owned,
+                f"{account.name} has {len(owned)} sessions in use, the most that {account.share} allows. End some.",
+            )
         elif len(self._sessions) >= MAX_SESSIONS:
-            # Whoever has most gives way, so that many callers together keep nobody out.
+            # The caller with the most sessions loses one, so that a few callers cannot lock out the others.
             most = max(self._owned.values(), key=len)
             self._end_idle(most if len(most) > len(owned) else owned, "too many sessions are in use", own=False)
         session.on_end.append(self._announcer.subscribe(session.announce, session.profile, lambda: session.principal))
         session.used_s = self._clock()
         self._sessions[session.id] = session
         self._owned.setdefault(account.name, OrderedDict())[session.id] = session
-        account.sessions += 1
+        account.open_session()
 
     def get(self, session_id: str, principal: Principal, profile: str = DEFAULT_PROFILE) -> Session | None:
-        """The session, if it is this caller's and of this profile; for anyone else it does not exist."""
+        """Return the session if it belongs to this caller and profile; otherwise None."""
         session = self._sessions.get(session_id)
         if session is None or session.profile != profile:
             return None
         if session.principal is not principal:
             if session.principal.identity != principal.identity:
                 return None
-            # The next token of the same caller: what it is told of follows this one, and it is told what that changes.
+            # The caller has a new token: notifications follow its permissions, and lists may have changed with them.
             changed = session.principal != principal
             session.principal = principal
             if changed:
@@ -325,42 +369,42 @@ class SessionTable:
         if now_s - session.used_s > IDLE_S and not session.in_use:
             self.close(session)
             return None
-        self._use(session, now_s)
+        self._mark_used(session, now_s)
         return session
 
-    async def keep_swept(self) -> None:
-        """End idle sessions also while nobody calls; one that streams or runs something is not idle."""
+    async def sweep_periodically(self) -> None:
+        """End idle sessions periodically until cancelled; a session that is in use is not idle."""
         while True:
             await anyio.sleep(_SWEEP_S)
             self.sweep()
 
     def sweep(self) -> None:
-        """End what has been idle for too long."""
+        """End the sessions that have been idle for too long."""
         now_s = self._clock()
         for session in list(self._sessions.values()):
             if session.in_use:
-                self._use(session, now_s)
+                self._mark_used(session, now_s)
             elif now_s - session.used_s > IDLE_S:
                 self.close(session)
 
     def close(self, session: Session) -> None:
-        """End a session; its id is unknown from now on."""
+        """End a session and remove it."""
         if self._sessions.pop(session.id, None) is not None:
             name = session.account.name
             owned = self._owned[name]
             del owned[session.id]
-            session.account.sessions -= 1
+            session.account.close_session()
             if not owned:
                 del self._owned[name]
         session.end()
 
     def close_unless(self, is_known: Callable[[Principal], bool]) -> None:
-        """End the sessions of callers who are not known any more."""
+        """End the sessions of callers for which `is_known` returns false."""
         for session in list(self._sessions.values()):
             if not is_known(session.principal):
                 self.close(session)
 
-    def _use(self, session: Session, now_s: float) -> None:
+    def _mark_used(self, session: Session, now_s: float) -> None:
         session.used_s = now_s
         self._owned[session.account.name].move_to_end(session.id)
 

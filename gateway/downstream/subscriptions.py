@@ -1,4 +1,4 @@
-"""What callers subscribe to: `subscriptions/listen` of the modern era, `resources/subscribe` of the other."""
+"""Subscriptions of callers in both eras."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from typing import Any, Final
 
 import anyio
 
-from gateway import wire
 from gateway.access.principal import Principal
+from gateway.calls.caller_ids import TaskIds, UpstreamSubscriptions
 from gateway.calls.profile_views import ProfileViews
-from gateway.calls.resource_uris import ResourceUris
-from gateway.calls.task_ids import TaskIds
-from gateway.calls.upstream_subscriptions import UpstreamSubscriptions
-from gateway.downstream.changes import ChangeAnnouncer
+from gateway.calls.results import ResourceUris
+from gateway.downstream.declarations import UpstreamStates
+from gateway.downstream.list_changes import ChangeAnnouncer
 from gateway.downstream.lists import SERVER_INFO
 from gateway.downstream.sessions import Emit, Session
-from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError
-from gateway.protocol import SERVER_INFO_KEY, SUBSCRIPTION_KEY
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import INTERNAL_ERROR, INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError
+from gateway.protocol.versions import SERVER_INFO_KEY, SUBSCRIPTION_KEY
+from gateway.upstream.caller_links import UserLinks
 from registry.catalog.catalog import ListKind
 
 MAX_STREAMS: Final = 4_096
-"""Open `subscriptions/listen` requests of all callers: one for each host window, half of the connections served."""
+"""The limit of open `subscriptions/listen` requests: one per host window, half of the limit of connections."""
 MAX_SUBSCRIBED: Final = 1024
-"""Resources, and tasks, that one request or one session may subscribe to; each costs its upstream a subscription."""
+"""The limit of resources and of tasks per request or session; each needs a subscription at its upstream."""
 MAX_SUBSCRIBED_CHARS: Final = 128 * 1024
-"""Length of all URIs and ids of one request together: a thousand usual ones."""
-# What a subscription takes beside its URI: an entry here and one at the upstream.
+"""The total length of all URIs and ids of one request: a thousand of the usual length."""
+# The memory of a subscription besides its URI, here and at the upstream.
 _SUBSCRIPTION_BYTES: Final = 1024
 _LISTS: Final[tuple[ListKind, ...]] = ("tools", "prompts", "resources")
 
 
 class Subscriptions:
-    """Connects callers with changes of lists, and with the resources and tasks of upstreams.
+    """Subscriptions of callers to list changes, and to resources and tasks of upstreams.
 
     Attributes:
         closing: Set once every stream has to end.
@@ -45,45 +46,48 @@ class Subscriptions:
         upstream_subscriptions: UpstreamSubscriptions,
         task_ids: TaskIds,
         announcer: ChangeAnnouncer,
-        pending: Callable[[], bool],
-        key_of: Callable[[str, Principal], str],
-        resource_uris: ResourceUris | None = None,
+        upstreams: UpstreamStates,
+        users: UserLinks,
+        resource_uris: ResourceUris,
     ) -> None:
         self._views = views
-        self._key_of = key_of
-        self._uris = resource_uris or ResourceUris()
-        self._pending = pending
+        self._users = users
+        self._uris = resource_uris
+        self._upstreams = upstreams
         self._upstream_subscriptions = upstream_subscriptions
         self._task_ids = task_ids
-        self._announcer = announcer
+        self.announcer = announcer
         self._open = 0
         self.closing = anyio.Event()
 
     async def listen(
         self, request_id: str | int | float, params: dict[str, Any], principal: Principal, profile: str, emit: Emit
     ) -> bytes:
-        """Serve `subscriptions/listen` (MCP 2026-07-28, "Subscriptions") until it is cancelled or we close.
+        """Serve `subscriptions/listen` (MCP 2026-07-28, "Subscriptions") until cancelled or `closing` is set.
 
         Raises:
-            RpcError: The request is unsound, or too many streams are open.
+            RpcError: The request is invalid, or too many streams are open.
         """
-        wanted = params.get("notifications")
-        if not isinstance(wanted, dict):
+        notifications = params.get("notifications")
+        if not isinstance(notifications, dict):
             raise RpcError(INVALID_PARAMS, "params.notifications must be an object")
         if self._open >= MAX_STREAMS:
             raise RpcError(INTERNAL_ERROR, "Too many subscriptions are open")
-        uris = _text_list(wanted, "resourceSubscriptions")
-        task_ids = _text_list(wanted, "taskIds")
+        uris = _text_list(notifications, "resourceSubscriptions")
+        task_ids = _text_list(notifications, "taskIds")
         if sum(map(len, uris)) + sum(map(len, task_ids)) > MAX_SUBSCRIBED_CHARS:
-            raise RpcError(INVALID_PARAMS, f"A subscription may name {MAX_SUBSCRIBED_CHARS} characters of URIs and ids")
+            raise RpcError(
+                INVALID_PARAMS,
+                f"URIs and ids of a subscription may have at most {MAX_SUBSCRIBED_CHARS} characters together",
+            )
         kinds = [
             kind
             for kind in _LISTS
-            if wanted.get(f"{kind}ListChanged") is True and self._offers(kind, profile, principal)
+            if notifications.get(f"{kind}ListChanged") is True and self._offers(kind, profile, principal)
         ]
         meta = {SUBSCRIPTION_KEY: request_id}
 
-        # The acknowledgement comes first on the stream: what happens before it is held until then.
+        # The acknowledgement has to come first, so earlier notifications are queued until then.
         held: list[dict[str, Any]] | None = []
 
         def notify(method: str, params: dict[str, Any]) -> None:
@@ -96,23 +100,23 @@ class Subscriptions:
                     notify(f"{kind}/list_changed", {})
 
         honoured: dict[str, Any] = {f"{kind}ListChanged": True for kind in kinds}
-        endings: list[Callable[[], None]] = []
+        unsubscribes: list[Callable[[], None]] = []
         self._open += 1
         try:
             for uri in uris:
                 if watched := await self._watch(
                     uri, profile, principal, lambda params: notify("resources/updated", params)
                 ):
-                    endings += watched
+                    unsubscribes += watched
                     honoured.setdefault("resourceSubscriptions", []).append(uri)
             for task_id in task_ids:
-                endings.append(
+                unsubscribes.append(
                     await self._watch_task(task_id, profile, principal, lambda params: notify("tasks", params))
                 )
             if task_ids:
                 honoured["taskIds"] = task_ids
             if kinds:
-                endings.append(self._announcer.subscribe(changed, profile, lambda: principal))
+                unsubscribes.append(self.announcer.subscribe(changed, profile, lambda: principal))
             emit(_notification("subscriptions/acknowledged", {"notifications": honoured}, meta))
             early, held = held, None
             for message in early or ():
@@ -120,47 +124,47 @@ class Subscriptions:
             await self.closing.wait()
         finally:
             self._open -= 1
-            for ending in endings:
-                ending()
-        return wire.dumps({"resultType": "complete", "_meta": {**meta, SERVER_INFO_KEY: SERVER_INFO}})
+            for unsubscribe in unsubscribes:
+                unsubscribe()
+        return json_bytes.dumps({"resultType": "complete", "_meta": {**meta, SERVER_INFO_KEY: SERVER_INFO}})
 
     async def subscribe(self, session: Session, params: dict[str, Any]) -> bytes:
         """Answer `resources/subscribe` (MCP 2025-11-25, "Resources", "Subscriptions").
 
         Raises:
-            RpcError: No server may know the URI, or the session watches too many.
+            RpcError: No server has the URI, or the session has too many subscriptions.
         """
         uri = _uri(params)
         if uri in session.subscribed:
             return b"{}"
         if len(session.subscribed) >= MAX_SUBSCRIBED:
-            raise RpcError(INVALID_PARAMS, f"A session may watch {MAX_SUBSCRIBED} resources")
+            raise RpcError(INVALID_PARAMS, f"A session may watch at most {MAX_SUBSCRIBED} resources")
 
         def updated(params: dict[str, Any]) -> None:
             session.notify({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params})
 
-        # For as long as the session has it.
-        held_bytes = _SUBSCRIPTION_BYTES + wire.BYTES_OF_CHARACTER * len(uri)
+        # Charged until the subscription ends.
+        held_bytes = _SUBSCRIPTION_BYTES + json_bytes.BYTES_OF_CHARACTER * len(uri)
         session.account.hold(held_bytes)
         try:
-            endings = await self._watch(uri, session.profile, session.principal, updated)
+            unsubscribes = await self._watch(uri, session.profile, session.principal, updated)
         except BaseException:
             session.account.release(held_bytes)
             raise
-        if not endings:
+        if not unsubscribes:
             session.account.release(held_bytes)
             raise RpcError(RESOURCE_NOT_FOUND, "Resource not found", {"uri": uri})
 
         def end() -> None:
             session.account.release(held_bytes)
-            for ending in endings:
-                ending()
+            for unsubscribe in unsubscribes:
+                unsubscribe()
 
         session.subscribed[uri] = end
         return b"{}"
 
     def unsubscribe(self, session: Session, params: dict[str, Any]) -> bytes:
-        """Answer `resources/unsubscribe`; one that was never subscribed to is no error."""
+        """Answer `resources/unsubscribe`; an unknown subscription is not an error."""
         end = session.subscribed.pop(_uri(params), None)
         if end is not None:
             end()
@@ -168,11 +172,13 @@ class Subscriptions:
 
     def _offers(self, kind: ListKind, profile: str, principal: Principal) -> bool:
         servers = self._views.view(profile, principal).catalog.servers.values()
-        # Tools and prompts of our own are always there; of resources that is known once every upstream is.
-        return kind != "resources" or self._pending() or any(kind in listing.capabilities for listing in servers)
+        # The gateway always has tools and prompts; whether there are resources depends on all upstreams.
+        return (
+            kind != "resources" or self._upstreams.pending or any(kind in listing.capabilities for listing in servers)
+        )
 
     async def _watch(
-        self, uri: str, profile: str, principal: Principal, tell: Callable[[dict[str, Any]], None]
+        self, uri: str, profile: str, principal: Principal, notify: Callable[[dict[str, Any]], None]
     ) -> list[Callable[[], None]]:
         owners = self._owners(uri, profile, principal)
         if not owners:
@@ -180,14 +186,14 @@ class Subscriptions:
         server, original = owners[0]
 
         def updated(params: dict[str, Any]) -> None:
-            # A changed configuration may deny what was permitted when the subscription began.
+            # A changed configuration may have denied the resource since the subscription began.
             if (server, original) in self._owners(uri, profile, principal):
-                tell({**params, "uri": uri})  # as the caller named it, not as the upstream does
+                notify({**params, "uri": uri})  # the URI that the caller uses, not the upstream's
 
-        link_key = self._key_of(server, principal)
-        ending = self._upstream_subscriptions.add(link_key, "resourceSubscriptions", original, updated)
+        link_key = self._users.key_of(server, principal)
+        unsubscribe = self._upstream_subscriptions.add(link_key, "resourceSubscriptions", original, updated)
         await self._upstream_subscriptions.settled(link_key)
-        return [ending]
+        return [unsubscribe]
 
     def _owners(self, uri: str, profile: str, principal: Principal) -> tuple[tuple[str, str], ...]:
         if profile not in self._views.profiles:
@@ -195,19 +201,20 @@ class Subscriptions:
         return self._uris.owners(self._views.view(profile, principal).catalog, uri, principal.name)
 
     async def _watch_task(
-        self, exposed: str, profile: str, principal: Principal, tell: Callable[[dict[str, Any]], None]
+        self, exposed: str, profile: str, principal: Principal, notify: Callable[[dict[str, Any]], None]
     ) -> Callable[[], None]:
         task = self._task_ids.owner(exposed, principal.identity, self._views.view(profile, principal))
 
         def updated(params: dict[str, Any]) -> None:
-            # Its tool may have been denied since the subscription began.
+            # The tool may have been denied since the subscription began.
             if self._permits_task(exposed, profile, principal):
-                tell(self._task_ids.announced(params, task, principal.identity))
+                in_parts = task.wrapper in self._views.view(profile, principal).result_rules
+                notify(self._task_ids.announced(params, task, principal.identity, in_parts=in_parts))
 
-        link_key = self._key_of(task.server, principal)
-        ending = self._upstream_subscriptions.add(link_key, "taskIds", task.original, updated)
+        link_key = self._users.key_of(task.server, principal)
+        unsubscribe = self._upstream_subscriptions.add(link_key, "taskIds", task.original, updated)
         await self._upstream_subscriptions.settled(link_key)
-        return ending
+        return unsubscribe
 
     def _permits_task(self, exposed: str, profile: str, principal: Principal) -> bool:
         if profile not in self._views.profiles:
@@ -220,18 +227,18 @@ class Subscriptions:
 
 
 def _notification(method: str, params: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
-    """A notification of a subscription, with the id of its subscription."""
+    """Return a notification of a subscription, with the subscription's id."""
     own = params.get("_meta")
     params = {**params, "_meta": {**(own if isinstance(own, dict) else {}), **meta}}
     return {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params}
 
 
-def _text_list(wanted: dict[str, Any], member: str) -> list[str]:
-    value = wanted.get(member, [])
+def _text_list(notifications: dict[str, Any], member: str) -> list[str]:
+    value = notifications.get(member, [])
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise RpcError(INVALID_PARAMS, f"params.notifications.{member} must be a list of strings")
     if len(value) > MAX_SUBSCRIBED:
-        raise RpcError(INVALID_PARAMS, f"A subscription may watch {MAX_SUBSCRIBED} of them")
+        raise RpcError(INVALID_PARAMS, f"params.notifications.{member} may have at most {MAX_SUBSCRIBED} entries")
     return list(dict.fromkeys(value))
 
 

@@ -1,5 +1,4 @@
 """Search by embeddings, off by default.
 
-`model` runs a sentence model that is installed as a package, into which `adapter` puts what was learned of tools and
-requests. `tool_vectors` keeps a vector for each tool of the catalog, `vector_store` keeps them on disk.
+tool_vectors    Compute and store vectors of tools in the background, with a sentence model.
 """

@@ -1,4 +1,4 @@
-"""The interface for authors of hooks: `Hook` and what it receives and returns. These docstrings are the manual."""
+"""The interface for hook authors. The docstrings in this module are the manual."""
 
 from __future__ import annotations
 
@@ -6,43 +6,44 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from gateway.hooks.payloads import copied
+from gateway.hooks.payloads import deep_copy
 
 Kind = Literal["tool", "prompt", "resource", "completion"]
-# Whose result it is; see `Metadata.shared_within`.
+# Which later calls may receive the same result; see `Metadata.shared_within`.
 Sharing = Literal["principal", "session", "request"]
 CallRoute = Literal["wrapper", "invoke_tool"]
 Mode = Literal["transform", "validate", "audit", "concurrent"]
-# The first of the codes that JSON-RPC 2.0 leaves to servers.
+# The first code of the range that JSON-RPC 2.0 reserves for server errors.
 BLOCK_CODE = -32000
-"""The JSON-RPC code of a block that does not set one."""
+"""The JSON-RPC code of a `Block` that does not set its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """What is known about a call apart from its arguments; it is never mixed with them.
+    """Information about a call, kept separate from its arguments.
 
     Attributes:
-        kind: Whether a tool is called, a prompt fetched, a resource read, or an argument of either completed.
-        wrapper: The name that callers know: `server__tool`, a prompt's exposed name, a resource's exposed URI.
+        kind: `tool` for a tool call, `prompt` for fetching a prompt, `resource` for reading a resource, `completion`
+            for completing an argument of a prompt or a resource template.
+        wrapper: The name that callers use: `server__tool`, or the exposed name of a prompt or URI of a resource.
         server: The alias of the upstream.
-        tool: The name that the upstream knows: of the tool or prompt, or the URI.
-        principal: Who calls.
-        session: The caller's session id; None in modern protocol versions, which have no sessions.
-        request_id: The JSON-RPC id of the request; unique only within its connection.
-        call_id: The gateway's own id, unique to this call.
+        tool: The upstream's own name of the tool or prompt, or URI of the resource.
+        principal: The authenticated caller.
+        session: The caller's session id; None in modern protocol versions, which do not have sessions.
+        request_id: The JSON-RPC id of the request, unique only within its connection.
+        call_id: The gateway's id of this call, globally unique.
         via: The route of the call: `wrapper` or `invoke_tool`.
         tags: The tags of the server.
         profile: The caller's profile.
-        digest: A digest of the tool's definition; it changes with the definition.
-        read_only: The tool declares that it changes nothing (`readOnlyHint`).
-        shared_within: How far the result may be given to a second equal call. `principal`: to any call of the same
-            principal. `session`: only in this session, since the upstream tells sessions apart or may have asked its
-            user. `request`: to none, since the upstream declares that its answers are private, or was given answers
-            of a user.
-        connection: The number of the upstream connection; another sign-in, and a reconnect, make another one.
-        elapsed_ms: For audit hooks after a call: how long it took, hooks included.
-        blocked_by: For audit hooks after a blocked call: the hook that blocked it.
+        digest: A digest of the tool's definition, which changes when the definition changes.
+        read_only: Whether the tool declares that it does not modify anything (`readOnlyHint`).
+        shared_within: Which later equal calls may receive this result. `principal`: any call of the same principal.
+            `session`: only calls in this session, because the upstream distinguishes sessions or may have asked this
+            session's user. `request`: none, because the upstream declares its results private or received answers
+            from a user.
+        connection: The number of the upstream connection. It changes after a reconnect or a new sign-in.
+        elapsed_ms: Duration of the call including its hooks. Set only for audit hooks after a call.
+        blocked_by: The hook that blocked the call. Set only for audit hooks after a blocked call.
     """
 
     kind: Kind
@@ -65,10 +66,10 @@ class Metadata:
 
 
 class Call:
-    """One call on its way to an upstream; its attributes cannot be set.
+    """One call on its way to an upstream. Its attributes are read-only.
 
-    The arguments are a copy for this hook alone, made on first access: changing them in place has no effect unless
-    the call is returned.
+    Each hook gets its own copy of the arguments, made on first access. Changing that copy has no effect unless the hook
+    returns the call.
     """
 
     __slots__ = ("_args", "_definition", "_memo", "_metadata", "_name", "_own")
@@ -90,32 +91,32 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The name of the tool, prompt or resource at its upstream, on both routes."""
+        """The upstream's name of the tool, prompt or resource, on both routes."""
         return self._name
 
     @property
     def args(self) -> dict[str, Any]:
-        """The arguments, repaired, with defaults and checked; `{}` if the caller sent none.
+        """The arguments after repair, defaults and validation; `{}` if the caller sent none.
 
-        For a prompt its arguments, for a resource `{"uri": …}`; for a completion `{"argument": {"name", "value"}}`,
-        and `context` if the caller sent one.
+        A resource has `{"uri": …}`, a completion `{"argument": {"name", "value"}}` and, if the caller sent one,
+        `context`.
         """
-        # Copied on first access: a hook that looks only at metadata pays nothing.
+        # Copied on first access, so that hooks that only read metadata do not pay for a copy.
         if self._own is None:
-            self._own = copied(self._args)
+            self._own = deep_copy(self._args)
         return self._own
 
     @property
     def metadata(self) -> Metadata:
-        """What else is known about the call."""
-        # A function until somebody asks: most hooks never do.
+        """Further information about the call."""
+        # Built on first access, because most hooks do not read it.
         if not isinstance(self._metadata, Metadata):
             self._metadata = self._metadata()
         return self._metadata
 
     @property
     def memo(self) -> dict[str, Any]:
-        """A dictionary of this hook for this call: what it stores before the call, it finds there after it."""
+        """A dictionary for this hook and this call: entries stored before the call are available after it."""
         if self._memo is None:
             self._memo = {}
         return self._memo
@@ -123,22 +124,20 @@ class Call:
     @property
     def definition(self) -> dict[str, Any]:
         """A copy of the tool's definition; `{}` for prompts and resources."""
-        # The catalog's own object: a hook that changed it would change the tool for everybody.
-        return copied(dict(self._definition or {}))
+        # Copied, because the definition belongs to the catalog: a change would affect all callers.
+        return deep_copy(dict(self._definition or {}))
 
     def with_args(self, args: dict[str, Any]) -> Call:
-        """Return this call with other arguments, for a transforming hook to return."""
-        # `self.memo`, not `self._memo`: both calls have to share one dictionary, even if it is still to be made.
-        return Call(
-            name=self._name, args=args, metadata=self._metadata, memo=self.memo, definition=self._definition
-        )  # fmt: skip
+        """Return this call with different arguments, for a `transform` hook to return."""
+        # `self.memo`, not `self._memo`: both calls must share one dictionary even if it does not exist yet.
+        return Call(name=self._name, args=args, metadata=self._metadata, memo=self.memo, definition=self._definition)
 
-    def handed_back(self) -> Any:
-        """The arguments as the hook left them, unchecked; for the gateway."""
+    def unchecked(self) -> Any:
+        """Return the arguments in the hook's current, unchecked state. For internal use."""
         return self._args if self._own is None else self._own
 
     def is_untouched(self, args: dict[str, Any]) -> bool:
-        """Whether it is about these very arguments, and the hook has no copy of them; for the gateway."""
+        """Return whether the call has these arguments and the hook has not copied them. For internal use."""
         return self._own is None and self._args is args
 
     def __repr__(self) -> str:
@@ -146,9 +145,9 @@ class Call:
 
 
 class Result:
-    """The complete result of an upstream: every content item, `structuredContent`, `isError`, `_meta`.
+    """The complete result of an upstream: all content items, `structuredContent`, `isError` and `_meta`.
 
-    A tool's has `content`, a prompt's `messages`, a resource's `contents`, and that of a completion `completion`.
+    Tool results have `content`, prompts `messages`, resources `contents` and completions `completion`.
     """
 
     __slots__ = ("_own", "_value")
@@ -159,44 +158,44 @@ class Result:
 
     @property
     def value(self) -> dict[str, Any]:
-        """The result object; a copy for this hook alone, made on first access."""
+        """The result object. Each hook gets its own copy, made on first access."""
         if self._own is None:
-            self._own = copied(self._value)
+            self._own = deep_copy(self._value)
         return self._own
 
     @property
     def content(self) -> list[Any]:
-        """All items of a tool's content, a prompt's messages or a resource's contents."""
-        found = next((self.value[key] for key in ("content", "messages", "contents") if key in self.value), None)
-        return found if isinstance(found, list) else []
+        """All items of a tool's content, messages of a prompt or contents of a resource."""
+        items = next((self.value[key] for key in ("content", "messages", "contents") if key in self.value), None)
+        return items if isinstance(items, list) else []
 
     @property
     def structured_content(self) -> Any:
-        """The structured form; None if there is none."""
+        """The structured content, or None."""
         return self.value.get("structuredContent")
 
     @property
     def is_error(self) -> bool:
-        """Whether the tool reports that it failed."""
-        return self._value.get("isError") is True  # of the original: one member is read without a copy
+        """Whether the tool reports a failure."""
+        return self._value.get("isError") is True  # read from the original, to avoid a copy for one member
 
     def with_value(self, value: dict[str, Any]) -> Result:
-        """Return a result with another value, for a transforming hook to return."""
+        """Return a result with a different value, for a `transform` hook to return."""
         return Result(value)
 
-    def handed_back(self) -> Any:
-        """The result as the hook left it, unchecked; for the gateway."""
+    def unchecked(self) -> Any:
+        """Return the result in the hook's current, unchecked state. For internal use."""
         return self._value if self._own is None else self._own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Returned to stop a call, or to withhold its result.
+    """Returned by a hook to stop a call or to withhold its result.
 
     Attributes:
         reason: A short text for the caller.
         description: Further details.
-        code: The JSON-RPC code if blocks are answered as protocol errors (`blockAs: error`).
+        code: The JSON-RPC code to use if blocks are answered as protocol errors (`blockAs: error`).
     """
 
     reason: str
@@ -206,13 +205,13 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Returned before a call to answer it in place of the upstream; later hooks do not see the call."""
+    """Returned by a hook before a call to answer it instead of the upstream. Later hooks do not see the call."""
 
     value: dict[str, Any]
 
 
 class HookFailed(Exception):
-    """A hook failed; the text completes a sentence that begins with its name."""
+    """A hook failed. The text is a predicate for a sentence that starts with the hook's name."""
 
 
 Before = Call | Block | Answer | None
@@ -221,42 +220,42 @@ HookReturn = Before | After
 
 
 class Hook:
-    """Base class of hooks. Override the phases that you need; a phase that is not overridden costs nothing.
+    """Base class of hooks. Override the phases that you need; phases that are not overridden cost nothing.
 
-    One object serves all calls until its entry in the configuration changes.
+    One instance serves all calls until its entry in the configuration changes.
 
-    **When.** A call is routed, allowed, repaired, given its defaults and checked; then the `before` phase runs.
-    If a hook has changed the arguments they are checked against the schema again. After the upstream has answered,
-    the `after` phase runs, in reverse order; then the gateway adds hints to error results. A call through
-    `invoke_tool` runs once, as a call of the tool that it names. Hooks do not see arguments that are refused.
+    **Order.** The gateway routes a call, checks permissions, repairs the arguments, adds defaults and validates them;
+    then it runs the `before` phase. If a hook changes the arguments, they are validated again. After the upstream has
+    answered, the `after` phase runs in reverse order, and then the gateway adds hints to error results. A call through
+    `invoke_tool` runs its hooks once, as a call of the tool it names. Hooks do not see calls with invalid arguments.
 
-    **What may be returned.** `None`, to leave everything as it is; `call.with_args(...)` or
-    `result.with_value(...)`, to change it; a `Block`, to stop it; before a call also an `Answer`. Anything else,
-    an exception and a time-out are failures of the hook: the call fails, unless the entry says `onError: ignore`.
+    **Return values.** Return `None` to change nothing, `call.with_args(...)` or `result.with_value(...)` to change the
+    arguments or the result, a `Block` to stop the call, or, before a call, an `Answer`. Any other return value, an
+    exception or a timeout is a failure of the hook: the call fails, unless the hook's entry says `onError: ignore`.
 
-    **Modes**, set by `mode` here or in the configuration:
+    **Modes**, set by `mode` in the class or in the configuration:
 
-    - `transform` may change, answer and block calls. Hooks of this mode and the next run one after the other, by
+    - `transform` may change, answer and block calls. Hooks with mode `transform` or `validate` run sequentially, by
       priority.
     - `validate` may only block.
-    - `concurrent` is `validate` for hooks that all run at the same time, after the sequential ones.
-    - `audit` receives copies, later, one at a time and in order; no call waits for it, and what it returns has no
-      effect. It sees the arguments as they were sent and the result as it was answered, blocked calls included
-      (`metadata.blocked_by`). Events that do not fit into its queue are counted as dropped, and logged.
+    - `concurrent` may only block; these hooks run concurrently, after the sequential ones.
+    - `audit` receives copies afterwards, one at a time and in order. No call waits for an audit hook, and its return
+      value has no effect. It sees the arguments that were sent and the result that was returned, including blocked
+      calls (`metadata.blocked_by`). Events that do not fit into its queue are dropped, counted and logged.
 
-    **`async def` or `def`.** An `async def` phase runs on the event loop and must not block it. A plain `def` phase
-    runs in a thread; each hook has up to eight. While all of them are busy, further calls wait for one, no longer than
-    their time-out.
+    **`async def` or `def`.** An `async def` phase runs on the event loop and must not block it. A `def` phase runs in a
+    thread. Each hook has up to eight threads; while all of them are busy, further calls wait for a thread until their
+    timeout expires.
 
-    A hook that fails five times in a row for one principal is skipped for some seconds for calls of that principal:
-    with `onError: ignore` they go on, with `fail` they fail at once; both are counted.
+    A hook that fails five times in a row for one principal is skipped for several seconds for that principal. Skipped
+    calls continue with `onError: ignore` and fail immediately with `onError: fail`; both are counted.
     """
 
     mode: ClassVar[Mode] = "transform"
-    """The mode if the configuration sets none."""
+    """The mode to use if the configuration does not set one."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Store the `config` object of the entry.
+        """Store the `config` object of the hook's entry.
 
         Raises:
             ValueError: The configuration is invalid; the text says what was expected.
@@ -264,45 +263,45 @@ class Hook:
         self.config = config
 
     def offers(self, phase: str) -> bool:
-        """Whether it runs in a phase; by default, whether that method is overridden."""
+        """Return whether the hook runs in a phase. By default, it does if the method is overridden."""
         return getattr(type(self), phase, None) is not getattr(Hook, phase)
 
     async def start(self) -> None:
-        """Called once before the first call, within ten seconds."""
+        """Prepare the hook. Called once before the first call, with a limit of ten seconds."""
 
     async def close(self) -> None:
-        """Called once after the last call, within two seconds."""
+        """Release resources. Called once after the last call, with a limit of two seconds."""
 
     def before_call(self, call: Call) -> Before | Awaitable[Before]:
-        """Called before a tool is called."""
+        """Inspect or change a tool call before it is sent."""
         return None
 
     def after_call(self, call: Call, result: Result) -> After | Awaitable[After]:
-        """Called with a tool's result; `call` has the arguments as they were sent."""
+        """Inspect or change a tool's result. `call` has the arguments that were sent."""
         return None
 
     def before_prompt(self, call: Call) -> Before | Awaitable[Before]:
-        """Called before a prompt is fetched."""
+        """Inspect or change a request for a prompt before it is sent."""
         return None
 
     def after_prompt(self, call: Call, result: Result) -> After | Awaitable[After]:
-        """Called with a prompt's messages."""
+        """Inspect or change a prompt's messages."""
         return None
 
     def before_resource(self, call: Call) -> Before | Awaitable[Before]:
-        """Called before a resource is read; `call.args` is `{"uri": …}`."""
+        """Inspect or change a request for a resource before it is sent. `call.args` is `{"uri": …}`."""
         return None
 
     def after_resource(self, call: Call, result: Result) -> After | Awaitable[After]:
-        """Called with a resource's contents."""
+        """Inspect or change a resource's contents."""
         return None
 
     def before_completion(self, call: Call) -> Before | Awaitable[Before]:
-        """Called before values for an argument of a prompt or a template are asked for; `call.name` is of those."""
+        """Inspect or change a completion request. `call.name` names the prompt or the resource template."""
         return None
 
     def after_completion(self, call: Call, result: Result) -> After | Awaitable[After]:
-        """Called with the values, which are `result.value["completion"]["values"]`."""
+        """Inspect or change the suggested values in `result.value["completion"]["values"]`."""
         return None
 
 
@@ -316,4 +315,4 @@ PHASES: Mapping[str, str] = {
     "beforeCompletion": "before_completion",
     "afterCompletion": "after_completion",
 }
-"""The phases as the configuration spells them, and their methods."""
+"""The method of each phase, by the name of the phase in the configuration."""

@@ -1,20 +1,19 @@
-"""One call on its way through its hooks: they see its arguments, then its result, and may change either."""
+"""Run one call through its hooks."""
 
 from __future__ import annotations
 
 import itertools
 import secrets
 import time
-from collections.abc import Coroutine, Iterable
-from dataclasses import replace
-from typing import Any, Final, Self
+from collections.abc import Awaitable, Coroutine, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, Self
 
 import anyio
 from msgspec import Struct, field
 
-from gateway import wire
-from gateway.errors import INTERNAL_ERROR, UPSTREAM_ERROR_KEY, RpcError, UpstreamProtocolError, error_result
-from gateway.hooks.chain import HookChain, HookChains, HookTarget
+from gateway.access.principal import Principal
+from gateway.hooks.chain_of_hooks import HookChain, HookChains, HookTarget
 from gateway.hooks.hook import (
     Answer,
     Block,
@@ -26,47 +25,162 @@ from gateway.hooks.hook import (
     Result,
     Sharing,
 )
-from gateway.hooks.hooked_request import HookCaller, HookedRequest, HookRefusal, Invocation, Rejection
 from gateway.hooks.runner import HookRunner
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import (
+    INTERNAL_ERROR,
+    UPSTREAM_ERROR_KEY,
+    RpcError,
+    UpstreamProtocolError,
+    error_result,
+)
+from registry.views.view import View
+
+
+class HookRefusal(RpcError):
+    """A hook blocked the call, which is answered with a JSON-RPC error."""
+
+
+class HookCaller(Protocol):
+    """Information about the caller that hooks receive."""
+
+    @property
+    def principal(self) -> Principal: ...
+    @property
+    def view(self) -> View: ...
+    @property
+    def session_id(self) -> str | None: ...
+    @property
+    def request_id(self) -> str | int | float | None: ...
+    @property
+    def can_be_asked(self) -> bool: ...
+    @property
+    def answers(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """The reason why a request cannot be sent after hooks have run.
+
+    Attributes:
+        text: The problem: a phrase if hooks caused it, otherwise a complete answer for the caller.
+        by_hooks: Whether the hooks' changes caused the problem.
+    """
+
+    text: str
+    by_hooks: bool
+
+
+class HookedRequest(Protocol):
+    """A request that is ready to be sent."""
+
+    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> Rejection | None:
+        """Apply the arguments that the hooks produced. Return the reason why they are now invalid, or None."""
+
+    def send(self) -> Awaitable[Any]:
+        """Send the request and return the upstream's raw result."""
+
+
+class Invocation:
+    """The invocation of a call without hooks, which forwards everything unchanged.
+
+    It has no state, so all such calls share `PASS_THROUGH`. `HookInvocation` overrides every method.
+
+    Attributes:
+        answer: The result to return instead of the upstream's: a block or a hook's answer.
+        changed_by: The hooks that changed the arguments.
+        blocked_by: The hook that blocked the call.
+    """
+
+    __slots__ = ()
+
+    answer: dict[str, Any] | None = None
+    changed_by: tuple[str, ...] = ()
+    blocked_by: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        return None
+
+    def use_connection(self, number: int) -> None:
+        """Set the number of the upstream connection, for the hooks' metadata."""
+
+    def send(self, arguments: Any, request: HookedRequest) -> Awaitable[Any]:
+        """Run the hooks before the call, send the request, and return the result after running the hooks after it.
+
+        Raises:
+            HookRefusal: A hook blocked the call and is configured to answer with a protocol error.
+        """
+        # Not a coroutine function, so that the caller awaits the request directly.
+        return request.send()
+
+    async def after(self, result: Any) -> Any:
+        """Run the hooks after the call and return the result. Values that are not final results are returned unchanged.
+
+        Raises:
+            HookRefusal: As for `send`.
+        """
+        return result
+
+    async def after_earlier_call(self, result: Any) -> Any:
+        """Like `after`, but for the result of a task if the call that started it is no longer in memory."""
+        return result
+
+    def note_error(self) -> None:
+        """Count an upstream error against the hooks that changed the arguments."""
+
+    async def after_error(self, error: RpcError) -> dict[str, Any] | None:
+        """Run the hooks on an upstream's protocol error, and return a result if one of them changed it.
+
+        Raises:
+            HookRefusal: As for `send`.
+        """
+        return None
+
+
+PASS_THROUGH: Final = Invocation()
+
 
 BLOCKED_KEY: Final = "typegate/blockedBy"
-"""The member of a result's `_meta` that names the hook which blocked the call."""
-# Call ids are unique over restarts and processes (64 random bits) and cheap to make (a counter).
+"""The member of a result's `_meta` that names the hook that blocked the call."""
+# Call ids are unique across restarts and processes (64 random bits) and cheap to create (a counter).
 _CALL_IDS: Final = itertools.count(1)
 _PROCESS_ID: Final = secrets.token_hex(8)
-# Ends every text about a block or failure: a model must know whether the tool ran before it tries again.
-_HAPPENED: Final = {
+# Appended to every text about a block or failure, because a model must know whether the tool ran before it retries.
+_OUTCOMES: Final = {
     "tool": "The tool was {}called.",
     "prompt": "The prompt was {}fetched.",
     "resource": "It was {}read.",
     "completion": "Its values were {}asked for.",
 }
-# Not the answer yet: a task's result passes the hooks when it is requested, and a question ends in another call.
+# Not final results: hooks see the result of a task when the caller requests it, and a question leads to another call.
 _UNFINISHED: Final = frozenset({"task", "input_required"})
-# An upstream's own error text may be long; in an audit event it only has to be recognised.
+# An upstream's error text may be long; an audit event only needs enough to recognize it.
 _MAX_ERROR_CHARS: Final = 500
 
 
-# What a hook has returned, or what is to be awaited for that.
-_Begun = HookReturn | HookFailed | Coroutine[Any, Any, HookReturn]
+# A hook's result, or a coroutine that produces it.
+_Started = HookReturn | HookFailed | Coroutine[Any, Any, HookReturn]
 
 
 class HookInvocation(Invocation, Struct, eq=False):
-    """One call of a target that has hooks. Enter it, then use `send`; no hook runs twice for one phase."""
+    """One call of a target that has hooks. Enter it, then call `send`. Each hook runs at most once per phase."""
 
     _chain: HookChain
     _caller: HookCaller
     _via: CallRoute
     _chains: HookChains
-    # Where a hook has answered, those of the sequential ones that see it; all of them otherwise.
+    # The sequential hooks that run after a call that a hook has answered; None without such an answer.
     _seen_by: tuple[HookRunner, ...] | None = None
     _before_ran: bool = False
     _finished: bool = False
-    # Whether a hook has let others run before the call.
+    # Set when a hook suspends before the call, so that other tasks may have run.
     _has_waited: bool = False
     _started_s: float = 0.0
     _metadata: Metadata | None = None
-    # As the hooks have left it so far.
+    # The current result and arguments, including the changes of the hooks so far.
     _result: dict[str, Any] = field(default_factory=dict)
     _args: dict[str, Any] = field(default_factory=dict)
     _calls: dict[HookRunner, Call] = field(default_factory=dict)
@@ -76,37 +190,35 @@ class HookInvocation(Invocation, Struct, eq=False):
     _connection: int = 0
 
     def __enter__(self) -> Self:
-        self._chains.in_flight += 1
+        self._chains.begin_call()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # A call that was sent and has no result, because it was cancelled or failed, is still audited.
+        # A call that was sent but has no result, because it was cancelled or failed, is still audited.
         if self._before_ran and not self._finished and self._chain.audits:
             self._audit(error_result(f"No answer: {'the call was given up' if error is None else _in_words(error)}."))
-        self._chains.leave()
+        self._chains.end_call()
 
     def use_connection(self, number: int) -> None:
-        """See `Invocation.use_connection`."""
         self._connection = number
 
     async def send(self, arguments: Any, request: HookedRequest) -> Any:
-        """Run the hooks before, send the request, run the hooks after; see `Invocation.send`."""
         chain = self._chain
         self._before_ran = True
         if chain.audits:
             self._started_s = time.perf_counter()
-        if isinstance(arguments, dict):  # null and absent arguments are the same
+        if isinstance(arguments, dict):  # null and absent arguments are equivalent
             self._args = arguments
         for runner in chain.before:
-            begun = self._begin(chain.first_phase, runner, None)
-            if begun is not None and await self._ends(begun, chain.first_phase, runner):
+            started = self._start(chain.first_phase, runner, None)
+            if started is not None and await self._apply(started, chain.first_phase, runner):
                 break
         if chain.concurrent_before and self.answer is None:
             await self._run_concurrent(chain.first_phase, chain.concurrent_before, None)
         if self.answer is None:
             for runner in chain.audits:
                 runner.enqueue(chain.first_phase, self._describe(), self._args, None)
-            # Otherwise everything is as it was when the request was looked at.
+            # Revalidate only if the arguments or, after a suspension, the tool may have changed.
             if self._has_waited or self.changed_by:
                 rejection = await request.revise(self._args, self.changed_by)
                 if rejection is not None:
@@ -118,99 +230,93 @@ class HookInvocation(Invocation, Struct, eq=False):
                 return result
             if isinstance(result, dict):
                 try:
-                    result = wire.whole(result)  # hooks look at everything, so nothing may stay unparsed
-                except wire.MalformedJson as error:
+                    result = json_bytes.parse_members(result)  # parse everything, because hooks may examine any member
+                except json_bytes.MalformedJson as error:
                     raise UpstreamProtocolError.unreadable(chain.target.server, error) from None
         return await self.after(result)
 
     async def after(self, result: Any) -> Any:
-        """Run the hooks after; see `Invocation.after`."""
         if self._finished or not self._before_ran or not _is_result(result):
             return result
-        self._finished = True  # before the hooks run: if one of them fails the call, it does not come here again
+        self._finished = True  # set first: if a hook fails the call, the hooks must not run again
         chain = self._chain
         if self.blocked_by is None and result.get("resultType") not in _UNFINISHED:
             answer, self._result = self.answer, result
             for runner in chain.after if self._seen_by is None else self._seen_by:
-                begun = self._begin(chain.last_phase, runner, Result(self._result))
-                if begun is not None and await self._ends(begun, chain.last_phase, runner):
+                started = self._start(chain.last_phase, runner, Result(self._result))
+                if started is not None and await self._apply(started, chain.last_phase, runner):
                     break
             result = self._result
             if chain.concurrent_after and self.answer is None:
                 await self._run_concurrent(chain.last_phase, chain.concurrent_after, result)
-            if self.answer is not answer:  # a hook has blocked, which replaces even an answer that another one gave
+            if self.answer is not answer:  # a hook has blocked, which overrides even another hook's answer
                 result = self.answer
         if chain.audits:
             self._audit(result)
         return result
 
     async def after_earlier_call(self, result: Any) -> Any:
-        """Run the hooks after; see `Invocation.after_earlier_call`."""
         self._before_ran, self._started_s = True, time.perf_counter()
         return await self.after(result)
 
     def note_error(self) -> None:
-        """See `Invocation.note_error`."""
         for runner in self._chain.sequential:
             if runner.name in self.changed_by:
                 runner.counts["refused"] += 1
 
     async def after_error(self, error: RpcError) -> dict[str, Any] | None:
-        """Run the hooks after; see `Invocation.after_error`."""
-        # In the form of a result, so that a hook which looks at results sees every text that reaches a caller.
+        # Presented as a result, so that hooks that examine results see every text that reaches a caller.
         meta = {UPSTREAM_ERROR_KEY: error.to_object()}
-        shown = error_result(error.message, meta=meta)
+        presented = error_result(error.message, meta=meta)
         if self._chain.target.kind != "tool":
-            shown = {"messages": [], "contents": [], "completion": {"values": []}, "isError": True, "_meta": meta}
-        result: dict[str, Any] = await self.after(shown)
-        if result == shown:
+            presented = {"messages": [], "contents": [], "completion": {"values": []}, "isError": True, "_meta": meta}
+        result: dict[str, Any] = await self.after(presented)
+        if result == presented:
             return None
         if self._chain.target.kind == "tool":
             return result
-        # Prompts and resources have no error results: what the hooks left becomes a protocol error again.
-        kept = result.get("_meta", {}).get(UPSTREAM_ERROR_KEY)
-        if isinstance(kept, dict) and isinstance(kept.get("message"), str):
-            raise HookRefusal(error.code, kept["message"], kept.get("data"))
-        raise HookRefusal(error.code, "A hook has left nothing of what the server answered.")
+        # Prompts and resources have no error results, so the changed error becomes a protocol error again.
+        error_meta = result.get("_meta", {}).get(UPSTREAM_ERROR_KEY)
+        if isinstance(error_meta, dict) and isinstance(error_meta.get("message"), str):
+            raise HookRefusal(error.code, error_meta["message"], error_meta.get("data"))
+        raise HookRefusal(error.code, "A hook has removed the server's error message.")
 
-    def _begin(self, phase: str, runner: HookRunner, result: Result | None) -> _Begun:
-        """Run one hook as far as it goes without waiting, as most go to their end; what `_ends` takes, unless None."""
+    def _start(self, phase: str, runner: HookRunner, result: Result | None) -> _Started:
+        """Run one hook up to its first suspension. Return None, or a value to pass to `_apply`."""
         call = self._calls.get(runner)
         if call is None or not call.is_untouched(self._args):
             call = self._new_call(runner, call)
         try:
-            return runner.begin(phase, call, result)
+            return runner.start_phase(phase, call, result)
         except HookFailed as failure:
             return _unless_ignored(failure, runner)
 
-    async def _ends(self, begun: _Begun, phase: str, runner: HookRunner) -> bool:
-        """Take what a hook has made of the call; returns whether no other is to see it in this phase."""
-        if isinstance(begun, Coroutine):
+    async def _apply(self, started: _Started, phase: str, runner: HookRunner) -> bool:
+        """Apply a hook's outcome to the call. Return whether to skip the remaining hooks of this phase."""
+        if isinstance(started, Coroutine):
             self._has_waited = True
             try:
-                begun = await begun
+                started = await started
             except HookFailed as failure:
-                begun = _unless_ignored(failure, runner)
-        if begun is None:
+                started = _unless_ignored(failure, runner)
+        if started is None:
             return False
-        if isinstance(begun, Call):
-            self._args = begun.handed_back()  # the runner's own copy, which no hook holds
+        if isinstance(started, Call):
+            self._args = started.unchecked()  # the runner's own copy, not shared with any hook
             self.changed_by = (*self.changed_by, runner.name)
             return False
-        if isinstance(begun, Result):
-            self._result = begun.handed_back()
+        if isinstance(started, Result):
+            self._result = started.unchecked()
             return False
-        if isinstance(begun, Answer):
-            self._seen_by = self._chain.after_answer_of(runner)
-            self.answer = begun.value
+        if isinstance(started, Answer):
+            self._seen_by = self._chain.hooks_after_answer(runner)
+            self.answer = started.value
         else:
-            self._refuse(runner, begun, phase)
+            self._stop_call(runner, started, phase)
         return True
 
-    async def _run_concurrent(
-        self, phase: str, runners: Iterable[HookRunner], result: dict[str, Any] | None
-    ) -> None:  # fmt: skip
-        """Run the concurrent hooks; the first of them in order of priority that blocked or failed is reported."""
+    async def _run_concurrent(self, phase: str, runners: Iterable[HookRunner], result: dict[str, Any] | None) -> None:
+        """Run the concurrent hooks, and report the first that blocked or failed, in order of priority."""
         self._has_waited = True
         returned: dict[HookRunner, HookReturn | HookFailed] = {}
 
@@ -224,21 +330,21 @@ class HookInvocation(Invocation, Struct, eq=False):
         async with anyio.create_task_group() as group:
             for runner in runners:
                 group.start_soon(run, runner)
-        # By priority, not by time: the same call is always refused in the same words.
+        # By priority rather than by time, so that equal calls are refused with the same text.
         for runner in runners:
             if isinstance(verdict := returned[runner], Block | HookFailed):
-                self._refuse(runner, verdict, phase)
+                self._stop_call(runner, verdict, phase)
                 return
 
     def _new_call(self, runner: HookRunner, earlier: Call | None) -> Call:
-        """The call as one hook sees it, with its memo of the phase before where it had another one there."""
+        """Return the call for one hook, with the hook's memo from the earlier phase if it was called there."""
         memo, target = earlier.memo if earlier is not None else None, self._chain.target
-        # By position: one is made for each call and hook, and keywords would take longer than all the rest.
+        # Positional arguments, because this runs for each call and hook, and keywords would take longest of all.
         call = self._calls[runner] = Call(target.original, self._args, self._describe, memo, target.definition)
         return call
 
     def _describe(self) -> Metadata:
-        """The call's metadata, built when somebody first asks for it."""
+        """Return the call's metadata, built on first use."""
         if self._metadata is None:
             target, caller = self._chain.target, self._caller
             self._metadata = Metadata(
@@ -260,34 +366,34 @@ class HookInvocation(Invocation, Struct, eq=False):
             )
         return self._metadata
 
-    def _refuse(self, runner: HookRunner, verdict: Block | HookFailed, phase: str) -> None:
+    def _stop_call(self, runner: HookRunner, verdict: Block | HookFailed, phase: str) -> None:
         """Answer the call with a block or a failure.
 
         Raises:
-            HookRefusal: The answer is to be a protocol error; prompts and resources have no other.
+            HookRefusal: The answer must be a protocol error; prompts and resources always require one.
         """
         before = phase == self._chain.first_phase
-        happened = _HAPPENED[self._chain.target.kind].format("not " if before else "")
+        outcome = _OUTCOMES[self._chain.target.kind].format("not " if before else "")
         details: dict[str, Any] = {"hook": runner.name, "code": INTERNAL_ERROR}
         as_error = self._chain.target.kind != "tool"
         if isinstance(verdict, Block):
             what = "Blocked" if before else "Its result is withheld"
             more = f"\n{verdict.description}" if verdict.description else ""
-            text = f"{what} by hook '{runner.name}': {verdict.reason}{more}\n\n{happened}"
+            text = f"{what} by hook '{runner.name}': {verdict.reason}{more}\n\n{outcome}"
             details |= {"code": verdict.code, "reason": verdict.reason, "description": verdict.description}
             as_error = as_error or runner.entry.block_as == "error"
         else:
-            text = f"Hook '{runner.name}' {verdict}. {happened}"
+            text = f"Hook '{runner.name}' {verdict}. {outcome}"
         self.blocked_by = runner.name
         self.answer = error_result(text, meta={BLOCKED_KEY: details})
         if as_error:
-            # The error leaves through everything above: nobody would run `after`, which tells the audit hooks.
+            # The error propagates past `after`, so inform the audit hooks here.
             self._finished = True
             self._audit(self.answer)
             raise HookRefusal(details["code"], text, details)
 
     def _reject(self, rejection: Rejection) -> None:
-        """Answer a call whose arguments no longer fit; it is not sent."""
+        """Answer a call whose arguments are no longer valid instead of sending it."""
         if not rejection.by_hooks:
             self.blocked_by = "gateway"
             self.answer = error_result(f"Not called: the tool has changed.\n\n{rejection.text}")
@@ -295,11 +401,11 @@ class HookInvocation(Invocation, Struct, eq=False):
         names = ", ".join(dict.fromkeys(self.changed_by))
         for runner in self._chain.sequential:
             if runner.name in self.changed_by:
-                runner.blame(f"changed arguments so that they do not fit any more: {rejection.text}")
+                runner.report_failure(f"changed the arguments so that they are no longer valid: {rejection.text}")
         self.blocked_by = names
         self.answer = error_result(
-            f"Not called: hook '{names}' changed the arguments so that they do not fit any more: {rejection.text}. "
-            "What you sent was right; calling again does not help. Whoever runs this gateway has to mend the hook.",
+            f"Not called: hook '{names}' changed the arguments so that they are no longer valid: {rejection.text}. "
+            "What you sent was right; calling again does not help. The operator of this gateway has to fix the hook.",
             meta={BLOCKED_KEY: {"hook": names, "code": INTERNAL_ERROR}},
         )
 
@@ -323,7 +429,7 @@ def _unless_ignored(failure: HookFailed, runner: HookRunner) -> HookFailed | Non
 def _shared_within(target: HookTarget, caller: HookCaller) -> Sharing:
     if caller.answers or (target.private_results and caller.session_id is None):
         return "request"
-    # A host that can be asked may have been, and its user's answer is in the result.
+    # A host that can be asked may have been asked, and the result may contain its user's answer.
     if caller.session_id is not None and (target.private_results or target.private_connections or caller.can_be_asked):
         return "session"
     return "principal"

@@ -1,62 +1,64 @@
-"""JSON values on their way into hooks and out of them: copied, checked, bounded."""
+"""Copy, check and bound the JSON values and settings of hooks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
-from gateway import wire
-from gateway.errors import MAX_QUOTED_CHARS
-from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
+from gateway.http.event_stream import MAX_MESSAGE_BYTES
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import MAX_QUOTED_CHARS
 
-# As much as an upstream may answer, so that a hook can return any result that it was given.
+# The largest answer of an upstream, so that a hook can return any result that it received.
 MAX_PAYLOAD_BYTES: Final = MAX_MESSAGE_BYTES
 
 T = TypeVar("T")
 
 
 class BadPayload(ValueError):
-    """A hook returned something that is no JSON, or too large; the text completes a sentence with its name."""
+    """A hook returned a value that is not JSON or is too large. The text is a predicate for the hook's name."""
 
 
-def copied(value: T) -> T:
-    """Return a JSON value that shares no container with the given one."""
-    # A dict of T's kind becomes a dict, a list a list: the checker cannot see that.
+def deep_copy(value: T) -> T:
+    """Return a copy of a JSON value that shares no container with it."""
+    # A dict becomes a dict and a list a list, so T is preserved; the type checker cannot see that.
     if isinstance(value, dict):
-        return {key: copied(item) if isinstance(item, dict | list) else item for key, item in value.items()}  # type: ignore[return-value]
+        return {key: deep_copy(item) if isinstance(item, dict | list) else item for key, item in value.items()}  # type: ignore[return-value]
     if isinstance(value, list):
-        return [copied(item) if isinstance(item, dict | list) else item for item in value]  # type: ignore[return-value]
+        return [deep_copy(item) if isinstance(item, dict | list) else item for item in value]  # type: ignore[return-value]
     return value
 
 
 def plain(value: Any, limit: int = MAX_PAYLOAD_BYTES) -> tuple[Any, int]:
     """Return a hook's value as plain JSON that shares nothing with it, and its size in bytes.
 
-    A value that is too large is refused by the lengths of its parts, before it is serialised.
+    The size is checked before serialization by adding up the lengths of the value's parts.
 
     Raises:
-        BadPayload: It is no JSON value, or larger than the limit.
+        BadPayload: The value is not JSON, or is larger than the limit.
     """
     if _exceeds(value, limit):
-        raise BadPayload(f"handed back more than {limit} bytes")
+        raise BadPayload(f"returned more than {limit} bytes")
     try:
-        # Text and back: the only copy that surely keeps nothing of the hook's own types and references.
-        data = wire.dumps(value)
+        # A round trip through text is the only copy that is certain to drop the hook's own types and references.
+        data = json_bytes.dumps(value)
         if len(data) > limit:
-            raise BadPayload(f"handed back {len(data)} bytes, which is more than {limit}")
-        return wire.loads(data), len(data)
-    except wire.MalformedJson as error:
-        raise BadPayload(f"handed back something that is no JSON ({str(error)[:MAX_QUOTED_CHARS]})") from None
+            raise BadPayload(f"returned {len(data)} bytes, which is more than {limit}")
+        return json_bytes.loads(data), len(data)
+    except json_bytes.MalformedJson as error:
+        raise BadPayload(f"returned something that is not JSON ({str(error)[:MAX_QUOTED_CHARS]})") from None
 
 
 def _exceeds(value: Any, limit: int) -> bool:
-    # Not recursive: a hook may return something nested deeper than Python's stack.
+    # Not recursive, because a hook may return a value nested deeper than Python's stack.
     size, pending = 0, [value]
     while pending:
         item = pending.pop()
         if isinstance(item, str | bytes):
             size += len(item)
         elif isinstance(item, dict):
-            # Two bytes for each member at least: a comma and a colon. Members are visited only while it may still fit.
+            # Each member takes at least two bytes, a comma and a colon. Visit members only while the value may fit.
             size += 2 * len(item)
             if size <= limit:
                 pending += item.keys()
@@ -70,3 +72,55 @@ def _exceeds(value: Any, limit: int) -> bool:
         if size > limit:
             return True
     return False
+
+
+def check_keys(config: Mapping[str, Any], *keys: str) -> None:
+    """Reject unknown keys.
+
+    Raises:
+        ValueError: The configuration has a key that is not in `keys`; the text suggests a similar one.
+    """
+    for key in config:
+        if key not in keys:
+            near = get_close_matches(key, keys, n=1)
+            hint = f"{near[0]} (did you mean it?), or another of: " if near else "one of: "
+            raise ValueError(f"{key}: unknown key; expected {hint}{', '.join(sorted(keys))}")
+
+
+def read_number(config: Mapping[str, Any], key: str, default: float, *, least: float, most: float) -> float:
+    """Return a number within bounds.
+
+    Raises:
+        ValueError: The value is not a number within these bounds.
+    """
+    value = config.get(key, default)
+    # bool is a subclass of int in Python, but a mistake here.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ValueError(f"{key} has a wrong value; expected a number from {least:g} to {most:g}")
+    return float(value)
+
+
+def read_flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
+    """Return a boolean.
+
+    Raises:
+        ValueError: The value is not a boolean.
+    """
+    value = config.get(key, default)
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} has a wrong value; expected true or false")
+    return value
+
+
+def read_words(
+    config: Mapping[str, Any], key: str, default: tuple[str, ...], among: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return a list of words from a vocabulary.
+
+    Raises:
+        ValueError: The value is not a list, or contains an unknown word.
+    """
+    value = config.get(key, list(default))  # a list like the configured value, so that the same check covers both
+    if not isinstance(value, list) or any(word not in among for word in value):
+        raise ValueError(f"{key} has a wrong value; expected a list of: {', '.join(among)}")
+    return tuple(value)

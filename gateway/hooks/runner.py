@@ -1,19 +1,20 @@
-"""Runs one configured hook: time-out, circuit breakers, counters, and checks of what it returns."""
+"""Run one configured hook with a timeout, circuit breaker, counters and checks of its result."""
 
 from __future__ import annotations
 
 import inspect
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from random import random
 from typing import Any, Final, NamedTuple
 
-from gateway.config.hooks import HookConfig
-from gateway.hooks.audit_queue import AuditQueue
-from gateway.hooks.fault_text import where_raised, words_of
-from gateway.hooks.formats import Format, decode, encode
+import anyio
+
+from gateway.config.hooks_config import HookConfig
+from gateway.hooks.foreign_code import BaseExceptionRaised, DaemonThreads, ThreadsBusy, TimedOut, TimedRun
 from gateway.hooks.hook import (
     BLOCK_CODE,
     PHASES,
@@ -27,22 +28,102 @@ from gateway.hooks.hook import (
     Mode,
     Result,
 )
+from gateway.hooks.hook_formats import Format, decode, encode, error_text, where_raised
 from gateway.hooks.payloads import BadPayload, plain
-from gateway.hooks.threads import DaemonThreads, ThreadsBusy
-from gateway.hooks.timeout import BaseExceptionRaised, TimedOut, TimedRun
-from gateway.instruments.current import CURRENT, note_event
+from gateway.protocol import json_bytes
+from gateway.telemetry.trace_context import CURRENT, note_event
 from gateway.upstream.breaker import Breaker
 
 log = logging.getLogger(__name__)
 
-# Closing usually means closing a file or a connection. `Hook.close` promises these two seconds.
+# A hook that writes to a disk handles thousands of events per second, so this is a backlog of less than a second.
+MAX_EVENTS: Final = 1_000
+# Two results of the largest size that an upstream may send (8 MiB); typical events take a few kilobytes.
+MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024
+# How long shutdown waits for queued events. Together with closing the hooks this stays within the 10 s that container
+# runtimes grant a process before they kill it.
+DRAIN_S: Final = 2.0
+
+Deliver = Callable[[str, Call, Result | None], Awaitable[object]]
+
+
+class AuditQueue:
+    """Delivers events to one audit hook, one at a time. No call waits for it.
+
+    Args:
+        counts: The hook's counters; this class updates `dropped` and `ignored`.
+        deliver: Runs one phase of the hook.
+    """
+
+    def __init__(self, name: str, counts: dict[str, int], deliver: Deliver) -> None:
+        self._name = name
+        self._counts = counts
+        self._deliver = deliver
+        self._events: deque[tuple[str, Metadata, bytes]] = deque()
+        self._queued_bytes = 0
+        self._changed = anyio.Event()
+        self._closed = False
+        self.ended = anyio.Event()
+
+    def put(self, phase: str, metadata: Metadata, args: dict[str, Any], result: dict[str, Any] | None) -> None:
+        """Queue an event, or count it as dropped."""
+        try:
+            # Serialized now, because later hooks and the encoder may change these objects in place.
+            data = json_bytes.fitted(json_bytes.dumps([args, result]))
+        except json_bytes.MalformedJson:
+            data = b""
+        fits = len(self._events) < MAX_EVENTS and self._queued_bytes + len(data) <= MAX_QUEUED_BYTES
+        if not data or not fits or self._closed:
+            if not self._counts["dropped"]:  # logged once, so that a slow hook does not flood the log
+                log.warning("hook queue full, dropping events: %s", self._name)
+            self._counts["dropped"] += 1
+            return
+        self._events.append((phase, metadata, data))
+        self._queued_bytes += len(data)
+        self._changed.set()
+
+    def close(self) -> None:
+        """Accept no more events; `run` returns once the queued events have been delivered."""
+        self._closed = True
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Deliver events until closed. After a cancellation, spend at most `DRAIN_S` on the remaining events."""
+        try:
+            while not self._closed:
+                await self._changed.wait()
+                # Replaced before draining, so that an event that arrives during the drain sets the new one.
+                self._changed = anyio.Event()
+                await self._drain()
+        finally:
+            self._closed = True
+            with anyio.move_on_after(DRAIN_S, shield=True):
+                await self._drain()
+            if self._events:
+                self._counts["dropped"] += len(self._events)
+                log.warning("hook events dropped at shutdown: %d for %s", len(self._events), self._name)
+            self.ended.set()
+
+    async def _drain(self) -> None:
+        while self._events:
+            phase, metadata, data = self._events.popleft()
+            self._queued_bytes -= len(data)
+            args, result = json_bytes.loads(data)
+            call = Call(name=metadata.tool, args=args, metadata=metadata)
+            try:
+                await self._deliver(phase, call, None if result is None else Result(result))
+            except HookFailed:
+                self._counts["ignored"] += 1
+
+
+# Closing usually means closing a file or a connection. `Hook.close` documents these two seconds.
 CLOSE_S: Final = 2.0
-# One for each phase and principal whose calls failed lately: principals are API keys, of which few have hundreds.
+# One breaker per phase and principal with recent failures. Principals are API keys, and few gateways have hundreds.
 MAX_BREAKERS: Final = 1_024
-# A model reads the reason of a block: this is about a page.
+# About a page, since a model reads the reason of a block.
 MAX_REASON_CHARS: Final = 2_000
 COUNTED: Final = ("changed", "answered", "blocked", "failed", "late", "ignored", "skipped", "dropped", "refused")
-"""What is counted of every hook, beside its runs."""
+"""The outcomes counted for each hook, in addition to its runs."""
 PHASES_OF_TOOLS: Final = frozenset({"before_call", "after_call"})
 _LIST_MEMBER: Final = {"tool": "content", "prompt": "messages", "resource": "contents"}
 
@@ -51,7 +132,7 @@ class _Run(NamedTuple):
     """One phase of one call in one hook.
 
     Attributes:
-        is_probe: The hook has failed lately for this principal: if this run ends well, that is forgotten.
+        is_probe: Whether the hook failed recently for this principal, so that a success closes its breaker.
     """
 
     phase: str
@@ -62,15 +143,15 @@ class _Run(NamedTuple):
 
 
 class HookRunner:
-    """Runs one hook. Whatever the hook does, the outcome is a checked value that only we hold, or `HookFailed`.
+    """Runs one hook. Whatever the hook does, the outcome is a checked, private value or `HookFailed`.
 
     Attributes:
         entry: The hook's entry in the configuration.
-        mode: The mode that the entry sets, or the hook's own.
-        queue: Of an audit hook, the events that it has not received yet.
-        source: What the hook was made from; see `loading`.
-        run_count: How often it has run.
-        counts: What has come of that, by the names in `COUNTED`.
+        mode: The mode from the entry, or else the hook's own.
+        queue: The pending events of an audit hook; None in other modes.
+        source: The inputs that the hook was built from; see `hook_loading`.
+        run_count: Number of runs.
+        counts: Number of each outcome in `COUNTED`.
     """
 
     def __init__(self, hook: Hook, entry: HookConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -84,14 +165,14 @@ class HookRunner:
         self.last_error: str | None = None
         self.queue = AuditQueue(entry.name, self.counts, self.run) if self.mode == "audit" else None
         self.source: object = None
-        # One for each phase, since a hook that is fine after every call may fail before each; and for each
-        # principal, since one whose calls make it fail must not shut it for all others.
+        # One breaker per phase, because a hook may fail only before calls, and one per principal, because a principal
+        # whose calls make the hook fail must not disable it for all others.
         self._breakers: dict[tuple[str, str], Breaker] = {}
         self._timeout_s = entry.timeout
         self._translates = entry.payload_format != "native"
         self._clock = clock
         self._threads: DaemonThreads | None = None
-        # Each returns a coroutine.
+        # Each method returns a coroutine.
         self._methods: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             phase: method if inspect.iscoroutinefunction(method) else self._in_thread(method)
             for phase in (PHASES[spelled] for spelled in PHASES if spelled in (entry.phases or PHASES))
@@ -100,122 +181,121 @@ class HookRunner:
 
     @property
     def name(self) -> str:
-        """As the configuration names it."""
+        """The hook's name in the configuration."""
         return self.entry.name
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """The phases in which it runs."""
+        """The phases in which the hook runs."""
         return tuple(self._methods)
 
     def runs(self, phase: str) -> bool:
-        """Whether it runs in this phase."""
+        """Return whether the hook runs in this phase."""
         return phase in self._methods
 
     @property
     def open(self) -> bool:
-        """Whether a circuit breaker is open, so that it is skipped for some calls."""
+        """True if a circuit breaker is open, so that some calls skip the hook."""
         now_s = self._clock()
         return any(not breaker.admits(now_s) for breaker in list(self._breakers.values()))
 
     async def run(self, phase: str, call: Call, result: Result | None = None) -> HookReturn:
-        """Run one phase and return what the hook returned, checked; rewritten arguments in the native format.
+        """Run one phase and return the hook's checked result. Changed arguments are in the native format.
 
         Args:
-            phase: One that it `runs`.
-            call: The call.
-            result: Its result; None in a phase before the call.
+            phase: A phase for which `runs` is true.
+            result: The result of the call; None in a phase before the call.
 
         Raises:
-            HookFailed: It failed, or its circuit breaker is open.
+            HookFailed: The hook failed, or its circuit breaker is open.
         """
-        returned = self.begin(phase, call, result)
+        returned = self.start_phase(phase, call, result)
         return await returned if isinstance(returned, Coroutine) else returned
 
-    def begin(
+    def start_phase(
         self, phase: str, call: Call, result: Result | None = None
-    ) -> HookReturn | Coroutine[Any, Any, HookReturn]:  # fmt: skip
-        """As `run`, as far as the hook goes without waiting; where it waits, return what is to be awaited at once."""
+    ) -> HookReturn | Coroutine[Any, Any, HookReturn]:
+        """Run a phase up to the hook's first suspension; return its result, or a coroutine to await immediately."""
         if CURRENT.get() is not None:
             note_event("hook", hook=self.name, phase=phase)
         began_s = self._clock()
-        # Metadata is built on demand: while nothing has failed lately, nobody needs the principal.
-        is_probe = self._probes(phase, call, began_s) if self._breakers else False
+        # Metadata is built on demand: without recent failures the principal is not needed.
+        is_probe = self._is_probe(phase, call, began_s) if self._breakers else False
         self.run_count += 1
         try:
-            shown = self._translated(phase, call) if self._translates else call
+            encoded_call = self._encode_arguments(phase, call) if self._translates else call
             method = self._methods[phase]
-            coroutine = method(shown) if result is None else method(shown, result)
+            coroutine = method(encoded_call) if result is None else method(encoded_call, result)
             try:
-                # By hand, since most hooks never wait: those need neither a timer nor a coroutine of ours.
+                # Stepped manually: most hooks never suspend, and then no timer or coroutine is needed.
                 waits_for = coroutine.send(None)
             except StopIteration as end:
                 returned = end.value
             else:
                 return self._finish(coroutine, waits_for, _Run(phase, call, result, began_s, is_probe))
-        except Exception as error:  # noqa: BLE001 - boundary: a hook may raise what it likes
-            raise self._failed(error, _Run(phase, call, result, began_s, is_probe)) from None
+        except Exception as error:  # noqa: BLE001 - boundary: a hook may raise anything
+            raise self._to_hook_failed(error, _Run(phase, call, result, began_s, is_probe)) from None
         except BaseException as error:  # noqa: BLE001 - boundary: as above
             raised = BaseExceptionRaised(type(error).__name__)
-            raise self._failed(raised, _Run(phase, call, result, began_s, is_probe)) from None
+            raise self._to_hook_failed(raised, _Run(phase, call, result, began_s, is_probe)) from None
         took_s = self._clock() - began_s
         if returned is None and not is_probe and took_s <= self._timeout_s:
             self.seconds += took_s
-            return None  # as most do, most of the time
-        return self._taken(returned, _Run(phase, call, result, began_s, is_probe), took_s)
+            return None  # the fast path, which most runs take
+        return self._accept(returned, _Run(phase, call, result, began_s, is_probe), took_s)
 
     async def _finish(self, coroutine: Coroutine[Any, Any, Any], waits_for: object, run: _Run) -> HookReturn:
-        """Await the rest of a phase, no longer than the time-out."""
+        """Await the rest of a phase, within the timeout."""
         try:
             returned = await TimedRun(coroutine, self._timeout_s, waits_for)
         except Exception as error:  # noqa: BLE001 - boundary: as above
-            raise self._failed(error, run) from None
+            raise self._to_hook_failed(error, run) from None
         except BaseException:  # the call itself is cancelled
             self.seconds += self._clock() - run.began_s
             raise
-        return self._taken(returned, run, self._clock() - run.began_s)
+        return self._accept(returned, run, self._clock() - run.began_s)
 
-    def _taken(self, returned: Any, run: _Run, took_s: float) -> HookReturn:
-        """Return what the hook returned, checked.
+    def _accept(self, returned: Any, run: _Run, took_s: float) -> HookReturn:
+        """Return the hook's result after checking it.
 
         Raises:
-            HookFailed: It is nothing that it may return, or came too late.
+            HookFailed: The result is not allowed, or the hook took too long.
         """
         try:
-            checked = None if returned is None else self._checked(returned, run.call, run.result, run.phase)
-        except Exception as error:  # noqa: BLE001 - boundary: what it returns may have methods of its own
-            raise self._failed(error, run) from None
+            checked = None if returned is None else self._check_returned(returned, run.call, run.result, run.phase)
+        except Exception as error:  # noqa: BLE001 - boundary: the returned object may run its own code
+            raise self._to_hook_failed(error, run) from None
         self.seconds += self._clock() - run.began_s
-        # No timer fires while a hook keeps the event loop to itself.
+        # The timer cannot fire while a hook blocks the event loop.
         if took_s > self._timeout_s:
             detail = f", it blocked the event loop, for up to {took_s:.1f} s"
-            raise self._late(run.phase, run.call, self._timeout_s, detail)
+            raise self._timeout_failure(run.phase, run.call, self._timeout_s, detail)
         if run.is_probe:
             self._breakers.pop((run.phase, run.call.metadata.principal), None)
         return checked
 
-    def _failed(self, error: Exception, run: _Run) -> HookFailed:
-        """Count what a hook has raised, and put it into words."""
+    def _to_hook_failed(self, error: Exception, run: _Run) -> HookFailed:
+        """Count a hook's exception and convert it to a `HookFailed`."""
         self.seconds += self._clock() - run.began_s
         phase, call = run.phase, run.call
         if isinstance(error, HookFailed):
             return error
         if isinstance(error, TimedOut):
-            return self._late(phase, call, self._timeout_s)
+            return self._timeout_failure(phase, call, self._timeout_s)
         if isinstance(error, BaseExceptionRaised):
-            return self._failure(phase, call, f"raised {error}")
+            return self._record_failure(phase, call, f"raised {error}")
         if isinstance(error, ThreadsBusy):
-            return self._failure(phase, call, "has no thread left: earlier calls of it hang")
+            return self._record_failure(phase, call, "has no thread left: earlier calls of it hang")
         if isinstance(error, BadPayload):
-            return self._failure(phase, call, str(error))
+            return self._record_failure(phase, call, str(error))
         text = f"raised {type(error).__name__}{where_raised(error)}"
-        return self._failure(phase, call, text, words_of(error, call, run.result))
+        return self._record_failure(phase, call, text, error_text(error, call, run.result))
 
-    def _probes(self, phase: str, call: Call, now_s: float) -> bool:
-        """Whether this run decides if the breaker of its phase and principal closes.
+    def _is_probe(self, phase: str, call: Call, now_s: float) -> bool:
+        """Return whether this run decides if the breaker of its phase and principal closes.
 
         Raises:
-            HookFailed: It is open.
+            HookFailed: The breaker is open.
         """
         key = (phase, call.metadata.principal)
         breaker = self._breakers.get(key)
@@ -223,19 +303,19 @@ class HookRunner:
             return False
         if not breaker.admits(now_s):
             self.counts["skipped"] += 1
-            raise HookFailed("is passed over for now, because it has failed again and again")
-        # Until its outcome is known all others are skipped.
-        self._keep(key, breaker.probing(now_s))
+            raise HookFailed("is skipped for now, because it has failed repeatedly")
+        # Other calls skip the hook until the outcome of this run is known.
+        self._store_breaker(key, breaker.probing(now_s))
         return True
 
-    def _keep(self, key: tuple[str, str], breaker: Breaker) -> None:
+    def _store_breaker(self, key: tuple[str, str], breaker: Breaker) -> None:
         self._breakers.pop(key, None)
         if len(self._breakers) >= MAX_BREAKERS:
-            del self._breakers[next(iter(self._breakers))]  # of whom nothing was heard for the longest time
+            del self._breakers[next(iter(self._breakers))]  # the least recently updated breaker
         self._breakers[key] = breaker
 
     def enqueue(self, phase: str, metadata: Metadata, args: dict[str, Any], result: dict[str, Any] | None) -> None:
-        """Queue an event for an audit hook, if it runs in this phase."""
+        """Queue an event for an audit hook if the hook runs in this phase."""
         if self.queue is not None and phase in self._methods:
             self.queue.put(phase, metadata, args, result)
 
@@ -243,78 +323,80 @@ class HookRunner:
         self._threads = self._threads or DaemonThreads(self.name)
         return partial(self._run_in_thread, self._threads, method)
 
-    async def _run_in_thread(self, threads: DaemonThreads, method: Callable[..., Any], *given: Call | Result) -> Any:
-        returned = await threads.run(method, *given)
+    async def _run_in_thread(
+        self, threads: DaemonThreads, method: Callable[..., Any], *arguments: Call | Result
+    ) -> Any:
+        returned = await threads.run(method, *arguments)
         if isinstance(returned, Awaitable):
             if inspect.iscoroutine(returned):
                 returned.close()  # otherwise Python warns that it was never awaited
-            raise BadPayload("handed back something to await; expected `async def`")
+            raise BadPayload("returned an awaitable; expected `async def`")
         return returned
 
-    def blame(self, text: str) -> None:
-        """Count and log what turned out to be the hook's fault after it had run."""
+    def report_failure(self, text: str) -> None:
+        """Count and log a failure that was detected only after the hook had run."""
         self.counts["failed"] += 1
         self.last_error = text
-        log.warning("hook %s %s", self.name, text)
+        log.warning("hook failed: %s %s", self.name, text)
 
-    def _translated(self, phase: str, call: Call) -> Call:
+    def _encode_arguments(self, phase: str, call: Call) -> Call:
         payload_format = self._format(phase)
         if payload_format == "native":
             return call
         return call.with_args(encode(payload_format, call.args, call.metadata))
 
     def _format(self, phase: str) -> Format:
-        # Other gateways have these shapes for tools only: prompts have their arguments as they are, resources a URI.
+        # Other gateways define these formats for tools only; prompts and resources keep the native format.
         return self.entry.payload_format if phase in PHASES_OF_TOOLS else "native"
 
-    def _late(self, phase: str, call: Call, timeout_s: float, detail: str = "") -> HookFailed:
+    def _timeout_failure(self, phase: str, call: Call, timeout_s: float, detail: str = "") -> HookFailed:
         self.counts["late"] += 1
-        return self._failure(phase, call, f"did not answer within {timeout_s:g} s", detail)
+        return self._record_failure(phase, call, f"did not answer within {timeout_s:g} s", detail)
 
-    def _checked(self, returned: Any, call: Call, result: Result | None, phase: str) -> HookReturn:
+    def _check_returned(self, returned: Any, call: Call, result: Result | None, phase: str) -> HookReturn:
         if isinstance(returned, Block):
             self.counts["blocked"] += 1
             return _checked_block(returned)
         kind = type(returned).__name__
         if self.mode != "transform":
-            raise BadPayload(f"handed back a {kind}, which its mode {self.mode} does not allow")
+            raise BadPayload(f"returned a {kind}, which its mode {self.mode} does not allow")
         if isinstance(returned, Call) and result is None:
-            args = decode(self._format(phase), plain(returned.handed_back())[0])
+            args = decode(self._format(phase), plain(returned.unchecked())[0])
             self.counts["changed"] += 1
             return call.with_args(args)
         if isinstance(returned, Result) and result is not None:
-            value = _checked_result(returned.handed_back(), call)
+            value = _checked_result(returned.unchecked(), call)
             self.counts["changed"] += 1
             return Result(value)
         if isinstance(returned, Answer) and result is None:
             value = _checked_result(returned.value, call)
             self.counts["answered"] += 1
             return Answer(value=value)
-        raise BadPayload(f"handed back a {kind}, which is none of what it may")
+        raise BadPayload(f"returned a {kind}, which is not allowed in this phase")
 
-    def _failure(self, phase: str, call: Call, text: str, detail: str = "") -> HookFailed:
-        """Count and log a failure; `detail` is for the operator, and not for callers."""
+    def _record_failure(self, phase: str, call: Call, text: str, detail: str = "") -> HookFailed:
+        """Count and log a failure. `detail` is for the operator and not shown to callers."""
         now_s, key = self._clock(), (phase, call.metadata.principal)
         # Read again: other calls may have failed while this one ran.
         breaker = self._breakers.get(key, Breaker())
         self.counts["failed"] += 1
         self.last_error = text + detail
-        self._keep(key, breaker.failed(now_s, random(), began_s=now_s))
-        if breaker.admits(now_s):  # what fails while the breaker is open was logged when it opened
-            log.warning("hook %s %s", self.name, self.last_error)
+        self._store_breaker(key, breaker.failed(now_s, random(), began_s=now_s))
+        if breaker.admits(now_s):  # the failure that opened the breaker has already been logged
+            log.warning("hook failed: %s %s", self.name, self.last_error)
         return HookFailed(text)
 
     async def close(self) -> None:
-        """Let its threads end, then close the hook; what that raises is logged."""
+        """Let the hook's threads exit, then close the hook. Errors are logged."""
         if self._threads is not None:
             self._threads.close()
         try:
             await TimedRun(self.hook.close(), CLOSE_S)
         except (Exception, TimedOut, BaseExceptionRaised) as error:  # noqa: BLE001 - boundary: as above
-            log.warning("hook %s did not close: %s", self.name, type(error).__name__)
+            log.warning("hook close failed: %s %s", self.name, type(error).__name__)
 
     def row(self) -> dict[str, Any]:
-        """Its state, as `/admin/hooks` shows it."""
+        """Return the hook's state as shown by `/admin/hooks`."""
         return {
             "name": self.name,
             "mode": self.mode,
@@ -330,8 +412,8 @@ class HookRunner:
 
 def _checked_block(block: Block) -> Block:
     if not isinstance(block.reason, str) or not isinstance(block.description, str):
-        raise BadPayload("blocked without a text for its reason")
-    # A hook may put anything there, and only integers are codes; in Python true is one, too.
+        raise BadPayload("returned a block without a text as its reason")
+    # A hook may set any value. Only integers are valid codes, and bool is a subclass of int.
     code = block.code if isinstance(block.code, int) and not isinstance(block.code, bool) else BLOCK_CODE
     return Block(reason=block.reason[:MAX_REASON_CHARS], description=block.description[:MAX_REASON_CHARS], code=code)
 
@@ -340,19 +422,19 @@ def _checked_result(value: Any, call: Call) -> dict[str, Any]:
     result, _ = plain(value)
     kind = call.metadata.kind
     if not isinstance(result, dict):
-        raise BadPayload("handed back a result that is no object")
+        raise BadPayload("returned a result that is not an object")
     if result.get("resultType", "complete") != "complete":
         return result
     if kind == "completion":
         completion = result.get("completion")
         values = completion.get("values") if isinstance(completion, dict) else None
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise BadPayload("handed back a completion without a list of `values`")
+            raise BadPayload("returned a completion without a list of `values`")
     else:
         member = _LIST_MEMBER[kind]
         only_structured = kind == "tool" and "structuredContent" in result and member not in result
         if not only_structured and not isinstance(result.get(member), list):
-            raise BadPayload(f"handed back a result without a list of `{member}`")
+            raise BadPayload(f"returned a result without a list of `{member}`")
     if not isinstance(result.get("isError", False), bool):
-        raise BadPayload("handed back a result whose `isError` is neither true nor false")
+        raise BadPayload("returned a result whose `isError` is not a boolean")
     return result

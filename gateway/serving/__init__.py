@@ -1,7 +1,11 @@
-"""Processes that run until they are stopped.
+"""The long-running processes of the gateway.
 
-`over_http` serves callers on a socket that `listen` has bound, and drains at a signal; `worker_parent` and `worker` do
-so with several processes. `over_stdio` serves the one host that started the process, and `bridge` connects such a host
-with a gateway that runs elsewhere. `admin_assembly` puts the admin API together, and `admin_listener` gives it an
-address of its own; `callback_listener` is where a browser comes back to after a sign-in.
+app             The composition root: build a running gateway from a configuration.
+admin_assembly  Build the admin API of a gateway.
+listen          Bind the sockets of the gateway, check who can reach them, and find the admin token.
+over_stdio      `typegate stdio --config`: serve one host over standard input and output.
+bridge          `typegate stdio --url`: forward standard input and output to a running gateway.
+over_http       `typegate serve`: sockets, signals and the order of shutdown.
+worker          The worker process, which serves as assigned by its parent.
+worker_parent   The parent of the workers: owns the port and restarts workers that have exited.
 """

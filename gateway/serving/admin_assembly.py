@@ -1,46 +1,53 @@
-"""The admin API of one gateway: every operation with what it answers about."""
+"""Build the admin API of a gateway."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.access.administrators import Administrators
 from gateway.access.principal import Principal
+from gateway.admin.activity import EventFeed
 from gateway.admin.api import AdminApi
-from gateway.admin.event_feed import EventFeed
-from gateway.admin.operations.approval_routes import ApprovalRoutes
-from gateway.admin.operations.audit_routes import AuditRoutes
-from gateway.admin.operations.change_routes import ChangeRoutes
-from gateway.admin.operations.config_routes import ConfigRoutes
-from gateway.admin.operations.event_routes import EventRoutes
-from gateway.admin.operations.fault_routes import FaultRoutes
-from gateway.admin.operations.host_routes import HostRoutes
-from gateway.admin.operations.key_routes import KeyRoutes
-from gateway.admin.operations.note_routes import NoteRoutes
-from gateway.admin.operations.overlay_routes import OverlayRoutes
-from gateway.admin.operations.page_routes import PageRoutes
-from gateway.admin.operations.policy_routes import PolicyRoutes
-from gateway.admin.operations.profile_routes import ProfileRoutes
-from gateway.admin.operations.server_routes import ServerRoutes
-from gateway.admin.operations.session_routes import SessionRoutes
-from gateway.admin.operations.sign_in_routes import SignInRoutes
-from gateway.admin.operations.source_routes import SourceRoutes
-from gateway.admin.operations.tool_routes import ToolRoutes
-from gateway.admin.operations.try_routes import TryRoutes
-from gateway.admin.probes import Probes
-from gateway.app import Gateway
-from gateway.config.auth import AuthConfig
+from gateway.admin.caller_pages import CallerPages
+from gateway.admin.operations.config_routes import ConfigRoutes, NoteRoutes, OverlayRoutes
+from gateway.admin.operations.event_routes import AuditRoutes, EventRoutes, ProcessRoutes, ResultRoutes
+from gateway.admin.operations.key_routes import ApprovalRoutes, KeyRoutes, SignInRoutes
+from gateway.admin.operations.override_routes import MistakeRoutes, OverrideRoutes
+from gateway.admin.operations.page_routes import PageRoutes, SessionRoutes
+from gateway.admin.operations.policy_routes import PolicyRoutes, ProfileRoutes
+from gateway.admin.operations.review_routes import ChangeRoutes
+from gateway.admin.operations.server_routes import ServerRoutes, SourceRoutes
+from gateway.admin.operations.tool_routes import FaultRoutes, ToolRoutes, TryRoutes
+from gateway.admin.public_routes import Probes
+from gateway.calls.advice.unknown_tool import near_tools
+from gateway.config.auth_config import AuthConfig
 from gateway.config.model import Config
-from gateway.downstream.http.host_check import LOOPBACK
-from gateway.reload import Reloader
+from gateway.fleet.reload import Reloader
+from gateway.http.origins import LOOPBACK
+from gateway.serving.app import Gateway
 
 if TYPE_CHECKING:
-    from gateway.cluster.pod import Pod
+    from gateway.cluster.replica import Replica
 
 _METRICS_SCOPE: Final = "metrics"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedAt:
+    """The MCP endpoint of a gateway.
+
+    Attributes:
+        host: The address that the gateway listens on.
+        url: The URL of the MCP endpoint at that address.
+        draining: Returns whether the gateway is shutting down.
+    """
+
+    host: str
+    url: str
+    draining: Callable[[], bool]
 
 
 def admin_api(
@@ -48,72 +55,76 @@ def admin_api(
     reloader: Reloader,
     administrators: Administrators,
     feed: EventFeed,
-    *,
-    state_dir: Path,
-    draining: Callable[[], bool],
-    host: str,
-    url: str,
-    origin: str,
-    pod: Pod | None,
+    endpoint: ServedAt,
+    replica: Replica | None,
 ) -> AdminApi:
-    """The admin API of a gateway.
+    """Return the admin API of a gateway.
 
     Args:
-        gateway: What there is to tell.
-        reloader: Applies changes, and knows the configuration file.
-        administrators: Whom it lets in.
-        feed: What happens.
-        state_dir: Where state is kept.
-        draining: Whether the end has begun.
-        host: The address that it listens to.
-        url: Where MCP is served, by that address.
-        origin: Where a browser of this machine reaches it.
-        pod: This gateway in its cluster; None where it is alone.
+        endpoint: The MCP endpoint of the gateway.
+        replica: This replica in its cluster; None without a cluster.
     """
 
     def auth() -> AuthConfig:
         return gateway.config.gateway.auth
 
-    loopback, settings = host in LOOPBACK, gateway.config.gateway
-    # Behind another address, or for other machines too: whose files of hosts they are is not known.
-    local_url = f"{origin}/mcp" if loopback and settings.public_url is None else None
-    shared_keys = gateway.authenticator.keys if pod is not None and pod.changes is not None else None
+    loopback = endpoint.host in LOOPBACK
+    shared_keys = gateway.authenticator.keys if replica is not None and replica.changes is not None else None
+    servers = ServerRoutes(
+        fleet=gateway.fleet,
+        registry=gateway.registry,
+        reloader=reloader,
+        allows_commands=lambda: gateway.config.gateway.admin.allow_commands,
+        are_mixed=lambda: not gateway.authenticator.required and not loopback,
+        has_issuers=lambda: gateway.authenticator.accepts_tokens,
+    )
     operations = (
         PageRoutes(),
         SessionRoutes(administrators),
-        ServerRoutes(
-            fleet=gateway.fleet,
-            registry=gateway.registry,
-            reloader=reloader,
-            allows_commands=lambda: gateway.config.gateway.admin.allow_commands,
-            are_mixed=lambda: not gateway.authenticator.required and not loopback,
-            has_issuers=lambda: gateway.authenticator.accepts_tokens,
-        ),
+        servers,
         SourceRoutes(),
+        ProcessRoutes(gateway.fleet, gateway.private, servers.requested_config),
         SignInRoutes(gateway.fleet, gateway.sign_ins),
         ToolRoutes(views=gateway.views, registry=gateway.registry, reloader=reloader),
-        TryRoutes(server=gateway.server, views=gateway.views, quotas=gateway.quotas, auth=auth),
-        ProfileRoutes(gateway.views, lambda: _address_of_callers(gateway.config, url)),
+        TryRoutes(
+            server=gateway.server,
+            views=gateway.views,
+            registry=gateway.registry,
+            quotas=gateway.quotas,
+            auth=auth,
+            has_sessions=lambda server: (link := gateway.fleet.links.get(server)) is not None and link.elicitation,
+        ),
+        ProfileRoutes(gateway.views, lambda: _address_of_callers(gateway.config, endpoint.url)),
         FaultRoutes(gateway.registry, gateway.call_stats),
+        ResultRoutes(gateway.results),
         NoteRoutes(gateway.notes, gateway.registry),
+        MistakeRoutes(gateway.call_stats),
+        OverrideRoutes(gateway.registry, reloader),
         ConfigRoutes(reloader, gateway.tool_vectors, gateway.hooks),
         OverlayRoutes(reloader),
-        EventRoutes(feed, ending=draining, administrators=administrators),
+        EventRoutes(
+            feed,
+            suggest=lambda name: next(iter(near_tools(gateway.registry.catalog, name)), None),
+            ending=endpoint.draining,
+            administrators=administrators,
+        ),
         AuditRoutes(gateway.audit),
         ApprovalRoutes(gateway.approvals),
         ChangeRoutes(gateway.fleet),
         PolicyRoutes(auth=auth, views=gateway.views, registry=gateway.registry),
         KeyRoutes(reloader, shared_keys),
-        HostRoutes(state_dir=state_dir, url=local_url, config=lambda: gateway.config, views=gateway.views),
-        *(pod.routes if pod is not None else ()),
+        *(replica.routes if replica is not None else ()),
     )
     probes = Probes(
         scrapers=partial(_may_read_metrics, gateway, administrators),
-        metrics=partial(_metrics, gateway, pod),
-        unready=partial(_unready, gateway, draining),
+        metrics=partial(_metrics, gateway, replica),
+        unready=partial(_unready, gateway, endpoint.draining),
         sign_ins=gateway.sign_ins,
+        caller_pages=CallerPages(
+            gateway.authenticator, gateway.views, gateway.fleet, gateway.sign_ins, gateway.audit, feed.history
+        ),
     )
-    changes = pod.changes if pod is not None else None
+    changes = replica.changes if replica is not None else None
     return AdminApi(
         administrators=administrators,
         probes=probes,
@@ -132,11 +143,11 @@ def _unready(gateway: Gateway, draining: Callable[[], bool]) -> str | None:
     return None if gateway.fleet.ready else "connecting"
 
 
-def _metrics(gateway: Gateway, pod: Pod | None) -> tuple[bytes, str]:
-    # Late: the first answers of a start do not wait for this import.
-    from gateway.telemetry.metrics import CONTENT_TYPE, render
+def _metrics(gateway: Gateway, replica: Replica | None) -> tuple[bytes, str]:
+    # Imported lazily, so that the start is not delayed.
+    from gateway.admin.metrics import CONTENT_TYPE, MetricSources, render
 
-    text = render(
+    measured = MetricSources(
         call_stats=gateway.call_stats,
         hooks=gateway.hooks,
         fleet=gateway.fleet,
@@ -144,25 +155,29 @@ def _metrics(gateway: Gateway, pod: Pod | None) -> tuple[bytes, str]:
         private_links=gateway.private,
         permission=gateway.permission,
         audit=gateway.audit,
+        results=gateway.results,
     )
-    return text + (pod.metrics().encode() if pod is not None else b""), CONTENT_TYPE
+    return render(measured) + (replica.metrics().encode() if replica is not None else b""), CONTENT_TYPE
 
 
 def _may_read_metrics(gateway: Gateway, administrators: Administrators, authorization: str) -> bool:
-    """Whether this Authorization header, or its absence, may read `/metrics`; the administrator may in any case."""
+    """Return whether an Authorization header, which may be empty, allows reading `/metrics`.
+
+    Administrators always may.
+    """
     settings, authenticator = gateway.config.gateway, gateway.authenticator
-    # Where nobody needs credentials, whoever reaches the port may list and call everything that it tells of.
+    # Without credentials, every client that reaches the port can list and call everything that the metrics mention.
     if settings.metrics.public or not (authenticator.required or settings.admin.token is not None):
         return True
-    found = authenticator.principal(authorization) if authenticator.required else None
-    # Nobody is asked about a token for this: one that is not known here opens nothing.
-    if isinstance(found, Principal) and (not found.scopes or _METRICS_SCOPE in found.scopes):
+    caller = authenticator.principal(authorization) if authenticator.required else None
+    # Tokens are not verified with their issuer for this: a token that is not already known grants nothing.
+    if isinstance(caller, Principal) and (not caller.scopes or _METRICS_SCOPE in caller.scopes):
         return True
     return administrators.by_token(authorization) is not None
 
 
 def _address_of_callers(config: Config, url: str) -> str | None:
-    """Where callers reach `/mcp`; None where that is beside the address at which administrators are answered."""
+    """Return the URL of `/mcp` for callers; None if it is at the same address as the admin API."""
     if config.gateway.public_url is not None:
         return config.gateway.public_url.rstrip("/") + "/mcp"
     return url if config.gateway.admin.listen is not None else None

@@ -1,7 +1,7 @@
-"""`typegate stdio --url`: standard input and output on one side, a running gateway on the other.
+"""`typegate stdio --url`: forward standard input and output to a running gateway.
 
-Every message travels as it came. The handshake era's session, its stream of notifications and its
-loss are kept on the HTTP side, where a host that speaks stdio cannot.
+Messages are forwarded unchanged. For protocol versions with a handshake, the bridge keeps the HTTP session, follows its
+notification stream and renews the session when it is lost, because a host that uses stdio cannot.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
-from gateway import wire
-from gateway.downstream.standard_streams import StandardStreams, stop_at_signal
-from gateway.errors import INTERNAL_ERROR, PARSE_ERROR, GatewayError, HttpStatusError, RpcError
-from gateway.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcResponse, classify, usable_id
-from gateway.protocol import NAMED_BY, VERSION_KEY, header_value, is_modern
-from gateway.upstream.transport.event_stream import EventParser
-from gateway.upstream.transport.http_client import HttpClient, Response
+from gateway.downstream.stdio_server import StandardStreams, stop_at_signal
+from gateway.http.event_stream import EventParser
+from gateway.http.http_client import HttpClient, Response
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import INTERNAL_ERROR, PARSE_ERROR, GatewayError, HttpStatusError, RpcError
+from gateway.protocol.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcResponse, classify, usable_id
+from gateway.protocol.versions import NAMED_BY, VERSION_KEY, header_value, is_modern
 
 log = logging.getLogger(__name__)
 
 _HEADERS: Final = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-# A gateway that restarts is back within seconds.
+# A restarting gateway is back within seconds.
 _REOPEN_S: Final = 1.0
-# A host that closes its end still reads for a moment; what takes longer it does not wait for.
+# How long a host that has closed its end still reads responses.
 _END_S: Final = 5.0
-# Whoever asks by a file wants all answers: as long as a call may take by default, and as a connection before it.
+# If standard input is a file, wait for all responses: the sum of the default timeouts of a call and a connection.
 _FILE_END_S: Final = 75.0
 _POLL_S: Final = 0.02
 
 
 async def bridge(url: str, headers: dict[str, str]) -> int:
-    """Carry messages until standard input ends. Returns the exit code."""
+    """Forward messages until standard input ends, and return the exit code."""
     client = HttpClient()
     try:
         await _Bridge(client, url, headers).run()
@@ -68,37 +68,37 @@ class _Bridge:
 
     async def _receive(self, line: bytes, group: TaskGroup) -> None:
         try:
-            message = wire.loads(line)
-        except wire.MalformedJson as error:
+            message = json_bytes.loads(line)
+        except json_bytes.MalformedJson as error:
             self._fail(None, RpcError(PARSE_ERROR, f"Parse error: {error}"))
             return
         try:
             kind = classify(message)
         except InvalidMessage as error:
-            # The gateway says what is wrong with it, as it does over HTTP.
-            group.start_soon(self._carry, message, line, error.request_id)
+            # Forwarded as well, so that the gateway reports the error as it does over HTTP.
+            group.start_soon(self._forward, message, line, error.request_id)
             return
         if isinstance(kind, RpcResponse):
-            # Its id is of the gateway's numbering: it names none of the host's own requests.
-            group.start_soon(self._carry, message, line, None)
+            # The id was assigned by the gateway and does not refer to a request of the host.
+            group.start_soon(self._forward, message, line, None)
         elif isinstance(kind, RpcNotification):
             if kind.method == "notifications/cancelled" and isinstance(kind.params, dict):
                 scope = self._running.get(usable_id(kind.params.get("requestId")))
                 if scope is not None:
                     scope.cancel()
             else:
-                await self._carry(message, line, None)
+                await self._forward(message, line, None)
         elif kind.method == "initialize":
-            # Nothing may overtake the handshake: what follows wants its session.
+            # Wait for the handshake, because the following messages need its session.
             self._initialize = message
-            await self._carry(message, line, kind.id)
+            await self._forward(message, line, kind.id)
             if self._session_id is not None:
                 group.start_soon(self._follow)
         else:
-            group.start_soon(self._carry, message, line, kind.id)
+            group.start_soon(self._forward, message, line, kind.id)
 
-    async def _carry(self, message: Any, line: bytes, request_id: RequestId | None) -> None:
-        """Send one message and write what comes back; `request_id` is that of a request, which gets an answer."""
+    async def _forward(self, message: Any, line: bytes, request_id: RequestId | None) -> None:
+        """Send a message and write the response; errors are reported only for requests, which have a `request_id`."""
         with anyio.CancelScope() as scope:
             if request_id is not None:
                 self._running[request_id] = scope
@@ -118,8 +118,8 @@ class _Bridge:
                     self._running.pop(request_id, None)
 
     async def _post(self, message: Any, line: bytes) -> int:
-        """Send one message and write what comes back; the status if nothing did."""
-        async with self._client.send("POST", self._url, self._head(message), line) as response:
+        """Send a message, write the response, and return 200, or the status if nothing was written."""
+        async with self._client.send("POST", self._url, self._request_headers(message), line) as response:
             if response.headers.get("mcp-session-id"):
                 self._session_id = response.headers["mcp-session-id"]
             if response.content_type == "text/event-stream":
@@ -130,44 +130,44 @@ class _Bridge:
             if response.status == 404 and self._session_id is not None and not is_modern_message(message):
                 return 404
             if body and response.content_type == "application/json":
-                answer = wire.loads(body)
+                answer = json_bytes.loads(body)
                 if isinstance(answer, dict) and answer.get("id") is None and isinstance(message, dict):
                     answer["id"] = message.get("id")
                 self._note_version(message, answer)
                 if isinstance(message, dict) and "id" in message:
-                    self._streams.write(wire.dumps(answer))
+                    self._streams.write(json_bytes.dumps(answer))
                 return 200
             return response.status
 
-    async def _renew(self, lost: str) -> bool:
-        """Initialize again after the gateway has forgotten the session."""
+    async def _renew(self, lost_session_id: str) -> bool:
+        """Initialize again after the gateway has lost the session; false if that is not possible."""
         async with self._renewing:
-            if self._session_id != lost:
+            if self._session_id != lost_session_id:
                 return True
             if self._initialize is None:
                 return False
             again = {**self._initialize, "id": "typegate-renew"}
-            async with self._client.send("POST", self._url, dict(self._headers), wire.dumps(again)) as response:
+            async with self._client.send("POST", self._url, dict(self._headers), json_bytes.dumps(again)) as response:
                 await response.read()
                 fresh = response.headers.get("mcp-session-id")
             if fresh is None:
                 return False
             done = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-            head = {**self._head(done), "mcp-session-id": fresh}
-            async with self._client.send("POST", self._url, head, wire.dumps(done)) as response:
+            head = {**self._request_headers(done), "mcp-session-id": fresh}
+            async with self._client.send("POST", self._url, head, json_bytes.dumps(done)) as response:
                 await response.read()
-            # Only now: until then others keep the lost one, are refused as well, and wait here.
+            # Set last: until then, concurrent requests use the lost session, are refused too, and wait for the lock.
             self._session_id = fresh
             return True
 
     async def _follow(self) -> None:
-        """Carry the session's own notifications, for as long as the bridge lives."""
+        """Forward the notification stream of the session, and open the stream again whenever it ends."""
         session_id, last = self._session_id, None
         while True:
             try:
                 if session_id != self._session_id:
                     session_id, last = self._session_id, None
-                head = {**self._head(None), "accept": "text/event-stream"}
+                head = {**self._request_headers(None), "accept": "text/event-stream"}
                 if last is not None:
                     head["last-event-id"] = last
                 async with self._client.send("GET", self._url, head) as response:
@@ -175,19 +175,19 @@ class _Bridge:
                         async for event_id in self._events(response):
                             last = event_id
             except (GatewayError, ValueError) as error:
-                log.debug("the stream of notifications ended: %s", error)
+                log.debug("notification stream ended: %s", error)
             await anyio.sleep(_REOPEN_S)
 
     async def _events(self, response: Response) -> AsyncIterator[str | None]:
-        """Write every message of a stream to the host; yields each one's event id."""
+        """Write every message of a stream to the host, and yield the id of each event."""
         parser = EventParser()
         async for chunk in response.chunks():
             for event in parser.feed(chunk):
                 if event.event == "message" and event.data:
-                    self._streams.write(wire.dumps(wire.loads(event.data)))
+                    self._streams.write(json_bytes.dumps(json_bytes.loads(event.data)))
                     yield event.id
 
-    def _head(self, message: Any) -> dict[str, str]:
+    def _request_headers(self, message: Any) -> dict[str, str]:
         head = dict(self._headers)
         if is_modern_message(message):
             params = message["params"]
@@ -210,9 +210,9 @@ class _Bridge:
                 self._version = result["protocolVersion"]
 
     def _fail(self, request_id: Any, error: RpcError) -> None:
-        self._streams.write(wire.dumps({"jsonrpc": "2.0", "id": request_id, "error": error.to_object()}))
+        self._streams.write(json_bytes.dumps({"jsonrpc": "2.0", "id": request_id, "error": error.to_object()}))
 
 
 def is_modern_message(message: Any) -> bool:
-    """Whether a message is a request with the envelope of 2026-07-28."""
+    """Return whether a message is a request with the `_meta` envelope of protocol 2026-07-28."""
     return isinstance(message, dict) and isinstance(message.get("method"), str) and is_modern(message.get("params"))

@@ -1,129 +1,238 @@
-"""Where a gateway listens, for whom, and who may administer it: decided before anything is served."""
+"""Bind the sockets of the gateway, check who can reach them, and find the admin token."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
 import re
 import secrets
 import socket
+import stat
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
-from gateway.access.admin_token import FILE_NAME, UntrustedFile, kept_token
-from gateway.config.auth import STRONG_BITS
+import anyio.lowlevel
+
+from gateway.access.administrators import FILE_NAME, UntrustedFile, stored_token
+from gateway.admin.pages import PAGE_HEADERS, callback_page
+from gateway.config.auth_config import STRONG_BITS
 from gateway.config.model import Config
-from gateway.config.per_user import check_per_user
-from gateway.downstream.http.host_check import LOOPBACK
-from gateway.errors import ConfigError
-from gateway.files import make_private_folder, write_whole
+from gateway.config.server_entries import check_per_user
+from gateway.downstream.router import AdminRouter
+from gateway.http.origins import LOOPBACK, HostCheck
+from gateway.http.responder import AsgiHandler
+from gateway.http.server_connection import HttpProtocol
+from gateway.http.server_connections import Connections
+from gateway.process.files import make_private_folder, write_whole
+from gateway.protocol.gateway_errors import ConfigError
+from gateway.upstream.oauth.authorization import CALLBACK_PATH
+from gateway.upstream.oauth.sign_ins import SignIns
 
 log = logging.getLogger(__name__)
 
+_HOST: Final = "127.0.0.1"
+# Enough for a code, a state and the headers of a browser.
+_MAX_HEAD_BYTES: Final = 32 * 1024
+# A browser sends its request as soon as it connects. The token request that follows has its own timeouts.
+_READ_S: Final = 5.0
+_REQUEST_S: Final = 60.0
+# A browser opens several connections at a time.
+_MAX_CONNECTIONS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """How a configuration is served.
+
+    Attributes:
+        host: The address that callers use.
+        port: The port that callers use; 0 for any free one.
+        state_dir: The directory for state.
+        insecure: Allow other machines to call without a key.
+        strict: Reject a changed file if the entry of any server is invalid.
+    """
+
+    host: str
+    port: int = 0
+    state_dir: Path
+    insecure: bool = False
+    strict: bool = False
+
+
+@asynccontextmanager
+async def open_redirect_port(sign_ins: SignIns) -> AsyncIterator[str | None]:
+    """Serve the OAuth redirect path on a free loopback port, and yield its origin; None if no port can be opened.
+
+    Every other request is refused. Requests are limited in size, time and number.
+    """
+    slots = asyncio.Semaphore(_MAX_CONNECTIONS)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with slots, asyncio.timeout(_REQUEST_S):
+                async with asyncio.timeout(_READ_S):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(await _respond(head, sign_ins))
+                await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            log.debug("no request received from browser")
+        finally:
+            writer.close()
+
+    try:
+        listener = await asyncio.start_server(serve, _HOST, 0, limit=_MAX_HEAD_BYTES)
+    except OSError as error:
+        log.warning("port for sign-in redirects not opened: %s", error.strerror)
+        yield None
+        return
+    try:
+        yield f"http://{_HOST}:{listener.sockets[0].getsockname()[1]}"
+    finally:
+        listener.close()
+        # Do not wait for open connections, which end with the event loop.
+        await anyio.lowlevel.checkpoint()
+
+
+async def _respond(head: bytes, sign_ins: SignIns) -> bytes:
+    lines = head.decode("latin-1").split("\r\n")
+    method, _, target_and_version = lines[0].partition(" ")
+    path, _, query = target_and_version.partition(" ")[0].partition("?")
+    hosts = [line[5:].strip().lower() for line in lines[1:] if line.lower().startswith("host:")]
+    # Against DNS rebinding: other sites must not reach this port under their own host name.
+    if len(hosts) != 1 or hosts[0].rpartition(":")[0] not in LOOPBACK:
+        return _response(421, "")
+    if path != CALLBACK_PATH or method not in ("GET", "HEAD"):
+        return _response(404, "")
+    if method == "HEAD":
+        return _response(200, "")
+    status, text, location = await callback_page(sign_ins, query)
+    return _response(status, text, location)
+
+
+def _response(status: int, text: str, location: str | None = None) -> bytes:
+    body = text.encode()
+    fields = {
+        **PAGE_HEADERS,
+        "content-type": "text/html; charset=utf-8",
+        "content-length": str(len(body)),
+        "connection": "close",
+        **({"location": location} if location is not None else {}),
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{lines}\r\n".encode("latin-1") + body
+
+
 DRAIN_S: Final = 6.0
-"""How long calls in flight may go on once the end is asked for."""
+"""How long calls in flight may continue after the shutdown has begun, in seconds."""
 _BACKLOG: Final = 2048
-# Of the command line that is named in an error: enough to recognise a program.
+# Length of a command line in an error message: enough to recognize the program.
 _COMMAND_CHARS: Final = 120
-# The command lines of gateways that listen.
+# Matches the command lines of listening gateways.
 _GATEWAY: Final = re.compile(r"(?:(?:^|[/ ])typegate|-m gateway) (?:serve|demo)\b|-m gateway\.serving\.worker")
 _SEND_BUFFER_BYTES: Final = 128 * 1024
 
 
-def check_reach(config: Config, *, host: str, insecure: bool) -> None:
-    """Refuse to be open to the network without any API key, or with one that can be guessed, unless that is wanted.
+def check_exposure(config: Config, *, host: str, insecure: bool) -> None:
+    """Check that a gateway that is open to the network requires keys that cannot be guessed.
+
+    Args:
+        insecure: Allow a gateway without keys, or with weak ones.
 
     Raises:
-        ConfigError: It would be.
+        ConfigError: The gateway would be open to the network without keys or with weak ones.
     """
     auth = config.gateway.auth
     if host not in LOOPBACK and not auth.required and not insecure:
         raise ConfigError(
             f"listening on {host} lets everyone on the network call every tool; "
-            "set gateway.auth.apiKeys or gateway.auth.oauth, or say --insecure",
-            file=source_of(config),
+            "set gateway.auth.apiKeys or gateway.auth.oauth, or use --insecure",
+            file=config_source(config),
             key="gateway.listen.host",
         )
     if host not in LOOPBACK and auth.oauth is not None and auth.oauth.resource is None:
-        # It would be taken from the Host that each caller names, and tell others where to get their tokens.
+        # The address would be taken from the Host header, which callers choose and clients use to request tokens.
         raise ConfigError(
-            "is missing; expected the address of this gateway as callers see it, as https://gateway.example.test",
-            file=source_of(config),
+            "is missing; expected the address of this gateway as callers see it, such as https://gateway.example.test",
+            file=config_source(config),
             key="gateway.auth.oauth.resource",
         )
     if host not in LOOPBACK and not auth.required:
-        check_per_user(config.servers, file=source_of(config))
+        check_per_user(config.servers, file=config_source(config))
     for place, key in enumerate(auth.api_keys):
         if key.bits >= STRONG_BITS:
             continue
-        what = f"the key of {key.name} has at most {key.bits:.0f} bits, so that it could be found by trying"
+        what = f"the key of {key.name} has at most {key.bits:.0f} bits and could be guessed"
         if host not in LOOPBACK and not insecure:
             raise ConfigError(
-                f"{what}; expected {STRONG_BITS}: `typegate key new {key.name}` makes one",
-                file=source_of(config),
+                f"{what}; expected {STRONG_BITS}: `typegate key new {key.name}` creates such a key",
+                file=config_source(config),
                 key=f"gateway.auth.apiKeys[{place}].key",
             )
-        log.warning("%s; `typegate key new` makes a strong one", what)
+        log.warning("%s; `typegate key new` creates a strong key", what)
 
 
-def source_of(config: Config) -> str:
-    """Where a configuration is from, for messages."""
+def config_source(config: Config) -> str:
+    """Return the source of a configuration for messages."""
     return str(config.path or "command line")
 
 
-def url_of(host: str, listener: socket.socket) -> str:
-    """The address of MCP on a socket."""
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{listener.getsockname()[1]}/mcp"
+def mcp_url(host: str, listener: socket.socket) -> str:
+    """Return the URL of the MCP endpoint on a listening socket."""
+    bracketed = f"[{host}]" if ":" in host else host
+    return f"http://{bracketed}:{listener.getsockname()[1]}/mcp"
 
 
 def bind(host: str, port: int, source: str, *, shared: bool = False, key: str | None = None) -> socket.socket:
-    """A socket that listens.
+    """Return a listening socket.
 
     Args:
-        host: The address.
-        port: The port; 0 for any.
-        source: Where the address is from, for a message.
-        shared: Several sockets of ours have the same address, and the kernel spreads connections over them.
-        key: The key of the configuration that the address is from, where it is from one alone.
+        port: The port; 0 for any free port.
+        source: The source of the address, for error messages.
+        shared: Use SO_REUSEPORT, so that the kernel distributes connections over several sockets with this address.
+        key: The configuration key of the address, for error messages.
 
     Raises:
-        ConfigError: The address is taken, or none of this machine's.
+        ConfigError: The address is in use, or not an address of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    # On Windows it would let two programs have one port.
+    # On Windows the option would let two programs share a port.
     if sys.platform != "win32":
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if shared:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    # Inherited by each connection: an answer is written in two parts, and Nagle would hold the second 40 ms.
+    # Connections inherit both options. Responses are written in two parts; Nagle's algorithm would delay the second by
+    # 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # So is this: what a caller does not read waits where it is seen and bounded, not in the kernel, 4 MiB for each.
+    # Unread responses wait in the gateway, where they are counted and limited, instead of up to 4 MiB in the kernel.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     try:
         listener.bind((host.strip("[]"), port))
-        # At once: whoever reads our address may come before uvicorn does.
+        # Listen at once: a client that reads the address may connect before uvicorn starts.
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         reason = error.strerror or str(error)
-        another = "choose another --port" if key is None else "choose another address"
-        if error.errno == errno.EADDRINUSE and (holder := holder_of(port)):
+        advice = "choose another --port" if key is None else "choose another address"
+        if error.errno == errno.EADDRINUSE and (holder := find_port_holder(port)):
             reason = f"{reason} by {holder}"
-        raise ConfigError(f"cannot listen on {host}:{port} ({reason}); {another}", file=source, key=key) from None
+        raise ConfigError(f"cannot listen on {host}:{port} ({reason}); {advice}", file=source, key=key) from None
     listener.set_inheritable(False)
     return listener
 
 
-def holder_of(port: int) -> str | None:
-    """Return which process of this user listens on a TCP port, as `python -m gateway serve (process 42)`.
+def find_port_holder(port: int) -> str | None:
+    """Describe the process that listens on a TCP port, such as `python -m gateway serve (process 42)`.
 
-    Linux only, from `/proc`; None where it cannot be told. A gateway does not let others see its files, so that another
-    gateway of this user is named where no other process has the port.
+    Linux only, from `/proc`; None if the process cannot be determined. A gateway hides its open files from other
+    processes, so a gateway of this user is assumed if no visible process has the port.
     """
     listening = "0A"
     try:
@@ -140,7 +249,7 @@ def holder_of(port: int) -> str | None:
             elif not sockets.isdisjoint(files):
                 return f"{_command(process)[:_COMMAND_CHARS]} (process {process.name})"
         if sockets:
-            gateways = [one for one in hidden if one.name != str(os.getpid()) and _is_own_gateway(one)]
+            gateways = [entry for entry in hidden if entry.name != str(os.getpid()) and _is_own_gateway(entry)]
             if len(gateways) == 1:
                 [process] = gateways
                 return f"{_command(process)[:_COMMAND_CHARS]} (probably: process {process.name})"
@@ -158,46 +267,147 @@ def _is_own_gateway(process: Path) -> bool:
     try:
         status = (process / "status").read_text(encoding="utf-8", errors="replace")
         return f"\nUid:\t{os.getuid()}\t" in status and _GATEWAY.search(_command(process)) is not None
-    except OSError:  # ended meanwhile
+    except OSError:  # the process has exited
         return False
 
 
 def _open_files(process: Path) -> set[str] | None:
-    """Return what a process has open; None if this process may not see it."""
-    found: set[str] = set()
+    """Return the open files of a process, or None if they are not visible."""
+    files: set[str] = set()
     try:
         for file in (process / "fd").iterdir():
-            with suppress(FileNotFoundError):  # closed meanwhile
-                found.add(os.readlink(file))
+            with suppress(FileNotFoundError):  # the file was closed
+                files.add(os.readlink(file))
     except PermissionError:
         return None
-    except OSError:  # the process has ended
-        return found
-    return found
+    except OSError:  # the process has exited
+        return files
+    return files
 
 
 def admin_token(config: Config, state_dir: Path) -> str:
-    """The admin token: environment, then configuration, then one of our own, kept for the command line.
+    """Return the admin token from the environment, the configuration or the state directory.
+
+    Otherwise a token is generated, stored for the command line, and printed.
 
     Raises:
-        ConfigError: The one that is kept may be somebody else's.
+        ConfigError: Other users can change the stored token.
     """
-    named = os.environ.get("TYPEGATE_ADMIN_TOKEN")
-    if named:
-        return named
+    token = os.environ.get("TYPEGATE_ADMIN_TOKEN")
+    if token:
+        return token
     if config.gateway.admin.token is not None:
         return config.gateway.admin.token.get_secret_value()
     path = state_dir / FILE_NAME
     try:
-        if kept := kept_token(path):
-            return kept
+        if stored := stored_token(path):
+            return stored
     except UntrustedFile as error:
-        raise ConfigError(str(error), file=source_of(config), key="gateway.admin.token") from None
+        raise ConfigError(str(error), file=config_source(config), key="gateway.admin.token") from None
     token = secrets.token_urlsafe(24)
     try:
         make_private_folder(state_dir)
         write_whole(path, f"{token}\n".encode(), mode=0o600)
     except OSError as error:
-        log.warning("the admin token cannot be kept: %s", error)
+        log.warning("admin token not stored: %s", error)
     print(f"admin token: {token}", file=sys.stderr)
     return token
+
+
+MAX_CONNECTIONS: Final = 200
+"""Connections of administrators, scripts and scrapers; few enough to leave file descriptors for callers."""
+_UNIX: Final = "unix:"
+_KEY: Final = "gateway.admin.listen"
+# Admin connections that the kernel queues before it refuses more.
+_ADMIN_BACKLOG: Final = 64
+
+
+def bind_admin(config: Config) -> socket.socket | None:
+    """Return the listening socket of `gateway.admin.listen`; None if it is not configured.
+
+    Raises:
+        ConfigError: The address is in use, or cannot be used.
+    """
+    address = config.gateway.admin.listen
+    if address is None:
+        return None
+    if address.startswith(_UNIX):
+        return _bind_unix(Path(address.removeprefix(_UNIX)), config_source(config))
+    host, _, port = address.rpartition(":")
+    return bind(host, int(port), config_source(config), key=_KEY)
+
+
+def unbind_admin(listener: socket.socket | None, config: Config) -> None:
+    """Close the socket that `bind_admin` returned, and remove its file if it has one."""
+    if listener is None:
+        return
+    # The server may have closed the socket already, so take its path from the configuration.
+    listener.close()
+    address = config.gateway.admin.listen or ""
+    if address.startswith(_UNIX):
+        with suppress(OSError):
+            os.unlink(address.removeprefix(_UNIX))
+
+
+@asynccontextmanager
+async def serving_admin(
+    listener: socket.socket, config: Config, handler: AsgiHandler, connections: Connections
+) -> AsyncIterator[None]:
+    """Serve the admin API on a socket until the block ends. The caller watches the deadlines of `connections`."""
+    listen = config.gateway.listen
+    address = listener.getsockname()
+    hosts: frozenset[str] | None = None
+    if not isinstance(address, str):
+        allowed_hosts = frozenset({*LOOPBACK, *(host.lower() for host in listen.allowed_hosts)})
+        hosts = allowed_hosts if address[0] in LOOPBACK or listen.allowed_hosts else None
+    router = AdminRouter(HostCheck(hosts, frozenset(origin.lower() for origin in listen.allowed_origins)), handler)
+    loop = asyncio.get_running_loop()
+    create = loop.create_unix_server if isinstance(address, str) else loop.create_server
+    server = await create(lambda: HttpProtocol(connections, router), sock=listener, backlog=_ADMIN_BACKLOG)
+    log.info("admin API listening on %s", _address_of(listener))
+    try:
+        yield
+    finally:
+        server.close()
+
+
+def _bind_unix(path: Path, source: str) -> socket.socket:
+    if not hasattr(socket, "AF_UNIX"):
+        raise ConfigError(
+            "Unix domain sockets are not available on this platform; expected HOST:PORT", file=source, key=_KEY
+        )
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_stale(path)
+        # No client can connect before the permissions are set, because the socket does not listen yet.
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(_ADMIN_BACKLOG)
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or str(error)
+        raise ConfigError(f"cannot listen on {path} ({reason}); choose another path", file=source, key=_KEY) from None
+    listener.set_inheritable(False)
+    return listener
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the socket file of a killed gateway, but not a socket in use or any other file."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            return
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+
+
+def _address_of(listener: socket.socket) -> str:
+    address = listener.getsockname()
+    if isinstance(address, str):
+        return f"{_UNIX}{address}"
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    return f"http://{host}:{address[1]}"

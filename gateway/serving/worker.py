@@ -1,4 +1,4 @@
-"""One worker's process: serves as its parent has assigned, and ends when the parent does."""
+"""The worker process, which serves as assigned by its parent."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gateway.cluster.assignment import READY, Assignment
+from gateway.cluster.roles import READY, WorkerConfig
 from gateway.config.load import loaded
 from gateway.config.overlay import Overlay, added_names
-from gateway.errors import ConfigError
+from gateway.protocol.gateway_errors import ConfigError
 from gateway.serving.listen import DRAIN_S
 from gateway.telemetry import logs
 
 if TYPE_CHECKING:
-    from gateway.app import Gateway
-    from gateway.config.model import Config
+    from gateway.serving.app import Gateway
 
-# The longest that a drain takes, and some seconds for what follows it.
+# The longest drain, and 6 s for the rest of the shutdown.
 _END_S: Final = DRAIN_S + 6.0
-# Two signals at once would be one.
+# Two signals sent without a pause may be delivered as one.
 _BETWEEN_SIGNALS_S: Final = 0.2
 
 
 def main() -> int:
-    """Serve until a signal, or until the parent has ended. Returns the exit code."""
+    """Serve until a signal arrives or the parent exits, and return the exit code."""
     line = sys.stdin.buffer.readline()
     if not line:
-        return 1  # the parent has ended already
-    assignment = Assignment.read(line)
-    # The first worker reads the configuration again for all, and only once it serves.
+        return 1  # the parent has already exited
+    worker_config = WorkerConfig.read(line)
+    # Ignore SIGHUP: the first worker reloads the configuration for all, and handles the signal only once it serves.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
     orphaned = threading.Event()
-    threading.Thread(target=_follow_parent, args=(orphaned, assignment), daemon=True).start()
-    logs.start(calls=assignment.verbose, worker=assignment.index, form=assignment.log_format)
+    threading.Thread(target=_follow_parent, args=(orphaned, worker_config), daemon=True).start()
+    logs.start(calls=worker_config.verbose, worker=worker_config.index, form=worker_config.log_format)
     try:
-        return _serve(assignment)
+        return _serve(worker_config)
     except KeyboardInterrupt:
         return 130
     except ConfigError as error:
@@ -49,33 +48,28 @@ def main() -> int:
         return 2
     finally:
         if orphaned.is_set():
-            _tidy(assignment)
+            _remove_sockets(worker_config)
 
 
-def _serve(assignment: Assignment) -> int:
+def _serve(worker_config: WorkerConfig) -> int:
     import anyio
 
-    from gateway.cluster import single_process_only
-    from gateway.cluster.team import Team
-    from gateway.serving.listen import check_reach
-    from gateway.serving.over_http import serve_on
+    from gateway.cluster.worker_group import WorkerGroup
+    from gateway.serving.listen import ServeOptions
+    from gateway.serving.over_http import Listeners, serve_on
 
-    listener = socket.socket(fileno=assignment.listener)
-    # Servers that this worker starts must not hold the port.
+    listener = socket.socket(fileno=worker_config.listener)
+    # Servers that this worker starts must not inherit the port.
     listener.set_inheritable(False)
-    admin_listener = socket.socket(fileno=assignment.admin_listener) if assignment.admin_listener >= 0 else None
+    admin_listener = socket.socket(fileno=worker_config.admin_listener) if worker_config.admin_listener >= 0 else None
     if admin_listener is not None:
         admin_listener.set_inheritable(False)
-    path = Path(assignment.path) if assignment.path is not None else None
-    added = added_names(Overlay(Path(assignment.state_dir), path, writes=False).changes)
-    config = loaded(assignment.text, path=path, strict=assignment.strict, added=added)
-
-    def check(config: Config) -> None:
-        check_reach(config, host=assignment.host, insecure=assignment.insecure)
-        single_process_only.check(config, file=str(path or "command line"))
+    path = Path(worker_config.path) if worker_config.path is not None else None
+    added = added_names(Overlay(Path(worker_config.state_dir), path, writes=False).changes)
+    config = loaded(worker_config.text, path=path, strict=worker_config.strict, added=added)
 
     def ready(gateway: Gateway, url: str) -> None:
-        # The parent may be gone, which a thread notices.
+        # The parent may have exited, which `_follow_parent` handles.
         try:
             os.write(sys.stdout.fileno(), READY)
         except OSError:
@@ -83,40 +77,42 @@ def _serve(assignment: Assignment) -> int:
 
     run = partial(
         serve_on,
-        listener,
+        Listeners(callers=listener, admin=admin_listener),
         config,
-        host=assignment.host,
-        state_dir=Path(assignment.state_dir),
-        token=assignment.token,
-        check=check,
+        ServeOptions(
+            host=worker_config.host,
+            state_dir=Path(worker_config.state_dir),
+            insecure=worker_config.insecure,
+            strict=worker_config.strict,
+        ),
+        token=worker_config.token,
         on_ready=ready,
-        team=Team(assignment),
-        admin_listener=admin_listener,
+        worker_group=WorkerGroup(worker_config),
     )
     return anyio.run(run, backend="asyncio", backend_options={"use_uvloop": True})
 
 
-def _follow_parent(orphaned: threading.Event, assignment: Assignment) -> None:
-    """End when the parent does: its end of our standard input closes, however it ends."""
+def _follow_parent(orphaned: threading.Event, worker_config: WorkerConfig) -> None:
+    """Shut down when the parent exits, for whatever reason: its end of the standard input pipe closes then."""
     while os.read(0, 4096):
         pass
     orphaned.set()
-    _tidy(assignment)  # the signal may end this process before it has learnt to tidy up
+    _remove_sockets(worker_config)  # the signal may end this process before `main` can clean up
     os.kill(os.getpid(), signal.SIGTERM)
-    if assignment.drain_delay > _BETWEEN_SIGNALS_S:
-        # Nobody waits for this process any more: the second signal ends a delay that is meant for balancers. Without
-        # one it could come when nobody catches it any more, and end the process before it has tidied up.
+    if worker_config.drain_delay > _BETWEEN_SIGNALS_S:
+        # Without a parent, the drain delay for load balancers has no purpose, and a second signal ends it. Without a
+        # delay, a second signal could arrive when it is no longer caught and end the process before its cleanup.
         time.sleep(_BETWEEN_SIGNALS_S)
         os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_END_S)
     os._exit(1)
 
 
-def _tidy(assignment: Assignment) -> None:
-    """Remove the directory of the private sockets, once no worker has one in it any more."""
+def _remove_sockets(worker_config: WorkerConfig) -> None:
+    """Remove the directory of the workers' private sockets if it is empty otherwise."""
     try:
-        assignment.parent_socket.unlink(missing_ok=True)
-        Path(assignment.sockets).rmdir()
+        worker_config.parent_socket.unlink(missing_ok=True)
+        Path(worker_config.sockets).rmdir()
     except OSError:
         return
 

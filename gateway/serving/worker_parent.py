@@ -1,4 +1,4 @@
-"""The parent of the workers: owns the port, starts them, restarts those that died, and ends them in order."""
+"""The parent of the workers: owns the port and restarts workers that have exited."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,104 +22,122 @@ from anyio.abc import Process, TaskStatus
 
 import gateway
 from gateway.access.signing import Signer
-from gateway.cluster import single_process_only
-from gateway.cluster.assignment import FIRST, READY, Assignment
-from gateway.cluster.parent_store import counting_for_workers
+from gateway.cluster import roles
+from gateway.cluster.roles import FIRST, READY, WorkerConfig
+from gateway.cluster.worker_state import counting_for_workers
 from gateway.config.model import Config
 from gateway.config.overlay import Overlay
-from gateway.files import prepare_state_dir
-from gateway.serving.admin_listener import bind_admin, unbind_admin
-from gateway.serving.listen import DRAIN_S, admin_token, bind, check_reach, source_of, url_of
+from gateway.process.files import prepare_state_dir
+from gateway.serving.listen import (
+    DRAIN_S,
+    ServeOptions,
+    admin_token,
+    bind,
+    bind_admin,
+    check_exposure,
+    config_source,
+    mcp_url,
+    unbind_admin,
+)
 from gateway.telemetry.logs import Form
-from gateway.upstream.backoff import delay_s
-from gateway.upstream.oauth.encryption import encryption_from
-from gateway.upstream.transport.separation import protect_this_process
+from gateway.upstream.breaker import delay_s
+from gateway.upstream.oauth.token_store import encryption_from
+from gateway.upstream.transport.process_start import protect_this_process
 
 log = logging.getLogger(__name__)
 
-# A drain, uvicorn's own second, and what child processes of upstreams take to end.
+# The drain, a second for uvicorn, and the time in which child processes of upstreams exit.
 _END_S: Final = DRAIN_S + 5.0
-# A worker that served for this long did not die of its start: the next attempt is made at once.
+# A worker that served for this long is restarted at once, because its start was not the problem.
 _HEALTHY_S: Final = 10.0
-# One worker less is served badly enough: nobody should wait longer for it than this.
+# The limit of the restart delay, since one worker less reduces the capacity.
 _MAX_RESTART_DELAY_S: Final = 5.0
-# Imports on a slow disk, a large snapshot, hooks that start: several seconds in practice.
+# Several seconds in practice, for imports from a slow disk, a large snapshot, and hooks that start.
 _START_S: Final = 60.0
 
 
 class StartFailed(Exception):
-    """A worker ended before all of them served; it has logged why."""
+    """A worker exited before all workers were serving. The worker has logged the reason."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """The workers that serve a configuration.
+
+    Attributes:
+        verbose: Log one line for each call.
+    """
+
+    count: int
+    verbose: bool = False
+    log_format: Form = "text"
+
+
 async def serve_workers(
-    config: Config,
-    *,
-    text: str,
-    workers: int,
-    host: str,
-    port: int,
-    state_dir: Path,
-    insecure: bool,
-    verbose: bool,
-    log_format: Form = "text",
-    on_ready: Callable[[str], None],
-    strict: bool = False,
+    config: Config, options: ServeOptions, workers: WorkerOptions, *, text: str, on_ready: Callable[[str], None]
 ) -> int:
-    """Serve with so many processes until SIGINT or SIGTERM. Returns the exit code.
+    """Serve with several processes until SIGINT or SIGTERM, and return the exit code.
 
     Args:
-        config: What to serve.
-        text: The text that it was read from.
-        workers: How many processes.
-        host: The address to listen on.
-        port: The port.
-        state_dir: Where state is kept.
-        insecure: Others may call without a key.
-        verbose: One line in the log for each call.
-        log_format: Of each line in the log.
-        on_ready: Called with the address once all workers serve.
-        strict: A fault in the entry of one server keeps a changed file from being used.
+        text: The text of the configuration.
+        on_ready: Called with the address once all workers are serving.
 
     Raises:
-        ConfigError: The address is taken or open to others, or the configuration needs one process.
+        ConfigError: The address is in use or open to the network, or the configuration requires a single process.
     """
-    source = source_of(config)
-    check_reach(config, host=host, insecure=insecure)
-    single_process_only.check(config, file=source)
-    # No worker's server may read what this process holds for all of them.
+    source = config_source(config)
+    host, state_dir = options.host, options.state_dir
+    check_exposure(config, host=host, insecure=options.insecure)
+    roles.check_shareable(config, file=source)
+    # Servers started by a worker must not read the secrets in the memory of this process.
     protect_this_process()
-    # Said once, and made before several processes make one each.
+    # Create the encryption key and log about it once here, instead of in every worker.
     encryption_from()
     prepare_state_dir(state_dir)
     Overlay(state_dir, config.path, writes=False).check()
     token = admin_token(config, state_dir)
-    listeners = _listeners(host, port, source, workers)
+    listeners = _listeners(host, options.port, source, workers.count)
     admin_listener = bind_admin(config)
-    # Not in the state directory: the path of a Unix socket may have about a hundred characters.
+    # Not in the state directory, because the path of a Unix socket is limited to about 100 characters.
     sockets = tempfile.mkdtemp(prefix="typegate-")
-    assignment = Assignment(
-        index=FIRST, count=workers, again=False, listener=-1, shown=url_of(host, listeners[0]), host=host,
-        sockets=sockets, secret=secrets.token_hex(32), signing_key=Signer(state_dir).key.hex(), token=token, text=text,
-        path=str(config.path) if config.path is not None else None, state_dir=str(state_dir), insecure=insecure,
-        verbose=verbose, strict=strict, log_format=log_format, drain_delay=config.gateway.drain_delay,
-    )  # fmt: skip
+    worker_config = WorkerConfig(
+        index=FIRST,
+        count=workers.count,
+        is_restart=False,
+        listener=-1,
+        public_url=mcp_url(host, listeners[0]),
+        host=host,
+        sockets=sockets,
+        secret=secrets.token_hex(32),
+        signing_key=Signer(state_dir).key.hex(),
+        token=token,
+        text=text,
+        path=str(config.path) if config.path is not None else None,
+        state_dir=str(state_dir),
+        insecure=options.insecure,
+        verbose=workers.verbose,
+        strict=options.strict,
+        log_format=workers.log_format,
+        drain_delay=config.gateway.drain_delay,
+    )
     end_s = _END_S + config.gateway.drain_delay
     slots = [
-        WorkerSlot(replace(assignment, index=index, listener=listener.fileno()), end_s=end_s)
+        WorkerSlot(replace(worker_config, index=index, listener=listener.fileno()), end_s=end_s)
         for index, listener in enumerate(listeners)
     ]
     if admin_listener is not None:
-        # The first worker answers for all. The parent keeps the socket: while that one starts again, others wait.
-        first = replace(slots[FIRST].assignment, admin_listener=admin_listener.fileno())
+        # The first worker serves the admin API. The parent keeps the socket open, so that connections wait while that
+        # worker restarts.
+        first = replace(slots[FIRST].worker_config, admin_listener=admin_listener.fileno())
         slots[FIRST] = WorkerSlot(first, end_s=end_s)
     try:
-        # Until the last worker has ended, so that none of them counts alone.
-        async with counting_for_workers(assignment):
-            return await _serve(slots, listeners, assignment.shown, on_ready)
+        # Shared quotas are kept until the last worker has exited, so that no worker counts alone.
+        async with counting_for_workers(worker_config):
+            return await _serve(slots, listeners, worker_config.public_url, on_ready)
     finally:
         for listener in listeners:
             listener.close()
@@ -133,62 +151,62 @@ async def _serve(
     codes: list[int] = []
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         try:
-            await _keep_all(slots, signals, lambda: on_ready(url))
+            await _run_all(slots, signals, lambda: on_ready(url))
         except* StartFailed as failed:
             codes.extend(_codes(failed))
         finally:
             with anyio.CancelScope(shield=True):
-                # First: callers are refused at once, instead of waiting for a process that never accepts them.
+                # Close the sockets first: connections are refused at once instead of waiting to be accepted.
                 for listener in listeners:
                     listener.close()
                 async with anyio.create_task_group() as ending:
                     for slot in slots:
-                        ending.start_soon(slot.end)
+                        ending.start_soon(slot.stop)
     killed = any(slot.killed for slot in slots)
     return codes[0] if codes else int(killed)
 
 
-async def _keep_all(
+async def _run_all(
     slots: list[WorkerSlot], signals: AsyncIterator[signal.Signals], on_ready: Callable[[], None]
 ) -> None:
-    """Keep every slot running until a signal asks for the end."""
+    """Run every worker until SIGINT or SIGTERM."""
     async with anyio.create_task_group() as group:
 
         async def start() -> None:
             async with anyio.create_task_group() as starting:
                 for slot in slots:
-                    starting.start_soon(group.start, slot.keep)
+                    starting.start_soon(group.start, slot.run)
             on_ready()
 
         group.start_soon(start)
         async for number in signals:
             if number != signal.SIGHUP:
                 break
-            slots[FIRST].hang_up()
+            slots[FIRST].request_reload()
         group.cancel_scope.cancel()
 
 
 class WorkerSlot:
-    """One worker's place: the process that runs there, and each that replaces it."""
+    """Run one worker process, and a new one whenever it exits."""
 
-    def __init__(self, assignment: Assignment, *, end_s: float) -> None:
-        """Keep a worker with this assignment.
+    def __init__(self, worker_config: WorkerConfig, *, end_s: float) -> None:
+        """Create the slot.
 
         Args:
-            assignment: What it is to do.
-            end_s: How long it may take to end, in seconds.
+            worker_config: The configuration of the worker.
+            end_s: How long the worker may take to exit, in seconds.
         """
-        self.assignment = assignment
+        self.worker_config = worker_config
         self._end_s = end_s
         self._process: Process | None = None
         self._serves = False
         self.killed = False
 
-    async def keep(self, *, task_status: TaskStatus[None]) -> None:
-        """Run a worker, and another one whenever it ends, until cancelled; reports when the first one serves.
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Run a worker, and a new one whenever it exits, until cancelled. Started once the first worker serves.
 
         Raises:
-            StartFailed: The first one ended before it served.
+            StartFailed: The first worker exited before it was serving.
         """
         attempt, reported = 0, False
         while True:
@@ -198,10 +216,10 @@ class WorkerSlot:
             except OSError as error:
                 if not reported:
                     raise
-                log.error("worker %d cannot be started: %s", self.assignment.index, error)
+                log.error("worker %d not started: %s", self.worker_config.index, error)
                 await anyio.sleep(_MAX_RESTART_DELAY_S)
                 continue
-            served = self._serves = await _comes_to_serve(process)
+            served = self._serves = await _wait_until_serving(process)
             if served and not reported:
                 reported = True
                 task_status.started()
@@ -209,22 +227,22 @@ class WorkerSlot:
             self._serves = False
             await process.aclose()
             if not reported:
-                log.error("worker %d ended before it served (%s)", self.assignment.index, _ending(code))
+                log.error("worker %d exited before it was serving (%s)", self.worker_config.index, _describe_exit(code))
                 raise StartFailed(code if code > 0 else 1)
             lived_s = anyio.current_time() - began_s
             attempt = 0 if served and lived_s > _HEALTHY_S else attempt + 1
-            log.warning("worker %d has ended (%s) and is started again", self.assignment.index, _ending(code))
+            log.warning("worker %d exited (%s), restarting", self.worker_config.index, _describe_exit(code))
             if attempt > 1:
                 await anyio.sleep(min(_MAX_RESTART_DELAY_S, delay_s(attempt - 2, random.random())))
-            self.assignment = replace(self.assignment, again=True)
+            self.worker_config = replace(self.worker_config, is_restart=True)
 
-    def hang_up(self) -> None:
-        """Have the configuration read again; a worker that does not serve yet reads it anyway."""
+    def request_reload(self) -> None:
+        """Make the worker reload the configuration. A worker that is still starting reads it anyway."""
         if self._serves and self._process is not None and self._process.returncode is None:
             self._process.send_signal(signal.SIGHUP)
 
-    async def end(self) -> None:
-        """Return once no process is left: asked to end, and killed where that takes too long."""
+    async def stop(self) -> None:
+        """Terminate the process and wait for its exit; kill the process if it does not exit in time."""
         process = self._process
         if process is None:
             return
@@ -233,7 +251,7 @@ class WorkerSlot:
         with anyio.move_on_after(self._end_s):
             await process.wait()
         if process.returncode is None:
-            log.error("worker %d did not end and is killed", self.assignment.index)
+            log.error("worker %d did not exit in time, killing", self.worker_config.index)
             self.killed = True
             process.kill()
             await process.wait()
@@ -243,28 +261,30 @@ class WorkerSlot:
         root = str(Path(gateway.__file__).parents[1])
         env = dict(os.environ)
         if Path(root).name not in ("site-packages", "dist-packages"):
-            # A checkout that is run without being installed.
+            # Make an uninstalled checkout importable.
             env["PYTHONPATH"] = os.pathsep.join(filter(None, (root, env.get("PYTHONPATH"))))
         command = [sys.executable, "-P", "-m", "gateway.serving.worker"]
         with anyio.CancelScope(shield=True):
-            # Shielded: a process that was started and not noted would be left behind.
+            # Shielded: a cancellation before the configuration is written would leave the process behind.
             process = await anyio.open_process(
-                [*command, f"{self.assignment.index + 1}/{self.assignment.count}"],
+                [*command, f"{self.worker_config.index + 1}/{self.worker_config.count}"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=None,
                 env=env,
-                # A terminal's signals reach the parent alone, which ends the workers in order.
+                # Signals of a terminal reach only the parent, which stops the workers in order.
                 start_new_session=True,
-                pass_fds=tuple(fd for fd in (self.assignment.listener, self.assignment.admin_listener) if fd >= 0),
+                pass_fds=tuple(
+                    fd for fd in (self.worker_config.listener, self.worker_config.admin_listener) if fd >= 0
+                ),
             )
             self._process = process
         assert process.stdin is not None
         try:
             with anyio.fail_after(_START_S):
-                await process.stdin.send(self.assignment.line())
+                await process.stdin.send(self.worker_config.line())
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, TimeoutError):
-            log.warning("worker %d did not take its assignment", self.assignment.index)
+            log.warning("worker %d did not read its configuration, killing", self.worker_config.index)
             process.kill()
         return process
 
@@ -277,8 +297,8 @@ def _codes(group: BaseExceptionGroup[StartFailed]) -> Iterator[int]:
             yield error.code
 
 
-async def _comes_to_serve(process: Process) -> bool:
-    """Whether the worker comes to serve; False once it has ended instead."""
+async def _wait_until_serving(process: Process) -> bool:
+    """Wait until the worker is serving; false if it exited or was killed for being too slow."""
     assert process.stdout is not None
     output = b""
     with anyio.move_on_after(_START_S):
@@ -294,7 +314,7 @@ async def _comes_to_serve(process: Process) -> bool:
     return False
 
 
-def _ending(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -304,9 +324,12 @@ def _ending(code: int) -> str:
 
 
 def _listeners(host: str, port: int, source: str, workers: int) -> list[socket.socket]:
-    """A socket for each worker. The parent keeps them: what a dying worker has not accepted waits for the next one."""
+    """Return a socket for each worker.
+
+    The parent keeps the sockets open, so that connections that an exiting worker has not accepted wait for the next.
+    """
     if sys.platform != "linux":
-        # Elsewhere connections are not spread over sockets with one address: all accept on one.
+        # Only Linux distributes connections over several sockets with one address; elsewhere, workers share one socket.
         first = bind(host, port, source)
         return [first, *(first.dup() for _ in range(workers - 1))]
     first = bind(host, port, source, shared=True)

@@ -1,4 +1,4 @@
-"""Logs on standard error: a message and fields, one line for each event."""
+"""Write logs to standard error: a message and fields, one line for each event."""
 
 from __future__ import annotations
 
@@ -7,39 +7,55 @@ import logging
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from gateway.instruments.current import CURRENT
-from gateway.secrets import SECRETS
+from gateway.process.secrets import SECRETS
+from gateway.telemetry.trace_context import CURRENT
 from registry.schema.display_text import clean, is_hidden
 
 FIELDS: Final = (
-    "server", "epoch", "tool", "wrapper", "via", "principal", "outcome", "duration_ms", "worker",
-    "trace_id", "span_id",
-)  # fmt: skip
-
+    "server",
+    "epoch",
+    "tool",
+    "wrapper",
+    "via",
+    "principal",
+    "outcome",
+    "duration_ms",
+    "path",
+    "reason",
+    "worker",
+    "trace_id",
+    "span_id",
+)
+"""The names in `extra` that log lines show. Other names are dropped."""
 
 Form = Literal["text", "json"]
 
 
-class _Line(logging.Formatter):
-    """`time LEVEL message server=… epoch=…`; never more than one line but for a traceback.
+def _redact_value(value: object) -> object:
+    # Before repr escapes characters, since an escaped secret would not be detected.
+    return SECRETS.scrub(clean(value)) if isinstance(value, str) else value
 
-    Texts of upstreams are in it: without secrets, and without what moves the cursor of a terminal.
+
+class _Line(logging.Formatter):
+    """Format a record as one line, `time LEVEL message server=… epoch=…`, followed by the traceback if there is one.
+
+    Messages and fields may quote upstreams, so secrets and terminal control characters are removed.
     """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z")
 
     def format(self, record: logging.LogRecord) -> str:
-        # Cleaned first: a hidden character inside a secret would keep it from being found.
+        # Cleaned first, because a hidden character within a secret would prevent its detection.
         return SECRETS.scrub(clean(super().format(record)))
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        # No message forges a line, or steers the terminal that it is read in: errors quote what others sent.
+        # Messages may quote text from the network, which must not forge log lines or control the terminal.
         line = super().formatMessage(record)
         if not line.isprintable():
             line = "".join(char if char.isprintable() else "?" for char in line)
-        given = ((name, getattr(record, name, None)) for name in FIELDS)
-        return " ".join((line, *(f"{name}={value!a}" for name, value in given if value is not None)))
+        fields = ((name, getattr(record, name, None)) for name in FIELDS)
+        return " ".join((line, *(f"{name}={_redact_value(value)!a}" for name, value in fields if value is not None)))
 
     def formatException(self, ei: Any) -> str:
         trace = super().formatException(ei)
@@ -47,24 +63,26 @@ class _Line(logging.Formatter):
 
 
 class _Json(logging.Formatter):
-    """One JSON object for each event: `time`, `level`, `logger`, `message`, fields, and `error` for a traceback."""
+    """Format a record as a JSON object: `time`, `level`, `logger`, `message`, fields, and `error` with a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {
-            "time": moment.replace("+00:00", "Z"), "level": record.levelname, "logger": record.name,
+            "time": moment.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
             "message": record.getMessage(),
-        }  # fmt: skip
+        }
         line |= {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        # Cleaned first: a hidden character inside a secret would keep it from being found.
+        # Cleaned first, because a hidden character within a secret would prevent its detection.
         cleaned = {name: clean(value) if isinstance(value, str) else value for name, value in line.items()}
         return json.dumps(SECRETS.scrub_value(cleaned), default=str)
 
 
-class _OfTrace(logging.Filter):
-    """Names the trace in lines about a request that is traced."""
+class _TraceFields(logging.Filter):
+    """Add the ids of the trace and the span to records of a traced request."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         span = CURRENT.get()
@@ -73,8 +91,8 @@ class _OfTrace(logging.Filter):
         return True
 
 
-class _OfWorker(logging.Filter):
-    """Names the worker in every line."""
+class _WorkerField(logging.Filter):
+    """Add the number of the worker to every record."""
 
     def __init__(self, worker: int) -> None:
         super().__init__()
@@ -86,20 +104,21 @@ class _OfWorker(logging.Filter):
 
 
 def start(level: int = logging.INFO, *, calls: bool = False, worker: int | None = None, form: Form = "text") -> None:
-    """Write to standard error from now on: ours from this level, other libraries' warnings.
+    """Start logging to standard error. Other libraries log warnings only.
 
     Args:
-        level: Of our own messages.
-        calls: One line for each call too: who called what, which way, how it ended. Never what was in it.
-        worker: Which of several processes this is.
-        form: Of each line: for people, or JSON for whatever collects logs.
+        level: The level of the gateway's own messages.
+        calls: Whether to log a line for each call: the caller, the tool, the route and the outcome, but never the
+            content.
+        worker: The number of this worker, if there are several.
+        form: The format of the lines: text for people, or JSON for log collectors.
     """
-    # Standard error: over stdio, standard output belongs to the protocol.
+    # Standard output belongs to the protocol when hosts connect over stdio.
     handler = logging.StreamHandler()
     handler.setFormatter(_Json() if form == "json" else _Line())
-    handler.addFilter(_OfTrace())
+    handler.addFilter(_TraceFields())
     if worker is not None:
-        handler.addFilter(_OfWorker(worker))
+        handler.addFilter(_WorkerField(worker))
     logging.getLogger().addHandler(handler)
     logging.getLogger("gateway").setLevel(level)
     logging.getLogger("gateway.calls").setLevel(level if calls else max(level, logging.WARNING))

@@ -1,18 +1,22 @@
 """Everything that reaches an upstream.
 
-The seams: `session` is what a link needs of a connection, whatever the upstream's type, and `connector` is how one is
-opened; each type names its connector beside its configuration, in `gateway.config.upstream_types`.
-
-`link` keeps one upstream connected and listed, and reports to `link_ports`; `link_states` are its states, `relisting`
-decides when it is listed again, `call_sender` sends calls over it, with `breaker` and `backoff` as pure decisions and
-`reachability` to see whether a port is back. `private_links` are those that belong to one downstream session each,
-`user_links` those of one caller.
-
-What proves to an upstream who we are: `credentials` is the seam, `credential_sources` chooses what is behind it, as
-what a `headers_command` prints or a sign-in (`oauth`).
-
-MCP servers: `mcp_connectors` open a transport and negotiate, `mcp_session` lists and calls, `task_run` runs a call as a
-task, `inbound_messages` takes what arrives unasked, `watching` asks for it. `request_callbacks` is the way of one
-request back to its caller before its result, `deadline` its end, `watch_list` what somebody subscribed to. `transport`
-carries the messages. `graphql` is an upstream of another kind behind the same seam.
+graphql/              GraphQL operations as tools.
+oauth/                Sign in to upstreams that require OAuth, as their client.
+openapi/              Operations of HTTP APIs as tools.
+transport/            The transports to upstreams.
+breaker               Backoff between attempts, and a circuit breaker.
+call_sender           Send calls over a link, with a concurrency limit and a circuit breaker.
+demand                Decide when the process of a server has to run.
+link                  One owner task for each upstream: connect, list, watch, reconnect.
+link_states           The states of a link, and its callbacks.
+sandbox               Decide what a confined server may use.
+sandbox_rules         Find the files that a confined server needs.
+session               The interfaces that every type of upstream implements: sessions and connectors.
+upstream_credentials  The interface between a transport and the source of its credentials.
+inbound_messages      Messages that an upstream sends unprompted: changes, log messages and requests to the client.
+mcp_connectors        Open sessions to MCP servers, and detect the protocol version that a server speaks.
+mcp_session           The session of an MCP server: list every page, and send calls.
+caller_links          Connections of one downstream session or one caller.
+task_run              Run a tool call that its server executes as a task, and return its result.
+watching              Watch an MCP server for changes, and decide when to list it again.
 """

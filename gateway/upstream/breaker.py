@@ -1,30 +1,106 @@
-"""A circuit breaker: after failures in a row it refuses at once, and lets single probes through.
+"""Backoff between connection attempts, and a circuit breaker.
 
-In a row means one after another: calls that were all on their way when a connection broke are one failure. A new
-connection is no success, or an upstream that takes connections and loses every call would never be left alone; but it
-is worth a probe at once.
+Calls that were in flight together when a connection broke count as one failure. A new connection does not close the
+breaker, because an upstream that accepts connections and loses every call would keep it closed; it only allows a probe
+at once.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, replace
 from typing import Final
 
-# One or two are the calls that find a connection lost; five in a row are no accident.
+import anyio
+
+from gateway.http.http_client import split_url
+from gateway.http.proxies import ProxyChoice, proxy_for
+
+# About as long as a server takes to restart.
+FIRST_S: Final = 0.5
+# At this rate, attempts to reach an upstream that is down for days cost almost nothing, and an upstream that has
+# recovered is used within two minutes. A manual retry does not wait.
+LONGEST_S: Final = 120.0
+# Larger exponents could overflow; the delay has reached `LONGEST_S` before.
+_MAX_DOUBLINGS: Final = 10
+
+
+def delay_s(attempt: int, chance: float) -> float:
+    """Return the exponential backoff in seconds, with jitter over the upper half of each step.
+
+    The delay is at least half of the step, so that a crash loop starts few processes.
+
+    Args:
+        attempt: The number of consecutive failures before this one, from 0.
+        chance: A random number in [0, 1).
+    """
+    step_s = min(LONGEST_S, FIRST_S * 2.0 ** min(attempt, _MAX_DOUBLINGS))
+    return step_s * (0.5 + 0.5 * chance)
+
+
+class ReactionLimiter:
+    """A token bucket that allows a burst of reactions, then one per interval.
+
+    All times are seconds of the same clock.
+    """
+
+    def __init__(self, *, burst: float, interval_s: float) -> None:
+        """Create a full bucket."""
+        self._burst, self._interval_s = burst, interval_s
+        self._left, self._at_s = burst, 0.0
+
+    def pause_s(self, now_s: float) -> float:
+        """Return how many seconds the next reaction has to wait."""
+        self._refill(now_s)
+        return max(0.0, (1 - self._left) * self._interval_s)
+
+    def spend(self, now_s: float, cost: float = 1.0) -> None:
+        """Count a reaction, which uses up `cost` tokens."""
+        self._refill(now_s)
+        self._left -= cost
+
+    def _refill(self, now_s: float) -> None:
+        self._left = min(self._burst, self._left + (now_s - self._at_s) / self._interval_s)
+        self._at_s = now_s
+
+
+# If a port takes longer to accept, a connection attempt is not likely to succeed either.
+_CONNECT_S: Final = 1.0
+
+
+def is_behind_proxy(url: str, choice: ProxyChoice) -> bool:
+    """Return whether this URL is reached through a proxy, whose open port says nothing about the server behind it."""
+    origin, _ = split_url(url)
+    return proxy_for(origin.host, origin.port, secure=origin.secure, choice=choice) is not None
+
+
+async def accepts_connections(url: str) -> bool:
+    """Return whether the host and port of this URL accept TCP connections."""
+    origin, _ = split_url(url)
+    try:
+        with anyio.fail_after(_CONNECT_S):
+            stream = await anyio.connect_tcp(origin.host, origin.port)
+        await stream.aclose()
+    except (OSError, TimeoutError):
+        return False
+    return True
+
+
+# A lost connection explains one or two failures, but not five in a row.
 FAILURES_TO_OPEN: Final = 5
-# Half the time that a call waits for a connection at most: a caller who tries once more finds the upstream probed.
+# Half of the longest time that a call waits for a connection, so that a retry comes after the next probe.
 OPEN_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breaker:
-    """State of one breaker. Every change makes a new one; time comes in as an argument.
+    """The immutable state of a circuit breaker; the caller passes the current time.
 
     Attributes:
-        failures: Transport failures in a row.
-        failed_at_s: When the last of them was known.
-        open_until_s: No call passes before this time; None while closed.
+        failures: The number of consecutive transport failures.
+        failed_at_s: The time of the latest failure.
+        open_until_s: Calls are refused before this time; None while closed.
     """
 
     failures: int = 0
@@ -32,32 +108,53 @@ class Breaker:
     open_until_s: float | None = None
 
     def admits(self, now_s: float) -> bool:
-        """Whether a call may pass now."""
+        """Return whether a call may be sent now."""
         return self.open_until_s is None or now_s >= self.open_until_s
 
     def probing(self, now_s: float) -> Breaker:
-        """One probe passes; the others wait for its outcome."""
+        """Return the state after a call was admitted; if the breaker is open, that call is its only probe."""
         return self if self.open_until_s is None else replace(self, open_until_s=now_s + OPEN_S)
 
     def failed(self, now_s: float, chance: float, *, began_s: float) -> Breaker:
-        """After a transport failure of a call that began at this time."""
+        """Return the state after a transport failure of a call that was sent at `began_s`."""
         if began_s < self.failed_at_s:
             return self
         failures = self.failures + 1
         if failures < FAILURES_TO_OPEN:
             return replace(self, failures=failures, failed_at_s=now_s)
-        # With jitter, so that several gateways do not probe one server at the same moment.
+        # Jitter keeps several gateways from probing one server simultaneously.
         until_s = now_s + OPEN_S * (0.5 + 0.5 * chance)
         return Breaker(failures=failures, failed_at_s=now_s, open_until_s=until_s)
 
     def reconnected(self, now_s: float) -> Breaker:
-        """After a new connection: a probe may pass now."""
+        """Return the state after a new connection, which may be probed at once."""
         return self if self.open_until_s is None else replace(self, open_until_s=now_s)
 
     def succeeded(self) -> Breaker:
-        """After any answer, an error answer too: the transport works."""
+        """Return the state after any response; an error response also shows that the transport works."""
         return CLOSED
 
 
 CLOSED: Final = Breaker()
-"""The usual state, in which every call passes."""
+"""The initial state, which admits every call."""
+
+
+# Interval of probes of a port that refused a connection. Short at first, to notice a restarted server at once, and up
+# to half a minute for a server that has been down for minutes.
+_PROBE_PORT_S: Final = 0.4
+_LONGEST_PROBE_S: Final = 30.0
+_PROBES_PER_OUTAGE: Final = 10
+
+
+async def wait_accepting(url: str, *, down_s: float) -> None:
+    """Wait until the port of a URL accepts connections, with fewer probes the longer it has refused them.
+
+    Args:
+        down_s: The number of seconds since the last connection ended.
+    """
+    began_s = time.monotonic()
+    while True:
+        outage_s = down_s + time.monotonic() - began_s
+        await anyio.sleep(min(max(_PROBE_PORT_S, outage_s / _PROBES_PER_OUTAGE), _LONGEST_PROBE_S))
+        if await accepts_connections(url):
+            return

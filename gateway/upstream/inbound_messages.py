@@ -1,4 +1,4 @@
-"""What an upstream sends unasked: changes, log messages, questions; and which request each belongs to."""
+"""Messages that an upstream sends unprompted: changes, log messages and requests to the client ("questions")."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ from typing import Any, Final, Literal
 import anyio
 from anyio.abc import TaskGroup
 
-from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, GatewayError, RpcError
-from gateway.jsonrpc import find_by_id
-from gateway.protocol import QUESTIONS, SUBSCRIPTION_KEY, can_be_asked, question_of
-from gateway.secrets import SECRETS
-from gateway.upstream.request_callbacks import HostSession, OnParams, RequestCallbacks
-from gateway.upstream.session import SessionPorts
-from gateway.upstream.transport.jsonrpc import Reply, default_response
-from gateway.upstream.watch_list import WatchedKind
+from gateway.process.secrets import SECRETS
+from gateway.protocol.gateway_errors import INTERNAL_ERROR, METHOD_NOT_FOUND, GatewayError, RpcError
+from gateway.protocol.jsonrpc import find_by_id
+from gateway.protocol.versions import QUESTIONS, SUBSCRIPTION_KEY, can_be_asked, input_request_of
+from gateway.upstream.session import HostSession, OnParams, RequestCallbacks, SessionPorts, WatchedKind
+from gateway.upstream.transport.jsonrpc_transport import Reply, default_response
 from registry.catalog.catalog import ListKind
 
 log = logging.getLogger(__name__)
 
-# A person has this long to answer a question: it may ask for something that has to be looked up, or a login.
+# The time for a user to answer a question, which may require looking something up or signing in.
 ASK_S: Final = 600.0
-# Questions of one connection that wait for a person at once; nobody reads more dialogs, and each one holds a task.
+# The maximum number of open questions of one connection: each holds a task, and users cannot handle more dialogs.
 _MAX_QUESTIONS: Final = 64
 _LIST_CHANGES: Final[Mapping[str, ListKind]] = {
     "notifications/tools/list_changed": "tools",
@@ -35,21 +33,19 @@ _LIST_CHANGES: Final[Mapping[str, ListKind]] = {
 
 
 class InboundMessages:
-    """Takes the notifications and requests of one connection.
+    """Handles the notifications and requests that arrive on one connection.
 
     Attributes:
-        host: The downstream session whose own connection it is: everything on it is for that one.
-        ports: Where changes are reported.
+        host: The downstream session that owns the connection and gets all its messages; None if callers share it.
+        ports: The callbacks for changes.
     """
 
     def __init__(self, group: TaskGroup, ports: SessionPorts, host: HostSession | None, *, server: str = "") -> None:
-        """Take messages for one connection.
+        """Handle the messages of one connection.
 
         Args:
-            group: Runs what asks the host; it ends with the connection.
-            ports: Where changes are reported.
-            host: See `host`.
-            server: The alias of the server, for what its user is asked.
+            group: Runs questions to the host; ends with the connection.
+            server: The alias of the server, shown to users in questions.
         """
         self._server = server
         self.host = host
@@ -57,30 +53,30 @@ class InboundMessages:
         self.ports = ports
         self._negotiated = False
         self._modern = False
-        # A dict for its order: the latest request is the likeliest cause of what arrives unmarked.
+        # An ordered set: the latest request is the most likely cause of a message that names no request.
         self._in_flight: dict[RequestCallbacks, None] = {}
         self._questions: dict[object, anyio.CancelScope] = {}
         self._expected: list[tuple[frozenset[str], anyio.Event]] = []
-        # Who takes the progress and the states of tasks, which outlive single requests: by token, and by id.
+        # Callbacks for the progress (by token) and status (by id) of tasks, which outlive single requests.
         self._watched: dict[tuple[Literal["progress", "task"], str], OnParams] = {}
         self._tokens = itertools.count(1)
 
     def start(self, *, modern: bool) -> None:
-        """Take messages seriously from now on: the protocol version is negotiated."""
+        """Start handling messages, once the protocol version is negotiated."""
         self._negotiated, self._modern = True, modern
 
-    def begin(self, callbacks: RequestCallbacks) -> None:
-        """Note a request that is sent."""
+    def register_request(self, callbacks: RequestCallbacks) -> None:
+        """Register a request that is about to be sent."""
         self._in_flight[callbacks] = None
 
     def end(self, callbacks: RequestCallbacks) -> None:
-        """Note that it has its answer, or will have none."""
+        """Unregister a request that was answered or given up, and cancel its open questions."""
         del self._in_flight[callbacks]
         callbacks.end()
 
     @contextmanager
     def watching(self, kind: Literal["progress", "task"], key: str | None, take: OnParams) -> Iterator[str]:
-        """Hand on what arrives for a progress token or the id of a task; yields it, a new token where there is none."""
+        """Call `take` for each message with this progress token or task id; yield the key or a new token."""
         key = key or f"task-{next(self._tokens)}"
         self._watched[kind, key] = take
         try:
@@ -88,35 +84,39 @@ class InboundMessages:
         finally:
             self._watched.pop((kind, key), None)
 
-    def run_aside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Run what may outlive its request, and ends with the connection; false where that has ended already."""
+    def run_in_background(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Start work that may outlast its request but not the connection; return false if the connection has ended."""
         try:
-            self._group.start_soon(self._contained, work)
+            self._group.start_soon(self._run_contained, work)
         except RuntimeError:
             return False
         return True
 
-    async def _contained(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _run_contained(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await work()
-        except Exception:  # boundary: what one request has left must not end the connection of the others
-            log.exception("work aside failed unexpectedly")
+        except Exception:  # boundary: leftover work of one request must not end the shared connection
+            log.exception("background work of a request failed unexpectedly")
 
     def expect_acknowledgement(self, kinds: Collection[str], acknowledged: anyio.Event) -> None:
         """Set the event once a subscription to these kinds of notifications is acknowledged."""
-        wanted = frozenset(kinds)
-        self._expected = [each for each in self._expected if each[0].isdisjoint(wanted)]
-        self._expected.append((wanted, acknowledged))
+        awaited = frozenset(kinds)
+        self._expected = [each for each in self._expected if each[0].isdisjoint(awaited)]
+        self._expected.append((awaited, acknowledged))
 
-    def receive(self, message: dict[str, Any], reply: Reply, callbacks: RequestCallbacks | None = None) -> None:
-        """Take a notification or a request; `callbacks` where the transport tells what it belongs to."""
+    def receive(self, message: dict[str, Any], reply: Reply, callbacks: RequestCallbacks | None = None) -> None:  # noqa: C901 - one branch per kind of message
+        """Handle a notification or request.
+
+        Args:
+            callbacks: The callbacks of the request that the message belongs to; None if the transport does not say.
+        """
         method, params = message["method"], message.get("params")
         if not self._negotiated:
-            # Nothing that arrives before the handshake is over matters to anybody: the listing comes after it.
+            # Ignore notifications during the handshake: everything is listed afterwards.
             if "id" in message:
                 reply(default_response(message))
         elif "id" in message:
-            self._take_request(message, reply, callbacks)
+            self._handle_request(message, reply, callbacks)
         elif method in _LIST_CHANGES:
             self.ports.on_list_changed((_LIST_CHANGES[method],))
         elif not isinstance(params, dict):
@@ -135,49 +135,49 @@ class InboundMessages:
             if scope is not None:
                 scope.cancel()
         elif method == "notifications/subscriptions/acknowledged":
-            self._take_acknowledgement(params.get("notifications"))
+            self._handle_acknowledgement(params.get("notifications"))
         elif method == "notifications/resources/updated":
-            self._take_update("resourceSubscriptions", params.get("uri"), params)
+            self._handle_update("resourceSubscriptions", params.get("uri"), params)
         elif method == "notifications/progress":
-            self._hand_on("progress", params.get("progressToken"), params)
+            self._dispatch("progress", params.get("progressToken"), params)
         elif method == "notifications/tasks/status":
-            self._hand_on("task", params.get("taskId"), params)
+            self._dispatch("task", params.get("taskId"), params)
         elif method == "notifications/tasks":
-            self._take_update("taskIds", params.get("taskId"), params)
+            self._handle_update("taskIds", params.get("taskId"), params)
 
-    def _hand_on(self, kind: Literal["progress", "task"], key: object, params: dict[str, Any]) -> None:
+    def _dispatch(self, kind: Literal["progress", "task"], key: object, params: dict[str, Any]) -> None:
         take = self._watched.get((kind, key)) if isinstance(key, str) else None
         if take is not None:
             take(params)
 
-    def _take_acknowledgement(self, notifications: object) -> None:
-        # On one stream several subscriptions are acknowledged, which are told apart by the kinds that they name.
+    def _handle_acknowledgement(self, notifications: object) -> None:
+        # Several subscriptions may be acknowledged on one stream; the kinds of notifications distinguish them.
         if isinstance(notifications, dict):
             for kinds, acknowledged in self._expected:
                 if notifications.keys() <= kinds:
                     acknowledged.set()
 
-    def _take_update(self, kind: WatchedKind, key: object, params: dict[str, Any]) -> None:
+    def _handle_update(self, kind: WatchedKind, key: object, params: dict[str, Any]) -> None:
         if not isinstance(key, str):
             return
         meta = params.get("_meta")
         if isinstance(meta, dict) and SUBSCRIPTION_KEY in meta:
-            # The id is that of our subscription; each caller has one of its own.
+            # Remove the id of the gateway's subscription, because each caller has its own.
             meta = {name: value for name, value in meta.items() if name != SUBSCRIPTION_KEY}
             params = {**params, "_meta": meta} if meta else {k: v for k, v in params.items() if k != "_meta"}
         self.ports.on_update(kind, key, params)
 
     def _owner_of_logs(self) -> RequestCallbacks | None:
-        """The request that an unmarked log message is shown to: only if no other caller's can have caused it."""
+        """Return the request that receives a log message without a request id; None if several callers are possible."""
         candidates = list(self._in_flight)
         if self._modern:
-            # Nothing is logged there for a request that did not ask for it.
+            # Modern servers send log messages only for requests that asked for them.
             candidates = [callbacks for callbacks in candidates if callbacks.on_log is not None]
         if not candidates or any(callbacks.owner != candidates[0].owner for callbacks in candidates):
             return None
         return candidates[-1]
 
-    def _take_request(self, message: dict[str, Any], reply: Reply, callbacks: RequestCallbacks | None) -> None:
+    def _handle_request(self, message: dict[str, Any], reply: Reply, callbacks: RequestCallbacks | None) -> None:
         method, host = message["method"], self.host
         if method not in QUESTIONS:
             reply(default_response(message))
@@ -187,10 +187,10 @@ class InboundMessages:
             and len(self._questions) < _MAX_QUESTIONS
         ):
             if callbacks is None:
-                callbacks = next((one for one in reversed(self._in_flight) if one.ask is not None), None)
+                callbacks = next((pending for pending in reversed(self._in_flight) if pending.ask is not None), None)
             self._group.start_soon(self._relay_question, message, reply, callbacks or RequestCallbacks(ask=host.ask))
         else:
-            # Whichever request it was for: its result may say that input was missing, and then the reason is known.
+            # Record the refusal for each request that may have caused it: its result may complain about missing input.
             for candidate in [callbacks] if callbacks is not None else list(self._in_flight):
                 candidate.refused.append(method)
             reply(default_response(message))
@@ -199,30 +199,30 @@ class InboundMessages:
         key = _hashable(message["id"])
         params = message.get("params")
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
-        # The server may withdraw its question, or the caller its request: both cancel this scope.
+        # Cancelled if the server withdraws the question or the caller cancels its request.
         with anyio.move_on_after(ASK_S) as scope:
             self._questions[key] = scope
-            callbacks.asking.append(scope)
+            callbacks.open_questions.append(scope)
             callbacks.hold()
             try:
                 if callbacks.ask is None or callbacks.ended:
                     raise RpcError(METHOD_NOT_FOUND, "this host cannot be asked")
-                asked = SECRETS.scrub_value(params) if isinstance(params, dict) else {}
-                asked = question_of(self._server, message["method"], asked)
-                answer["result"] = await callbacks.ask(message["method"], asked)
+                input_params = SECRETS.scrub_value(params) if isinstance(params, dict) else {}
+                input_params = input_request_of(self._server, message["method"], input_params)
+                answer["result"] = await callbacks.ask(message["method"], input_params)
             except GatewayError as error:
                 answer["error"] = (
                     error if isinstance(error, RpcError) else RpcError(INTERNAL_ERROR, str(error))
                 ).to_object()
             finally:
                 callbacks.release()
-                callbacks.asking.remove(scope)
+                callbacks.open_questions.remove(scope)
                 self._questions.pop(key, None)
         if scope.cancelled_caught:
-            answer["error"] = {"code": INTERNAL_ERROR, "message": "nobody answered"}
+            answer["error"] = {"code": INTERNAL_ERROR, "message": "no answer came in time"}
         reply(answer)
 
 
 def _hashable(value: object) -> object:
-    # An id may be any JSON value if a peer is careless; a list cannot be a key.
+    # Careless peers may send any JSON value as an id, including values that are not hashable.
     return value if isinstance(value, str | int | float) else repr(value)

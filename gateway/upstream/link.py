@@ -1,4 +1,4 @@
-"""One owner task for each upstream: connect, list, watch, reconnect; callers only send to it."""
+"""One owner task for each upstream: connect, list, watch, reconnect."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from typing import Any, Final
 import anyio
 
 from gateway.config.server import ServerConfig
-from gateway.errors import (
+from gateway.process.secrets import SECRETS
+from gateway.protocol.gateway_errors import (
     ConnectionLost,
     CredentialsUnavailable,
     GatewayError,
     HttpStatusError,
-    LeadsBack,
     ListLost,
+    LoopDetected,
     NoAnswer,
     RpcError,
     SessionForgotten,
@@ -28,18 +29,24 @@ from gateway.errors import (
     UpstreamUnavailable,
     innermost,
 )
-from gateway.secrets import SECRETS
-from gateway.upstream.backoff import delay_s
+from gateway.upstream.breaker import accepts_connections, delay_s, is_behind_proxy, wait_accepting
 from gateway.upstream.call_sender import CallSender
-from gateway.upstream.connector import Connector
-from gateway.upstream.credentials import NotSignedIn, SignInRequired, SignInSource, refuses_us
-from gateway.upstream.link_ports import LinkPorts
-from gateway.upstream.link_states import Connecting, LinkState, Ready, SignInNeeded, Starting, Waiting
-from gateway.upstream.reachability import accepts_connections, is_behind_proxy
-from gateway.upstream.relisting import Relisting
-from gateway.upstream.session import ALL_KINDS, RawListing, SessionPorts, UpstreamCall, UpstreamSession, nothing_new
+from gateway.upstream.demand import Demand
+from gateway.upstream.link_states import Connecting, Idle, LinkPorts, LinkState, Ready, SignInNeeded, Starting, Waiting
+from gateway.upstream.session import (
+    ALL_KINDS,
+    Connector,
+    RawListing,
+    SessionPorts,
+    UpstreamCall,
+    UpstreamSession,
+    WatchedKind,
+    WatchList,
+    unchanged_listing,
+)
 from gateway.upstream.transport.process_start import ProcessStart
-from gateway.upstream.watch_list import WatchedKind, WatchList
+from gateway.upstream.upstream_credentials import NotSignedIn, SignInRequired, SignInSource, rejects_credentials
+from gateway.upstream.watching import Relisting
 from registry.catalog.catalog import ListKind
 from registry.schema.display_text import excerpt
 
@@ -47,57 +54,55 @@ log = logging.getLogger(__name__)
 
 _OTHER_LISTS: Final[frozenset[ListKind]] = frozenset(("prompts", "resources"))
 
-# A connection that lived this long was sound: its end starts the backoff afresh.
+# A connection that lived this long counts as a success, so its end resets the backoff.
 SOUND_S: Final = 10.0
-# How long a call waits for a connection: a restarted server is up within some seconds.
+# How long a call waits for a connection. A restarted server is usually up within a few seconds.
 WAIT_READY_S: Final = 10.0
-# After this many failures in a row it is not expected to be, and callers get their error soon.
+# After this many consecutive failures a recovery is unlikely, so callers get their error sooner.
 _FAILING_AFTER: Final = 3
 WAIT_FAILING_S: Final = 2.0
-# Neither does a call bring back a token that could not be refreshed.
+# Waiting does not help a call when the access token could not be refreshed.
 WAIT_CREDENTIALS_S: Final = 0.5
-# What a refresh waits for is not the server: to ask for it again costs the server nothing.
+# Retrying a failed token refresh puts no load on the upstream, so the pause stays short.
 _LONGEST_CREDENTIALS_PAUSE_S: Final = 5.0
-# Our credentials or the URL are wrong: unauthorized, forbidden, not found, no such method, gone.
+# Statuses which mean that the credentials or the URL are wrong; retrying does not help.
 _REFUSALS: Final = frozenset({401, 403, 404, 405, 410})
-# What leads back here goes on doing so until somebody changes a configuration; `refresh` looks at once.
-_LEADS_BACK_S: Final = 300.0
-# A process that has ended so often in a row while one list was asked for is used without that list.
+# A loop back to this gateway lasts until a configuration changes, so retry rarely. `refresh` does not wait.
+_LOOP_PAUSE_S: Final = 300.0
+# After a process has exited this often in a row during the request for one list, it is used without that list.
 _MAX_LIST_CRASHES: Final = 2
-# How often the end of the calls in flight is looked for; a signal would cost every call something.
+# Polling for the end of the calls in flight is cheaper than an event that every call would have to set.
 _DRAIN_POLL_S: Final = 0.05
-# An error of an upstream may hold pages; this much of it says why, in ADM and in texts for models.
+# Error texts of upstreams can be pages long; the admin API and models get at most this much.
 _MAX_REASON_CHARS: Final = 1_000
-# How often a port that refused is tried while the link waits: a server that was restarted is noticed at once by
-# people's measure, and one that has been gone for minutes twice a minute.
-_PROBE_PORT_S: Final = 0.4
-_LONGEST_PROBE_S: Final = 30.0
-_PROBES_PER_OUTAGE: Final = 10
-# Ports, process ids and times differ each time that a server fails for the same reason.
+# Ports, process ids and times vary between failures with the same cause.
 _VARYING: Final = re.compile(r"\w*\d\w*")
-# Of a server that keeps failing the reason says more than that it has just been started again.
+# Until a restart has taken this long, callers of a failing server get its last error instead of "still starting".
 _NEW_START_S: Final = 3.0
-# An upstream that has come to want no sign-in any more is noticed all the same.
-_SIGN_IN_LOOK_S: Final = 300.0
+# Retry now and then without a sign-in, in case the upstream no longer requires it.
+_SIGN_IN_RETRY_S: Final = 300.0
 
 
 class UpstreamLink:
-    """Keeps one upstream connected and its listing true.
+    """The owner of one upstream: keeps it connected and its listing current.
 
     Attributes:
-        server: The alias.
-        config: The entry; see `use`.
-        elicitation: The upstream may ask its callers in the middle of a call.
-        watch_list: What of this upstream somebody watches.
+        config: The configuration entry; replaced by `use`.
+        elicitation: Whether the upstream may send elicitation requests to its callers during a call.
+        has_instances: Whether calls go to processes of single callers (`caller_links`); this link only lists.
+        watch_list: The resources and tasks of this upstream that callers watch.
         state: See `link_states`.
-        epoch: The number of the last connection; 0 before the first one.
-        last_error: Why there is no connection, or no true listing; None where all is well.
-        warnings: What is wrong with lists, or missing in them, although there is a connection.
-        lost_reason: Why the last connection that worked has ended; None before the first one has.
-        tried: Set once the first attempt has ended, well or not.
-        handshake_refused: The upstream itself refused the first attempt, as one that speaks only a newer version does.
-        per_user: It stands for the links of single callers (`user_links`), and never connects.
-        owner: The name of the caller whose own link it is; empty where callers share it.
+        epoch: The number of the latest connection; 0 before the first one.
+        last_error: The reason for a missing connection or listing; None without a problem.
+        warnings: Problems with individual lists of a connected upstream.
+        lost_reason: Why the last established connection ended; None before the first one has ended.
+        tried: Set once the first attempt has succeeded or failed.
+        handshake_refused: Whether the upstream rejected the first handshake, as servers that speak only a newer
+            protocol version do.
+        start: The latest start of a process; None for other upstreams.
+        per_user: Whether this link only represents the links of individual callers (`caller_links`) and never connects.
+        retired: Whether the link was replaced or removed.
+        owner: The name of the caller that this link belongs to; empty for a shared link.
     """
 
     def __init__(
@@ -113,17 +118,12 @@ class UpstreamLink:
         owner: str = "",
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Keep a link that `run` begins.
+        """Create a link; `run` connects it.
 
         Args:
-            server: The alias.
-            config: The entry.
-            connector: Opens its sessions.
-            ports: Where changes are reported.
-            lists: Its tools are listed and watched; not so for the connection of one downstream session.
-            epoch: Of the link that it takes the place of.
-            per_user, owner: See the attributes.
-            chance: Random numbers in [0, 1).
+            lists: Whether to list and watch the upstream; false for the connection of one downstream session.
+            epoch: The epoch of the link that this one replaces.
+            chance: Returns random numbers in [0, 1), for jitter.
         """
         self.server = server
         self.per_user = per_user
@@ -138,47 +138,53 @@ class UpstreamLink:
         self._connector = connector
         self._ports = ports
         self._session_ports = SessionPorts(
-            on_list_changed=self._mark_stale, on_update=self._updated, on_start=self._starting
+            on_list_changed=self._mark_stale, on_update=self._publish_update, on_start=self._starting
         )
         self._lists = lists
         self._chance = chance
-        self._sender = CallSender(self, chance=chance)
+        # A link without listings is created by a call, which needs the process at once.
+        self._demand = Demand(is_needed=not lists)
+        self._sender = CallSender(self, self._demand, chance=chance)
         self.use(config)
+        if lists and config.lists_at_start:
+            self._demand.request_start()
         self._scope = anyio.CancelScope()
         self._ready = anyio.Event()
-        # One for each group of lists: a list that fails or takes long keeps no other from being listed.
+        # One per group of lists, so that a slow or failing list does not delay the others.
         self._relistings: list[Relisting] = []
         self._list_crashes: dict[ListKind, int] = {}
         self.warnings: tuple[str, ...] = ()
-        self._start: ProcessStart | None = None
+        self.start: ProcessStart | None = None
         self._failures = 0
         self._refused = self._awaits_credentials = False
-        # Failures since somebody last wanted it tried at once: they decide how long the next pause is.
-        self._paused = 0
+        # Failures since the last `refresh`; they determine the length of the next pause.
+        self._pause_count = 0
         self._ready_s = math.inf
         self._lost_s = time.monotonic()
-        self._closed = False
-        self._warned_reason, self._warned = "", 0
+        self._closed = self.retired = False
+        self._warned_reason, self._warning_count = "", 0
 
     def use(self, config: ServerConfig) -> None:
-        """Put another entry of the same reach in the place of the present one; calls in flight keep theirs."""
+        """Apply a changed entry that needs no new connection; calls in flight keep the previous one."""
         self.config = config
-        # Every call asks for these, and to read a field of a configuration model takes as long as ten attributes.
-        self.elicitation = config.elicitation
+        # Cached, because a field of a configuration model is ten times slower than an attribute.
+        self.elicitation, self.has_instances = config.elicitation, config.has_instances
         self._sender.use(config)
+        if isinstance(self.state, Idle):
+            self.state.scope.cancel()  # `run` decides again whether the process is needed
         if isinstance(self.state, Waiting):
-            self.refresh()  # whoever has changed the entry wants to see whether it works now
+            self.refresh()  # an administrator who changed the entry wants to know now whether it works
         if isinstance(self.state, Starting):
-            self.state.start.limit_s = config.start_limit_s
+            self.state.start.limit(config.start_limit_s)
 
     @property
     def session(self) -> UpstreamSession | None:
-        """The present session, while there is one."""
+        """The current session; None while not connected."""
         return self.state.session
 
     @property
     def last_error(self) -> str | None:
-        """Why there is no connection, or no new listing: one line, without secrets. None while all is well."""
+        """The reason for a missing connection or listing, without secrets; None without a problem."""
         return self._last_error
 
     @last_error.setter
@@ -186,102 +192,119 @@ class UpstreamLink:
         self._last_error = None if reason is None else excerpt(SECRETS.scrub(reason), _MAX_REASON_CHARS)
 
     @property
+    def is_available(self) -> bool:
+        """True if the upstream is connected, or its process can be started by a call."""
+        return isinstance(self.state, Ready) or (isinstance(self.state, Idle) and self.last_error is None)
+
+    @property
     def in_flight(self) -> int:
-        """How many calls have been admitted and have not ended."""
+        """The number of admitted calls that have not ended."""
         return self._sender.in_flight
 
     @property
     def patience_s(self) -> float:
-        """How long a call waits for a connection: less where attempts keep failing."""
+        """How many seconds a call waits for a connection; fewer while attempts keep failing."""
         if self._awaits_credentials:
             return min(WAIT_CREDENTIALS_S, self.config.call_timeout)
+        if isinstance(self.state, Idle) or (self._demand.starts_for_call and not isinstance(self.state, Waiting)):
+            # The call starts the process, which may have to download its program first.
+            return min(self.config.start_limit_s, self.config.call_timeout)
         return min(WAIT_READY_S if self._failures < _FAILING_AFTER else WAIT_FAILING_S, self.config.call_timeout)
 
-    # its life
-
     async def run(self) -> None:
-        """Own the upstream until it is closed. Nothing that the upstream does ends this."""
+        """Connect, and reconnect after every failure, until `close` is called."""
         with self._scope:
             while True:
+                await self._rest_until_needed()
                 self._ready_s = math.inf
-                at_once = refused = leads_back = False
+                at_once = refused = is_loop = False
                 epoch = self.epoch
-                wanted: SignInSource | None = None
+                sign_in_source: SignInSource | None = None
                 try:
                     at_once = await self._hold_connection()
-                except Exception as error:  # boundary: no upstream may end its owner task
+                except Exception as error:  # boundary: an upstream must never end its owner task
                     cause = innermost(error)
                     refused = isinstance(cause, ConnectionLost) and not cause.sent
                     self._refused = isinstance(cause, HttpStatusError) and cause.status in _REFUSALS
-                    leads_back = isinstance(cause, LeadsBack)
+                    is_loop = isinstance(cause, LoopDetected)
                     self._awaits_credentials = isinstance(cause, CredentialsUnavailable)
                     if isinstance(cause, ListLost):
                         self._note_crash(cause.kind)
-                    wanted = cause.source if isinstance(cause, NotSignedIn) else None
+                    sign_in_source = cause.source if isinstance(cause, NotSignedIn) else None
                     self.handshake_refused = not self._lists and self.epoch == 0 and isinstance(cause, RpcError)
                     if isinstance(cause, GatewayError):
                         self.last_error = str(cause)
                     else:
                         self.last_error = f"unexpected {type(cause).__name__}"
-                        log.exception("the link failed unexpectedly", extra={"server": self.server})
+                        log.exception("upstream link failed unexpectedly", extra={"server": self.server})
                 finally:
                     self._leave_ready()
                 if self._closed:
                     return
+                if self._demand.has_ended():
+                    self._failures = self._pause_count = 0
+                    self.last_error = None
+                    continue
                 if self.epoch != epoch:
                     self.lost_reason = self.last_error
                 self._ports.on_lost(self)
-                if wanted is None:
+                if sign_in_source is None:
                     self.tried.set()
                     if self._refused:
                         self._ports.on_refused(self)
                 was_sound = time.monotonic() - self._ready_s >= SOUND_S
                 self._warn_of_loss("connecting again" if at_once else "not connected", is_new=was_sound)
-                if wanted is not None:
-                    self._failures = self._paused = 0
-                    await self._wait_for_sign_in(wanted)
+                if sign_in_source is not None:
+                    self._failures = self._pause_count = 0
+                    await self._wait_for_sign_in(sign_in_source)
                     continue
                 if at_once:
-                    self._failures = self._paused = 0
+                    self._failures = self._pause_count = 0
                     continue
-                # A handshake that hangs for long is a failure as any other.
+                # Counted from `_ready_s`, so that a slow handshake does not pass for a long-lived connection.
                 if was_sound:
-                    self._failures = self._paused = 0
+                    self._failures = self._pause_count = 0
                 else:
-                    self._failures, self._paused = self._failures + 1, self._paused + 1
-                if leads_back:  # and will until somebody changes the configuration
-                    self._failures = max(self._failures, _FAILING_AFTER)
-                wait_s = _LEADS_BACK_S if leads_back else delay_s(max(0, self._paused - 1), self._chance())
-                if self._awaits_credentials:
-                    wait_s = min(wait_s, _LONGEST_CREDENTIALS_PAUSE_S)
-                await self._pause(wait_s, probe_port=refused and not self._awaits_credentials)
+                    self._failures, self._pause_count = self._failures + 1, self._pause_count + 1
+                await self._pause(self._pause_s(is_loop=is_loop), probe_port=refused and not self._awaits_credentials)
+
+    def _pause_s(self, *, is_loop: bool) -> float:
+        """Return the pause after a failure in seconds, and let the calls fail that have started the process."""
+        if self._demand.tracks:
+            self._wake_waiting()
+        if is_loop:  # persists until the configuration changes
+            self._failures = max(self._failures, _FAILING_AFTER)
+            return _LOOP_PAUSE_S
+        wait_s = delay_s(max(0, self._pause_count - 1), self._chance())
+        return min(wait_s, _LONGEST_CREDENTIALS_PAUSE_S) if self._awaits_credentials else wait_s
 
     def _warn(self, text: str) -> None:
         log.log(logging.DEBUG if self.per_user else logging.WARNING, "%s", text, extra={"server": self.server})
 
     def _warn_of_loss(self, what: str, *, is_new: bool) -> None:
-        """Log why there is no connection: of a reason that comes again and again, how many times it was."""
+        """Log the loss of a connection and its reason; if the reason repeats, log only the number of repetitions."""
         reason = _VARYING.sub("#", f"{what}: {self.last_error}")
         is_same = reason == self._warned_reason and not is_new
-        self._warned_reason, self._warned = reason, self._warned + 1 if is_same else 1
+        self._warned_reason, self._warning_count = reason, self._warning_count + 1 if is_same else 1
         if not is_same:
             self._warn(f"{what}: {self.last_error}")
-        elif self._warned & (self._warned - 1) == 0:  # 2, 4, 8, …: a server that is gone for days is told of rarely
-            self._warn(f"{what}: again ({self._warned} times)")
+        elif self._warning_count & (self._warning_count - 1) == 0:  # 2, 4, 8, …: keep long outages out of the log
+            self._warn(f"{what}: again ({self._warning_count} times)")
 
     def retire(self) -> None:
-        """Report nothing more: another link has taken its place, or none."""
+        """Stop reporting, because the link was replaced or removed."""
+        self.retired = True
         self._ports = LinkPorts()
 
     async def close_when_idle(self) -> None:
-        """End `run` once no call is in flight any more, or after the time that a call may take."""
+        """End `run` once no call is in flight, but after the call timeout at the latest."""
         with anyio.move_on_after(self.config.call_timeout):
             while self.in_flight:
                 await anyio.sleep(_DRAIN_POLL_S)
         self.close()
 
     def close(self) -> None:
-        """End `run`, and with it the connection; a process that is starting is given time to clean up."""
+        """End `run` and the connection; a process that is still starting gets time to clean up."""
         if isinstance(self.state, Starting) and self.state.start.under_way:
             self._closed = True
             self.state.start.stop()
@@ -289,82 +312,86 @@ class UpstreamLink:
             self._scope.cancel()
 
     def refresh(self) -> None:
-        """List everything again soon. Where the link waits, connect at once, and begin with short pauses again."""
-        self._paused = 0
+        """List everything again, or reconnect at once if the link is waiting; also reset the backoff."""
+        self._pause_count = 0
         self._list_crashes.clear()
         for relisting in self._relistings:
-            relisting.left_out = frozenset()
+            relisting.include_all()
         self.list_again()
-        if isinstance(self.state, Waiting | SignInNeeded):
+        if isinstance(self.state, Idle):
+            self._demand.request_start()
+        if isinstance(self.state, Waiting | SignInNeeded | Idle):
             self.state.scope.cancel()
 
     def list_again(self) -> None:
-        """List again soon, where there is a connection."""
+        """List everything again soon; without effect while not connected."""
         self._mark_stale(ALL_KINDS)
 
-    # what calls use
-
     async def wait_ready(self, wait_s: float) -> Ready:
-        """The connection, waiting for it if need be.
+        """Return the connection, and wait for it if necessary.
 
         Raises:
-            SignInRequired: Somebody has to sign in first, which is not waited for.
-            UpstreamUnavailable: Not connected within the bound.
+            SignInRequired: A user has to sign in first; raised without waiting.
+            UpstreamUnavailable: The upstream did not connect within `wait_s`.
         """
         if isinstance(state := self.state, Ready):
             return state
-        with anyio.move_on_after(wait_s):
-            # It may be lost again before this task has its turn.
+        failures = self._failures
+        with self._demand.wait(), anyio.move_on_after(wait_s):
+            if isinstance(state, Idle):
+                state.scope.cancel()
+            # The connection may be lost again before this task runs.
             while not isinstance(state := self.state, Ready):
+                if self._demand.tracks and self._failures > failures:
+                    break  # the call has started the process, which did not become ready
                 if isinstance(state, SignInNeeded):
                     raise self.sign_in_required(state.source)
                 await self._ready.wait()
-            return state
+            else:
+                return state
         raise UpstreamUnavailable(self.server, self.not_reachable())
 
     def not_reachable(self) -> str:
-        """What to say of a call that waited for a connection, or would have to."""
+        """Return the error text for a call that found no connection."""
         if isinstance(self.state, SignInNeeded):
             return str(self.sign_in_required(self.state.source))
         if isinstance(self.state, Starting) and (not self._failures or self.state.start.took_s >= _NEW_START_S):
-            said = SECRETS.scrub(self.state.start.describe())
-            return f"Not called: server '{self.server}' is still {said}. Nothing was sent; try again in a while."
+            detail = SECRETS.scrub(self.state.start.describe())
+            return f"Not called: server '{self.server}' is still {detail}. Nothing was sent; try again in a while."
         reason = f" ({self.last_error})" if self.last_error else ""
-        # What was refused, or failed again and again, is not mended by whoever calls.
+        # A retry of the caller does not fix rejected credentials or an upstream that keeps failing.
         lasting = self._refused or (self._failures >= _FAILING_AFTER and not self._awaits_credentials)
         advice = "its operator has to look at it, so trying again at once will not help" if lasting else "try again"
         return f"Not called: server '{self.server}' is not reachable right now{reason}. Nothing was sent; {advice}."
 
     def sign_in_required(self, source: SignInSource, reason: str | None = None) -> SignInRequired:
-        """The error of a call that waits for somebody to sign in."""
-        said = SECRETS.scrub(reason) if reason is not None else self.last_error or "sign-in needed"
-        text = f"Not called: server '{self.server}' needs somebody to sign in ({said}). Nothing was sent."
+        """Return the error for a call that requires a user to sign in first."""
+        detail = SECRETS.scrub(reason) if reason is not None else self.last_error or "sign-in needed"
+        text = f"Not called: server '{self.server}' requires a user to sign in ({detail}). Nothing was sent."
         return SignInRequired(self.server, text, source=source)
 
     def call(self, call: UpstreamCall) -> Coroutine[Any, Any, Any]:
-        """See `CallSender.call`."""
-        # Not awaited here: a frame of its own would cost every call something.
+        """Send a call; see `CallSender.call`."""
+        # Return the coroutine instead of awaiting it, which saves every call a stack frame.
         return self._sender.call(call)
 
     def drop(self, connection: Ready, reason: str) -> None:
-        """Use this connection no more: it was found to be lost."""
-        # Several calls may find it out; by the second one there may be another connection.
+        """Close a connection that was found to be lost."""
+        # Several calls may report the same loss, the later ones after a reconnect.
         if self.state is not connection:
             return
         self.last_error = reason
         self._leave_ready()
-        # The end of a child is noticed by its owner, with the reason; an HTTP connection has no end of its own.
+        # `wait_closed` reports the exit of a process with its reason; an HTTP connection never ends by itself.
         if connection.session.independent_requests:
             connection.session.abandon()
             connection.scope.cancel()
 
-    # one connection
-
     async def _hold_connection(self) -> bool:
-        """Open a connection and stay until it ends; true where the next one is due at once.
+        """Open a connection and hold it until it ends; return true if the link should reconnect at once.
 
         Raises:
-            GatewayError: Why there is none, or none any more.
+            GatewayError: The connection could not be opened, or was lost.
         """
         connection: Ready | None = None
         self._relistings = []
@@ -373,9 +400,9 @@ class UpstreamLink:
                 failure: str | None = None
                 listing: RawListing | None = None
                 if self._lists:
-                    # Before the first listing: a change that is announced meanwhile is listed once more.
+                    # Created before the first listing, so that a change announced during the listing is not lost.
                     self._relistings = self._relistings_of(session)
-                    kinds = frozenset[ListKind]().union(*(one.universe for one in self._relistings))
+                    kinds = frozenset[ListKind]().union(*(each.universe for each in self._relistings))
                     try:
                         listing = await session.fetch_listing(kinds, limit_s=self.config.start_limit_s)
                     except GatewayError as error:
@@ -383,61 +410,59 @@ class UpstreamLink:
                         failure = f"listing failed: {error}"
                         self._warn(f"{failure}; the last good one stays")
                 self.epoch += 1
-                # Before calls can use it: they are checked against the listing of the connection they go over.
+                # Report the listing before calls can use the connection: calls are checked against it.
                 if listing is not None:
                     await self._ports.on_listing(self, listing)
                 connection = Ready(session, scope)
                 async with anyio.create_task_group() as group:
                     self._enter_ready(connection)
                     self.last_error = failure
+                    group.start_soon(self._end_when_idle, connection)
                     group.start_soon(session.watch, self.watch_list if self._lists else None)
                     if listing is not None:
                         self._note_warnings(listing, kinds)
                     for relisting in self._relistings:
                         assert listing is not None
                         failed = failure is not None and "tools" in relisting.universe
-                        relisting.begin(listing, failed=failed, now_s=anyio.current_time())
+                        relisting.start(listing, failed=failed, now_s=anyio.current_time())
                         group.start_soon(self._keep_listed, connection, relisting)
                     reason = await session.wait_closed()
                     group.cancel_scope.cancel()
                 raise ConnectionLost(reason, sent=True)
         if connection is not None and connection.served:
-            # It worked and wants a new session: no failure, and callers wait for it.
+            # The connection worked and only needs a new session, which is not a failure.
             return True
         raise SessionForgotten(self.last_error or "reconnecting")
 
     async def _listing_without_tools(self, session: UpstreamSession, error: GatewayError) -> RawListing:
-        """Return what can be used of a server although its tools could not be listed.
+        """Return a listing of the prompts and resources of a server whose tools could not be listed.
 
         Raises:
-            GatewayError: Nothing can: the reason why tools could not be listed.
+            GatewayError: The server cannot be used at all; this is the error of the tool listing.
         """
         is_answer = isinstance(error, RpcError | HttpStatusError | NoAnswer | UnusableAnswer)
         is_over = not is_answer and not session.independent_requests
-        # Who refuses our credentials refuses calls too.
-        if is_over or refuses_us(error) or session.calls_need_listing:
+        # An upstream that rejects the credentials would reject calls too.
+        if is_over or rejects_credentials(error) or session.calls_need_listing:
             raise error
-        others = _OTHER_LISTS.intersection(session.capabilities) - self._crashing
-        if others:
-            listing = await session.fetch_listing(others, limit_s=self.config.connect_timeout)
-            if listing.failed != others:
+        other_kinds = _OTHER_LISTS.intersection(session.capabilities) - self._crashing_kinds
+        if other_kinds:
+            listing = await session.fetch_listing(other_kinds, limit_s=self.config.connect_timeout)
+            if listing.failed != other_kinds:
                 return replace(listing, confirmed=False)
-        # It may well answer calls: they go on with the last good listing, as after a poll that fails.
+        # The upstream may still answer calls, so keep the last good listing, as after a failed poll.
         if is_answer and self._ports.has_listing(self):
-            return nothing_new(session.capabilities)
+            return unchanged_listing(session.capabilities)
         raise error
 
     def _relistings_of(self, session: UpstreamSession) -> list[Relisting]:
-        """What is to be listed of a session, and listed again."""
-        others = _OTHER_LISTS.intersection(session.capabilities)
-        groups = (ALL_KINDS - _OTHER_LISTS, others) if others else (ALL_KINDS,)
-        found = [Relisting(chance=self._chance, universe=group) for group in groups]
-        for relisting in found:
-            relisting.left_out = self._crashing
-        return found
+        """Return the groups of lists that are listed independently of each other."""
+        other_kinds = _OTHER_LISTS.intersection(session.capabilities)
+        groups = (ALL_KINDS - _OTHER_LISTS, other_kinds) if other_kinds else (ALL_KINDS,)
+        return [Relisting(chance=self._chance, universe=group, left_out=self._crashing_kinds) for group in groups]
 
     @property
-    def _crashing(self) -> frozenset[ListKind]:
+    def _crashing_kinds(self) -> frozenset[ListKind]:
         return frozenset(kind for kind, crashes in self._list_crashes.items() if crashes >= _MAX_LIST_CRASHES)
 
     def _note_crash(self, kind: ListKind) -> None:
@@ -447,8 +472,8 @@ class UpstreamLink:
         for kind in set(kinds) - listing.failed:
             self._list_crashes.pop(kind, None)
         left_out = [
-            f"{kind} are not asked for, because the process ended each time; refresh the server to have it tried again"
-            for kind in sorted(self._crashing)
+            f"{kind} are not requested, because each request ended the process; refresh the server to try again"
+            for kind in sorted(self._crashing_kinds)
         ]
         self.warnings = (*listing.warnings, *left_out)
 
@@ -463,21 +488,42 @@ class UpstreamLink:
         log.info("connected", extra={"server": self.server, "epoch": self.epoch})
 
     def _starting(self, start: ProcessStart) -> None:
-        start.limit_s = self.config.start_limit_s
-        self.state, self._start = Starting(start), start
-
-    @property
-    def is_separate(self) -> bool | None:
-        """Whether the process runs in a domain of its own; None without a process."""
-        return self._start.is_separate if self._start is not None else None
+        start.limit(self.config.start_limit_s)
+        self.state, self.start = Starting(start), start
 
     def _leave_ready(self) -> None:
         if isinstance(self.state, Ready):
             self._lost_s = time.monotonic()
         self.state = Connecting()
-        # A new event only where the old one was used up: calls may be waiting for it already.
+        # Replace the event only if it was set: calls may already be waiting for an unset one.
         if self._ready.is_set():
             self._ready = anyio.Event()
+
+    async def _rest_until_needed(self) -> None:
+        """Wait while the process is not needed; return at once for upstreams that stay connected."""
+        while not self._demand.is_needed(is_listed=not self._lists or self._ports.has_listing(self)):
+            with anyio.CancelScope() as scope:
+                self.state = Idle(scope)
+                self.tried.set()
+                await anyio.sleep_forever()
+            self.state = Connecting()
+        self._demand.begin_start()
+
+    async def _end_when_idle(self, connection: Ready) -> None:
+        """Close the connection once the process is no longer needed."""
+        await self._demand.wait_idle(
+            lambda: self.in_flight > 0 or bool(self.watch_list),
+            is_listed=lambda: self.last_error is None and not any(relisting.is_due for relisting in self._relistings),
+        )
+        # Calls that arrive from here on wait for the next process.
+        self._leave_ready()
+        log.info("process ended: not needed", extra={"server": self.server})
+        connection.scope.cancel()
+
+    def _wake_waiting(self) -> None:
+        """Wake the calls that wait for the connection, so that they look at the state again."""
+        woken, self._ready = self._ready, anyio.Event()
+        woken.set()
 
     async def _keep_listed(self, connection: Ready, relisting: Relisting) -> None:
         session, now_s = connection.session, anyio.current_time
@@ -486,17 +532,17 @@ class UpstreamLink:
             with anyio.move_on_after(relisting.wait_s(now_s(), announced=session.announces_changes)):
                 await relisting.stale.wait()
             await anyio.sleep(relisting.gather_s(now_s()))
-            # Taken before the request: what changes while it is on its way is listed once more.
+            # Read before the request, so that a change during the request causes another listing.
             stale = relisting.take_stale()
             kinds = relisting.kinds(stale, now_s(), announced=session.announces_changes)
             try:
                 listing = await session.fetch_listing(kinds, limit_s=self.config.connect_timeout, polled=not stale)
             except GatewayError as error:
-                # A server that has never listed tools in this session may answer with what looks like the end of it.
+                # Before the first listing, an error that looks like a lost session may have another cause.
                 forgotten = isinstance(error, SessionForgotten) and relisting.has_listed
-                gone = forgotten or (isinstance(error, NotSignedIn) and not error.step_up)
+                is_over = forgotten or (isinstance(error, NotSignedIn) and not error.step_up)
                 is_cut = isinstance(error, ConnectionLost) and not error.sent
-                if gone or refuses_us(error) or (is_cut and not isinstance(error, CredentialsUnavailable)):
+                if is_over or rejects_credentials(error) or (is_cut and not isinstance(error, CredentialsUnavailable)):
                     self.drop(connection, str(error))
                     return
                 if isinstance(error, ListLost):
@@ -505,9 +551,9 @@ class UpstreamLink:
                 relisting.failed(stale, now_s())
                 if not has_tools:
                     continue
-                # The last good listing stays; the reason is for the operator.
-                known, self.last_error = self.last_error, f"listing failed: {error}"
-                if known is None:  # of many in a row the first
+                # Keep the last good listing, and report the reason to the operator.
+                previous_error, self.last_error = self.last_error, f"listing failed: {error}"
+                if previous_error is None:  # log only the first of consecutive failures
                     self._warn(f"{self.last_error}; the last good one stays")
                 continue
             if has_tools:
@@ -521,35 +567,31 @@ class UpstreamLink:
         for relisting in self._relistings:
             relisting.mark_stale(kinds)
 
-    def _updated(self, kind: WatchedKind, key: str, params: dict[str, Any]) -> None:
-        # Looked up each time: a retired link has other ports.
+    def _publish_update(self, kind: WatchedKind, key: str, params: dict[str, Any]) -> None:
+        # Not bound once, because `retire` replaces the ports.
         self._ports.on_update(kind, key, params)
 
     async def _wait_for_sign_in(self, source: SignInSource) -> None:
-        """Wait until there may be other credentials, or somebody wants it tried again."""
+        """Wait until the credentials change or a retry is requested."""
         with anyio.CancelScope() as scope:
             self.state = SignInNeeded(scope, source)
             self.tried.set()
-            # Calls that wait for the connection are told at once.
-            woken, self._ready = self._ready, anyio.Event()
-            woken.set()
-            with anyio.move_on_after(_SIGN_IN_LOOK_S):
-                await source.changed(source.version)
+            self._wake_waiting()
+            with anyio.move_on_after(_SIGN_IN_RETRY_S):
+                await source.wait_changed(source.version)
         self.state = Connecting()
 
     async def _pause(self, seconds: float, *, probe_port: bool) -> None:
-        """Wait before the next attempt; a port that refused connections and accepts them again ends the wait."""
+        """Wait before the next attempt, but stop as soon as a port that refused connections accepts them again."""
         address = self.config.address if probe_port else None
         if address is not None and is_behind_proxy(address, self.config.proxy_choice):
             address = None
         with anyio.CancelScope() as scope:
             self.state = Waiting(scope)
-            until_s = time.monotonic() + seconds
-            if address is not None and await accepts_connections(address):
-                address = None  # something else is wrong, such as its certificate
-            while (left_s := until_s - (now_s := time.monotonic())) > 0:
-                probe_s = min(max(_PROBE_PORT_S, (now_s - self._lost_s) / _PROBES_PER_OUTAGE), _LONGEST_PROBE_S)
-                await anyio.sleep(min(probe_s, left_s) if address is not None else left_s)
-                if address is not None and await accepts_connections(address):
-                    break
+            with anyio.move_on_after(seconds):
+                # If the port is open, something else is wrong, such as the certificate.
+                if address is not None and not await accepts_connections(address):
+                    await wait_accepting(address, down_s=time.monotonic() - self._lost_s)
+                else:
+                    await anyio.sleep_forever()
         self.state = Connecting()

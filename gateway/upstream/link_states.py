@@ -1,87 +1,147 @@
-"""The states of a link, each with what only it has.
+"""The states of a link, and its callbacks.
 
-Connecting → Ready, when a connection is negotiated and listed; Connecting → Waiting, when the attempt failed;
-Connecting → Starting, when the upstream is a process, until it is ready or has failed;
-Connecting → SignInNeeded, when the upstream wants somebody to sign in, and back when somebody has;
-Ready → Connecting, when the connection was found to be lost; Waiting → Connecting, when the time is over, the
-upstream accepts connections again, or somebody wants it refreshed.
+Connecting → Starting: the upstream is a process; lasts until the process is ready or has failed.
+Connecting → Ready: the connection is negotiated and listed.
+Connecting → Waiting: the attempt failed.
+Connecting → SignInNeeded: the upstream requires a sign-in; returns to Connecting afterwards.
+Ready → Connecting: the connection was lost.
+Waiting → Connecting: the pause is over, the port accepts connections again, or a refresh was requested.
+Connecting → Idle: the process is not needed (see `demand`); returns to Connecting when a call needs it.
+
+Each state has `since_s`, the monotonic time at which it was entered.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 import anyio
 
-from gateway.upstream.credentials import SignInSource
-from gateway.upstream.session import UpstreamSession
+from gateway.config.server import ServerConfig
+from gateway.upstream.session import RawListing, UpstreamSession, WatchedKind
 from gateway.upstream.transport.process_start import ProcessStart
+from gateway.upstream.upstream_credentials import SignInSource
+
+
+class ListedLink(Protocol):
+    """The part of `UpstreamLink` that its callbacks may use."""
+
+    server: str
+    config: ServerConfig
+    epoch: int
+    owner: str
+    retired: bool
+
+
+async def ignore_listing(link: ListedLink, listing: RawListing) -> bool:
+    """Discard the listing."""
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkPorts:
+    """The callbacks of a link; by default all reports are discarded.
+
+    Attributes:
+        on_listing: Awaited with every listing, and returns whether anything changed. The first listing of a connection
+            is reported before calls can use the connection.
+        on_lost: Called when a connection or an attempt has ended.
+        on_update: Called when a resource or task on the watch list has changed.
+        on_refused: Called when the upstream has rejected the configured credentials.
+        has_listing: Returns whether an earlier listing of the same upstream exists, so that calls need not wait.
+    """
+
+    on_listing: Callable[[ListedLink, RawListing], Awaitable[bool]] = ignore_listing
+    on_lost: Callable[[ListedLink], None] = lambda link: None
+    on_update: Callable[[WatchedKind, str, dict[str, Any]], None] = lambda kind, key, params: None
+    on_refused: Callable[[ListedLink], object] = lambda link: None
+    has_listing: Callable[[ListedLink], bool] = lambda link: False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Connecting:
-    """An attempt is being made, or begins as soon as the connection before it is left."""
+    """A connection attempt is in progress, or starts once the previous connection is closed."""
 
     name: ClassVar = "connecting"
     session: ClassVar[None] = None
+    since_s: float = field(default_factory=time.monotonic, compare=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Starting:
-    """A process is starting, or waits for its turn to start.
-
-    Attributes:
-        start: How far it is.
-    """
+    """A process is starting, or queued to start."""
 
     name: ClassVar = "starting"
     session: ClassVar[None] = None
     start: ProcessStart
+    since_s: float = field(default_factory=time.monotonic, compare=False)
 
 
 @dataclass(slots=True, eq=False)
 class Ready:
-    """There is a session.
+    """The upstream is connected.
 
     Attributes:
-        session: What calls are sent to.
-        scope: Of the whole connection; cancelled to leave it from outside its owner.
-        served: A call has had an answer on it.
+        scope: Spans the connection; other tasks cancel it to close the connection.
+        served: Whether a call has been answered on this connection.
     """
 
     name: ClassVar = "ready"
     session: UpstreamSession
     scope: anyio.CancelScope
     served: bool = False
+    since_s: float = field(default_factory=time.monotonic, compare=False)
+
+    def note_served(self) -> None:
+        """Note that a call has been answered on this connection."""
+        self.served = True
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The last attempt failed.
+    """The last attempt failed, and the link waits before the next one.
 
     Attributes:
-        scope: Of the wait; cancelled to make the next attempt at once.
+        scope: Spans the wait; cancelled to retry at once.
     """
 
     name: ClassVar = "waiting"
     session: ClassVar[None] = None
     scope: anyio.CancelScope
+    since_s: float = field(default_factory=time.monotonic, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """The process is not running, because nothing needs it; its tools stay listed.
+
+    Attributes:
+        scope: Spans the idle time; cancelled to start the process.
+    """
+
+    name: ClassVar = "idle"
+    session: ClassVar[None] = None
+    scope: anyio.CancelScope
+    since_s: float = field(default_factory=time.monotonic, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class SignInNeeded:
-    """Somebody has to sign in: nothing is tried before.
+    """A user has to sign in before the next attempt.
 
     Attributes:
-        scope: Of the wait; cancelled to make the next attempt at once.
-        source: What to do about it.
+        scope: Spans the wait; cancelled to retry at once.
+        source: Describes how to sign in, and signals new credentials.
     """
 
     name: ClassVar = "signInNeeded"
     session: ClassVar[None] = None
     scope: anyio.CancelScope
     source: SignInSource
+    since_s: float = field(default_factory=time.monotonic, compare=False)
 
 
-LinkState = Connecting | Starting | Ready | Waiting | SignInNeeded
+LinkState = Connecting | Starting | Ready | Waiting | Idle | SignInNeeded

@@ -1,4 +1,4 @@
-"""Open sessions to MCP servers: find what they speak by probing."""
+"""Open sessions to MCP servers, and detect the protocol version that a server speaks."""
 
 from __future__ import annotations
 
@@ -12,33 +12,57 @@ from typing import Any, Final, Generic, TypeVar
 import anyio
 
 from gateway.config.server import ServerConfig
-from gateway.config.upstream_types.http_config import UrlConfig
+from gateway.config.upstream_types.http_config import CredentialsConfig, UrlConfig
 from gateway.config.upstream_types.stdio_config import StdioConfig
-from gateway.errors import INTERNAL_ERROR, ConnectionLost, GatewayError, HttpStatusError, RpcError, innermost
-from gateway.protocol import HANDSHAKE_VERSIONS, MODERN_VERSIONS, SERVER_INFO_KEY, envelope
-from gateway.upstream.credentials import Credentials
+from gateway.http.http_client import HttpClient
+from gateway.protocol.extensions import AS_CLIENT, with_apps
+from gateway.protocol.gateway_errors import (
+    INTERNAL_ERROR,
+    ConnectionLost,
+    GatewayError,
+    HttpStatusError,
+    RpcError,
+    innermost,
+)
+from gateway.protocol.versions import HANDSHAKE_VERSIONS, MODERN_VERSIONS, SERVER_INFO_KEY, envelope
 from gateway.upstream.inbound_messages import InboundMessages
 from gateway.upstream.mcp_session import CLIENT_INFO, McpSession
-from gateway.upstream.request_callbacks import HostSession
-from gateway.upstream.session import SessionPorts, UpstreamSession
-from gateway.upstream.transport.http_client import HttpClient
+from gateway.upstream.oauth.sign_ins import SignIns
+from gateway.upstream.session import HostSession, SessionPorts, UpstreamSession
 from gateway.upstream.transport.http_sse import open_sse
-from gateway.upstream.transport.jsonrpc import Transport
+from gateway.upstream.transport.jsonrpc_transport import Transport
 from gateway.upstream.transport.process_start import ProcessStart
 from gateway.upstream.transport.stderr_log import StderrLog
-from gateway.upstream.transport.stdio import open_stdio
+from gateway.upstream.transport.stdio_transport import open_stdio
 from gateway.upstream.transport.streamable_http import open_streamable_http
+from gateway.upstream.upstream_credentials import Credentials, HeadersCommand, SubjectToken
 
 log = logging.getLogger(__name__)
 
+
+def credentials_of(
+    server: str, config: ServerConfig, sign_ins: SignIns, *, user: str = "", subject: SubjectToken | None = None
+) -> Credentials | None:
+    """Return those credentials of an upstream that can change during a connection; None without such credentials.
+
+    Args:
+        user: The caller who owns the connection, as returned by `user_of`; empty if callers share it.
+        subject: Returns the caller's own token, if it is exchanged for one of the upstream.
+    """
+    if isinstance(config, CredentialsConfig) and config.headers_command is not None:
+        return HeadersCommand(server, config.headers_command, config.headers_env)
+    return sign_ins.get(server, config, user=user, subject=subject)
+
+
 MODERN: Final = MODERN_VERSIONS[-1]
-_ENVELOPE: Final = envelope(CLIENT_INFO)
-# Handshake-era servers that never answer an unknown method: within `connectTimeout` the handshake still has time. A
-# process that is still starting finds both requests on its input, and answers the one that it knows.
+_ENVELOPE: Final = envelope(CLIENT_INFO, {"extensions": AS_CLIENT})
+# Timeout of the probe for the version without a handshake. Some older servers never answer an unknown method, and
+# `connectTimeout` must also suffice for the handshake that follows. A process that is still starting finds both
+# requests on its input, and answers the request that it supports.
 _PROBE_S: Final = 3.0
-# Once with each of two credentials.
+# Probe again once if the credentials were renewed during the first probe.
 _MAX_PROBES: Final = 2
-# What hosts can be asked for; declared to servers that may ask, so that they list all their tools.
+# The capabilities that hosts can have, declared to servers that may use them, so that they list all their tools.
 _ASKABLE: Final[dict[str, Any]] = {
     "elicitation": {"form": {}, "url": {}},
     "sampling": {},
@@ -48,7 +72,7 @@ Config = TypeVar("Config", bound=ServerConfig)
 
 
 class _McpConnector(ABC, Generic[Config]):
-    """Opens a transport and negotiates over it; see `Connector`."""
+    """Opens a transport and negotiates the protocol version; see `Connector`."""
 
     def __init__(
         self,
@@ -67,9 +91,8 @@ class _McpConnector(ABC, Generic[Config]):
 
     @asynccontextmanager
     async def open(self, ports: SessionPorts) -> AsyncIterator[UpstreamSession]:
-        """See `Connector.open`."""
         limit_s = self._limit_s
-        # One scope around it all: a connection's own scopes have to end before the deadline's does.
+        # The outermost scope, because scopes must be exited in reverse order and those of the connection end first.
         with anyio.CancelScope(deadline=anyio.current_time() + limit_s) as scope:
             async with anyio.create_task_group() as group, AsyncExitStack() as stack:
                 session = await self._connect(stack, InboundMessages(group, ports, self._host, server=self._server))
@@ -79,30 +102,30 @@ class _McpConnector(ABC, Generic[Config]):
                 try:
                     yield session
                 finally:
-                    # Before the transport is closed: nobody is asked for a connection that has ended.
+                    # Cancel open questions to the caller before the transport is closed.
                     group.cancel_scope.cancel()
         if scope.cancelled_caught:
             raise ConnectionLost(f"no answer to the handshake within {limit_s:g} s", sent=False)
 
     @property
     def _limit_s(self) -> float:
-        """For how long the handshake is waited for."""
+        """The timeout of the handshake in seconds."""
         return self._config.connect_timeout
 
     async def _keep_credentials(self, credentials: Credentials, session: McpSession) -> None:
         if not credentials.headers:
-            return  # it asks for nothing so far
-        await credentials.keep()
-        # Taken away: what was opened with them is not used any longer.
-        session.fail("the credentials have ended")
+            return  # the upstream has not required credentials so far
+        await credentials.renew_while_connected()
+        # The credentials were revoked, so the connection opened with them must not be used any longer.
+        session.fail("the credentials have expired or were revoked")
 
     @abstractmethod
     async def _connect(self, stack: AsyncExitStack, inbound: InboundMessages) -> McpSession:
         """Open a transport on this stack and negotiate."""
 
     async def _negotiate(self, transport: Transport, inbound: InboundMessages, *, probe: bool) -> McpSession:
-        """The session of what the server speaks: the newest version first, where it may be asked."""
-        # A host's own connection is for what only the handshake era has: questions in the middle of a call.
+        """Return a session with the newest protocol version that the server speaks."""
+        # A host's own connection exists for requests during a call, which only handshake versions support.
         if probe and self._host is None:
             session = await self._discover(transport, inbound)
             if session is not None:
@@ -110,20 +133,20 @@ class _McpConnector(ABC, Generic[Config]):
             try:
                 return await self._initialize(transport, inbound)
             except RpcError as refusal:
-                # It may have been starting still when it was asked: by now it has read that question first, and takes
-                # no handshake after it.
+                # A server that was still starting during the probe may have answered it too late, and then rejects the
+                # handshake. Probe again.
                 try:
                     session = await self._discover(transport, inbound)
                 except GatewayError:
                     session = None
                 if session is None:
-                    # What it said first is the cause, whatever it says to another question.
+                    # The refusal of the handshake is the better reason.
                     raise refusal
                 return session
         return await self._initialize(transport, inbound)
 
     async def _discover(self, transport: Transport, inbound: InboundMessages) -> McpSession | None:
-        """Ask for 2026-07-28; None where the server does not speak it.
+        """Probe for protocol version 2026-07-28; return None if the server does not speak it.
 
         Source: MCP 2026-07-28, "Discovery".
         """
@@ -137,17 +160,17 @@ class _McpConnector(ABC, Generic[Config]):
                 except RpcError:
                     return None
                 except HttpStatusError as error:
-                    # With these credentials the handshake would be refused too, with a less telling reason.
+                    # The handshake would be refused too, but with a less specific reason.
                     if error.status in (401, 403):
                         raise
                     return None
             if result is not None or self._credentials is None:
                 break
-            # Silence says nothing of the server where the time went into other credentials.
-            await self._credentials.settled()
+            # If the credentials were being renewed during the probe, a timeout says nothing about the server.
+            await self._credentials.wait_for_renewal()
             if self._credentials.version == version:
                 break
-        # Silence means no, too: old servers ignore what they do not know.
+        # A timeout also means that the server needs a handshake, because old servers ignore unknown methods.
         versions = result.get("supportedVersions") if isinstance(result, dict) else None
         if not isinstance(versions, list) or MODERN not in versions:
             return None
@@ -156,17 +179,19 @@ class _McpConnector(ABC, Generic[Config]):
         return McpSession(self._server, transport, inbound, MODERN, result, stamp or result.get("serverInfo"))
 
     async def _initialize(self, transport: Transport, inbound: InboundMessages) -> McpSession:
-        """Shake hands. Source: MCP 2025-11-25, "Lifecycle", "Initialization"."""
+        """Perform the handshake. Source: MCP 2025-11-25, "Lifecycle", "Initialization"."""
         host = self._host
+        declared = host.capabilities if host else _ASKABLE if self._config.elicitation else {}
         params = {
             "protocolVersion": host.version if host else HANDSHAKE_VERSIONS[-1],
-            "capabilities": host.capabilities if host else _ASKABLE if self._config.elicitation else {},
-            # A host may leave its name out; a server must not get an empty object.
+            # Each connection has to offer the tools that the connection of the listings offered.
+            "capabilities": with_apps(declared),
+            # Hosts may omit their name, but servers must not get an empty object.
             "clientInfo": (host.client_info if host else None) or CLIENT_INFO,
         }
         result = await transport.request("initialize", params)
         if not isinstance(result, dict) or result.get("protocolVersion") not in HANDSHAKE_VERSIONS:
-            raise RpcError(INTERNAL_ERROR, "the upstream negotiates no protocol version that is known here")
+            raise RpcError(INTERNAL_ERROR, "the upstream negotiated a protocol version that the gateway does not know")
         version = str(result["protocolVersion"])
         transport.use_version(version)
         await transport.notify("notifications/initialized")
@@ -174,7 +199,7 @@ class _McpConnector(ABC, Generic[Config]):
 
 
 class StdioConnector(_McpConnector[StdioConfig]):
-    """Starts a process."""
+    """Starts an MCP server as a process."""
 
     _probe = True
 
@@ -192,41 +217,43 @@ class StdioConnector(_McpConnector[StdioConfig]):
 
     @property
     def _limit_s(self) -> float:
-        """See `_McpConnector`; a start has its own limit, which begins with the process."""
+        """Infinite, because `ProcessStart` limits the start, counted from when the process is started."""
         return math.inf
 
     async def _connect(self, stack: AsyncExitStack, inbound: InboundMessages) -> McpSession:
         config = self._config
-        start = ProcessStart(config.start_timeout)
+        command, args = config.line
+        start = ProcessStart(config.start_timeout, denials=lambda: list(self._stderr_log.denials))
         inbound.ports.on_start(start)
-        # A caller waits for a connection of its own, which does not queue.
+        # A caller is waiting for the connection of a host, so its start is not queued.
         async with start.turn() if self._host is None else nullcontext():
             transport = await stack.enter_async_context(
                 open_stdio(
                     self._server,
-                    config.command,
-                    config.args,
+                    command,
+                    args,
                     env=config.env,
                     cwd=config.cwd,
                     on_message=inbound.receive,
                     start=start,
                     stderr_log=self._stderr_log,
-                    separate=config.sandbox is not False,
+                    # An engine needs rights that the container does not have, such as those of `newuidmap`.
+                    sandbox=config.sandbox if config.container is None else False,
                 )
             )
             try:
                 async with start.within_limit():
                     session = await self._negotiate(transport, inbound, probe=self._probe)
             except ConnectionLost:
-                # Some old servers exit at a method they do not know: next time without the probe.
+                # Some old servers exit on an unknown method, so toggle the probe for the next attempt.
                 self._probe = not self._probe
                 raise
-            start.under_way = False
+            start.end()
             return session
 
 
 class SseConnector(_McpConnector[UrlConfig]):
-    """Opens the event stream of HTTP+SSE."""
+    """Connects over HTTP+SSE."""
 
     async def _connect(self, stack: AsyncExitStack, inbound: InboundMessages) -> McpSession:
         config = self._config
@@ -240,12 +267,12 @@ class SseConnector(_McpConnector[UrlConfig]):
                 credentials=self._credentials,
             )
         )
-        # That transport is older than what the probe asks for.
+        # This transport is older than the version that the probe asks for.
         return await self._negotiate(transport, inbound, probe=False)
 
 
 class HttpConnector(SseConnector):
-    """Speaks Streamable HTTP, and HTTP+SSE from the day on which a server was found to have only that."""
+    """Connects over Streamable HTTP, or over HTTP+SSE once the server was found to support only that."""
 
     _only_sse = False
 
@@ -254,7 +281,7 @@ class HttpConnector(SseConnector):
             return await super()._connect(stack, inbound)
         config = self._config
         if self._credentials is not None and not self._credentials.ready:
-            # Before the server is asked anything: what it takes is not taken from its answer.
+            # Prepare credentials before the first request, without waiting for the server to reject one.
             await self._credentials.prepare()
         transport = await stack.enter_async_context(
             open_streamable_http(
@@ -272,13 +299,13 @@ class HttpConnector(SseConnector):
             # Source: MCP 2025-03-26, "Transports", "Backwards Compatibility".
             if error.status not in (400, 404, 405):
                 raise
-            log.info("no Streamable HTTP, trying HTTP+SSE", extra={"server": self._server})
+            log.info("Streamable HTTP not supported, trying HTTP+SSE", extra={"server": self._server})
             try:
                 session = await super()._connect(stack, inbound)
             except Exception as second:  # boundary: the error of the first attempt is the better reason
                 if isinstance(innermost(second), GatewayError):
                     raise error from None
                 raise
-            # Only once it worked: a server that is just starting answers 404 too.
+            # Remember only after a success, because a server that is still starting answers 404 too.
             self._only_sse = True
             return session

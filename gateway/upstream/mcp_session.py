@@ -1,4 +1,4 @@
-"""The session of an MCP server: one negotiated connection that lists every page and sends calls."""
+"""A session with an MCP server, which fetches every page of its lists and sends calls."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from typing import Any, Final, Literal
 import anyio
 import msgspec
 
-from gateway import __version__, wire
-from gateway.errors import (
+from gateway import __version__
+from gateway.process.secrets import SECRETS
+from gateway.process.tasks import run_in_thread
+from gateway.protocol import json_bytes
+from gateway.protocol.extensions import AS_CLIENT, SKILLS
+from gateway.protocol.gateway_errors import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
     URL_ELICITATION_REQUIRED,
@@ -23,8 +27,9 @@ from gateway.errors import (
     NoAnswer,
     RpcError,
 )
-from gateway.protocol import (
+from gateway.protocol.versions import (
     CAPABILITIES_KEY,
+    LEFT_OUT_KEY,
     LOG_LEVEL_KEY,
     LOG_LEVELS,
     MODERN_VERSIONS,
@@ -32,61 +37,63 @@ from gateway.protocol import (
     envelope,
     gateways_of,
     header_value,
-    question_of,
+    input_request_of,
 )
-from gateway.secrets import SECRETS
 from gateway.upstream.inbound_messages import InboundMessages
-from gateway.upstream.session import ALL_KINDS, RawListing, UpstreamCall
+from gateway.upstream.session import ALL_KINDS, RawListing, UpstreamCall, WatchList
 from gateway.upstream.task_run import TaskRun, runs_tasks
-from gateway.upstream.transport.jsonrpc import Transport
-from gateway.upstream.watch_list import WatchList
+from gateway.upstream.transport.jsonrpc_transport import Transport
 from gateway.upstream.watching import Watcher
-from gateway.worker_thread import run_in_thread
 from registry.catalog.catalog import ListKind
 from registry.catalog.listing import CacheScope
-from registry.intake.annotations import is_own_meta
-from registry.intake.prompts_and_resources import ItemKind
+from registry.intake.content import is_own_meta
+from registry.intake.item_intake import ItemKind
 from registry.schema.display_text import excerpt
 
 log = logging.getLogger(__name__)
 
 CLIENT_INFO: Final = {"name": "typegate", "version": __version__}
-# Servers in use have some dozens of pages at most. Pages that bring nothing new, and so many of them, are those of a
-# server whose cursors never end.
+# Real servers have up to a few dozen pages. More pages, or many pages without new items, mean that the server's cursors
+# never end.
 MAX_PAGES: Final = 1_000
 MAX_IDLE_PAGES: Final = 32
-# Of the time for a list, the part after which what has come so far is used: a list without end is cut, not refused.
+# After this share of the time for a list, use the pages received so far, so that an endless list is cut, not rejected.
 _PART_FOR_PAGES: Final = 0.75
-# Lists that nothing depends on hold up tools for no longer than people notice; what takes longer is asked for apart.
+# Prompts and resources delay tools by at most this; a list that takes longer is requested again separately.
 _OPTIONAL_S: Final = 2.0
-# Ten times the largest server known, and what its schemas take is still bounded.
+# Ten times the largest known server; still bounds the memory for schemas.
 MAX_ITEMS: Final = 20_000
-# All pages of all lists of one server together. The largest real listings have some megabytes; what is built of a
-# definition, its packed form, names, digests and index, takes a few times its text.
+# For all pages of all lists of one server. The largest real listings have a few megabytes; the data built from a
+# definition (packed form, names, digests, index) takes a few times the size of its text.
 MAX_LISTING_BYTES: Final = 32 * 1024 * 1024
-# Definitions of real servers take up to so many times their text once they are parsed. Empty lists take thirty times
-# as much, and as long to be walked.
+# Parsed definitions of real servers take up to this many times the size of their text. A text of empty lists takes
+# thirty times its size.
 _USUAL_GROWTH: Final = 8
-# Of a reason; pages of an upstream's text are no reason.
+# Upstream error texts can be pages long; a warning quotes at most this much.
 _MAX_REASON_CHARS: Final = 300
-# What clients hold at most; beyond 2**53 a strict parser would refuse the whole list.
+# Limits a server's time to live. Clients cache for no more than a day, and strict parsers reject values above 2**53.
 MAX_TTL_MS: Final = 24 * 60 * 60 * 1000
-# Tools are there before these lists are: what a server answers at all, it answers within this time.
+# The time for prompts and resources when they are listed without tools; a working server answers within it.
 _OPTIONAL_LIST_S: Final = 10.0
+# Calls declare the capabilities of their caller; requests of the gateway itself declare its own.
 _ENVELOPE: Final = envelope(CLIENT_INFO)
-# Headers that are kept: of the tools in use. A longer name is the URI of a resource, and seldom asked for twice.
-_MAX_KEPT: Final = 1_024
-_MAX_KEPT_CHARS: Final = 256
+_OWN_ENVELOPE: Final = envelope(CLIENT_INFO, {"extensions": AS_CLIENT})
+# Bounds of the header cache, which is meant for tool names. Longer names are resource URIs, which are rarely reused.
+_MAX_CACHED_HEADERS: Final = 1_024
+_MAX_CACHED_NAME_CHARS: Final = 256
+# Checking this many names takes about 15 ms; the `_meta` of real servers has fewer than ten members.
+_MAX_META_MEMBERS: Final = 10_000
+_TOO_LARGE: Final = f"it had more than {_MAX_META_MEMBERS:,} members or {json_bytes.MAX_META_COMMAS:,} values"
 _OPTIONAL: Final[tuple[ListKind, ...]] = ("prompts", "resources")
 _LISTS: Final[Mapping[ListKind, tuple[ItemKind, ...]]] = {
-    "tools": (),  # asked for on their own: they alone are needed
+    "tools": (),  # listed separately, because only tools are required
     "prompts": ("prompts",),
-    "resources": ("resources", "resourceTemplates"),
+    "resources": ("resources", "resourceTemplates", "skills"),
 }
 
 
 class McpSession:
-    """See `UpstreamSession`; calls may come from any task."""
+    """A session with an MCP server; see `UpstreamSession`."""
 
     def __init__(
         self,
@@ -97,17 +104,13 @@ class McpSession:
         result: Mapping[str, Any],
         server_info: object,
     ) -> None:
-        """Use a connection whose version is negotiated.
+        """Use a connection whose protocol version has been negotiated.
 
         Args:
-            server: The alias.
-            transport: The connection.
-            inbound: Takes what arrives on it, in earnest from now on.
-            version: The protocol version.
-            result: What the server answered to `initialize` or `server/discover`, unchecked.
-            server_info: Its name and version, unchecked.
+            result: The unchecked result of `initialize` or `server/discover`.
+            server_info: The unchecked name and version of the server.
         """
-        # Models and administrators read what is in it.
+        # Models and administrators read these texts.
         result, server_info = SECRETS.scrub_value(result), SECRETS.scrub_value(server_info)
         capabilities, instructions = result.get("capabilities"), result.get("instructions")
         self.server = server
@@ -117,86 +120,89 @@ class McpSession:
         self.instructions = instructions if isinstance(instructions, str) else None
         self.independent_requests = transport.independent_requests
         self._modern = version in MODERN_VERSIONS
-        # In 2026-07-28 tasks are an extension, which needs nothing of the caller's host but to be passed on.
+        # In 2026-07-28 tasks are an extension whose messages are simply forwarded to the host.
         self._runs_tasks = not self._modern and runs_tasks(self.capabilities)
         self._inbound = inbound
         self._transport = transport
         self._log_level: str | None = None
-        # By list: the hints of its last answer, and what was wrong with it.
+        # Cache hints and warnings of the latest response, by list.
         self._hints: dict[str, tuple[int | None, CacheScope]] = {}
         self._warnings: dict[str, str] = {}
-        # What the lists that are being asked for may still bring: one listing is fetched at a time.
+        # The remaining size of the current listing; only one listing is fetched at a time.
         self._room_bytes = MAX_LISTING_BYTES
         self._watcher = Watcher(server, transport, inbound, self._request, self.capabilities, modern=self._modern)
         inbound.start(modern=self._modern)
 
     @property
     def announces_changes(self) -> bool:
-        """See `UpstreamSession.announces_changes`."""
         return self._watcher.announces_changes
 
     async def fetch_listing(
         self, kinds: Collection[ListKind] = ALL_KINDS, *, limit_s: float, polled: bool = False
     ) -> RawListing:
-        """See `UpstreamSession.fetch_listing`; an empty or repeated cursor ends a list."""
+        """Return the lists; see `UpstreamSession.fetch_listing`. An empty or repeated cursor ends a list."""
         failed: set[ListKind] = set()
         self._room_bytes = MAX_LISTING_BYTES
         tools = await self._list_tools(limit_s, failed) if "tools" in kinds else None
-        others: dict[ItemKind, list[Any]] = {}
-        # Beside tools they get little time; those that fail are asked for again on their own.
+        other_items: dict[ItemKind, list[Any]] = {}
+        # Together with tools, other lists get little time; a list that fails is requested again separately.
         optional_s = min(limit_s, _OPTIONAL_S) if "tools" in kinds else min(limit_s, _OPTIONAL_LIST_S)
-        wanted = [
-            (kind, member) for kind in _OPTIONAL for member in _LISTS[kind] if kind in kinds and self._declares(kind)
+        optional_lists = [
+            (kind, member)
+            for kind in _OPTIONAL
+            for member in _LISTS[kind]
+            if kind in kinds and self._declares(kind) and (member != "skills" or SKILLS in self._extensions)
         ]
         if self.independent_requests:
             async with anyio.create_task_group() as group:
-                for kind, member in wanted:
-                    group.start_soon(self._list_optional, kind, member, optional_s, others, failed)
+                for kind, member in optional_lists:
+                    group.start_soon(self._list_optional, kind, member, optional_s, other_items, failed)
         else:
-            # One at a time: of a process that ends it is known what has ended it.
-            for kind, member in wanted:
-                await self._list_optional(kind, member, optional_s, others, failed)
+            # Sequentially, so that it is known which list made a process exit.
+            for kind, member in optional_lists:
+                await self._list_optional(kind, member, optional_s, other_items, failed)
         if "tools" in kinds and self._modern and gateways_of(self.capabilities):
-            await self._ask_where_it_leads(limit_s)
+            await self._update_connected_gateways(limit_s)
         return RawListing(
             tools=tools,
-            prompts_and_resources=others,
+            prompts_and_resources=other_items,
             capabilities=self.capabilities,
-            # All pages of all lists are held as one: the most cautious of them decides.
+            # All lists are cached as a whole, so the most restrictive hints apply.
             ttl_ms=min((ttl_ms for ttl_ms, _ in self._hints.values() if ttl_ms is not None), default=None),
-            scope=_most_cautious({scope for _, scope in self._hints.values()}),
+            scope=_most_restrictive({scope for _, scope in self._hints.values()}),
             failed=frozenset(failed),
             warnings=tuple(self._warnings.values()),
             instructions=self.instructions,
         )
 
     async def _list_tools(self, limit_s: float, failed: set[ListKind]) -> list[Any] | None:
-        """List tools; of a server that declares none a failure is no reason to do without its prompts and resources."""
+        """List tools; if the server does not declare tools, a failure does not affect its prompts and resources."""
         if self._declares("tools") or not any(map(self._declares, _OPTIONAL)):
             with anyio.move_on_after(limit_s):
-                return await self._pages("tools/list", "tools", limit_s)
+                return await self._fetch_items("tools/list", "tools", limit_s)
             raise NoAnswer(f"no answer to tools/list within {limit_s:g} s")
-        found: dict[ListKind | ItemKind, list[Any]] = {}
-        await self._list_optional("tools", "tools", min(limit_s, _OPTIONAL_S), found, failed)
-        return found.get("tools", None if failed else [])
+        lists: dict[ListKind | ItemKind, list[Any]] = {}
+        await self._list_optional("tools", "tools", min(limit_s, _OPTIONAL_S), lists, failed)
+        return lists.get("tools", None if failed else [])
 
     async def _list_optional(
         self,
         kind: ListKind,
         member: ItemKind | Literal["tools"],
         limit_s: float,
-        found: dict[Any, list[Any]],
+        lists: dict[Any, list[Any]],
         failed: set[ListKind],
     ) -> None:
-        """List what nothing else depends on, whatever the server answers.
+        """List prompts, resources or undeclared tools; a failure becomes a warning.
 
         Raises:
-            ListLost: The connection ended meanwhile.
+            ListLost: The connection ended.
         """
         method = "resources/templates/list" if member == "resourceTemplates" else f"{member}/list"
+        is_refused = False
         try:
             with anyio.fail_after(limit_s):
-                found[member] = await self._pages(method, member, limit_s)
+                lists[member] = await self._fetch_items(method, member, limit_s)
             return
         except TimeoutError:
             reason = f"no answer within {limit_s:g} s"
@@ -208,19 +214,23 @@ class McpSession:
             reason = SECRETS.scrub(str(error))
             is_unknown = isinstance(error, RpcError) and error.code == METHOD_NOT_FOUND
             if is_unknown and member in ("resourceTemplates", "tools"):
-                # Servers declare `resources` and have no templates, and some have tools and do not declare them.
+                # Servers may declare `resources` without having templates, and need not declare tools at all.
                 self._warnings.pop(member, None)
                 return
-        failed.add(kind)
+            is_refused = isinstance(error, RpcError)
+        if member != "skills" or not is_refused:
+            failed.add(kind)  # a server that refuses to list skills is not asked for its resources again
         text = f"{method} failed: {excerpt(reason, _MAX_REASON_CHARS)}"
-        # Of many in a row the first.
+        # Warn only about the first of consecutive failures.
         level = logging.DEBUG if member in self._warnings else logging.WARNING
-        log.log(level, "%s; the server is used without it", text, extra={"server": self.server})
+        log.log(level, "%s; the server is used without this list", text, extra={"server": self.server})
         self._warnings[member] = text
 
-    async def _ask_where_it_leads(self, limit_s: float) -> None:
-        """Have a gateway say once more which others it leads to."""
-        # What it lists by now may come from one that it has connected to since we did: from this one, even.
+    async def _update_connected_gateways(self, limit_s: float) -> None:
+        """Ask an upstream gateway again which gateways it is connected to.
+
+        The upstream may have connected to other gateways since this session was opened, even to this one.
+        """
         with anyio.move_on_after(limit_s), suppress(GatewayError):
             result = SECRETS.scrub_value(await self._request("server/discover", {}))
             capabilities = result.get("capabilities") if isinstance(result, dict) else None
@@ -228,15 +238,15 @@ class McpSession:
                 self.capabilities["experimental"] = capabilities["experimental"]
 
     async def _request(self, method: str, params: dict[str, Any]) -> Any:
-        """Send a request of our own."""
+        """Send a request of the gateway itself."""
         headers: dict[str, str] | None = None
         if self._modern:
-            params = {**params, "_meta": {**params.get("_meta", {}), **_ENVELOPE}}
+            params = {**params, "_meta": {**params.get("_meta", {}), **_OWN_ENVELOPE}}
             headers = self._headers(method, params)
         return await self._transport.request(method, params, headers=headers)
 
     async def send(self, call: UpstreamCall) -> Any:
-        """See `UpstreamSession.send`; what this protocol version wants around a request is added."""
+        """Send a call; see `UpstreamSession.send`. Adds the metadata and headers that the protocol version requires."""
         callbacks, params = call.callbacks, call.params
         headers: dict[str, str] | None = None
         as_task = "task" in params and call.method == "tools/call"
@@ -252,7 +262,7 @@ class McpSession:
             params = {**params, "_meta": meta}
             headers = self._headers(call.method, params)
             if headers is not None and call.header_map:
-                # Late: the SDK is a tenth of a second to import, and few tools have such headers.
+                # Imported lazily: importing the SDK takes 0.1 s, and few tools have such headers.
                 from mcp.shared.inbound import mcp_param_headers
 
                 headers = {**headers, **mcp_param_headers(dict(call.header_map), params.get("arguments") or {})}
@@ -261,85 +271,92 @@ class McpSession:
             params = params.copy() if meta is None else {**params, "_meta": meta.copy()}
             if call.log_level is not None and call.log_level != self._log_level and "logging" in self.capabilities:
                 await self._set_log_level(call.log_level)
-        # As W3C defines it trace context is a matter of HTTP headers; `_meta` is passed on as it came.
+        # W3C Trace Context is defined for HTTP headers; `_meta` is forwarded unchanged.
         if call.trace and self.independent_requests:
             headers = {**(headers or {}), **call.trace}
-        self._inbound.begin(callbacks)
+        self._inbound.register_request(callbacks)
         try:
             if as_task and self._runs_tasks:
                 run = TaskRun(self.server, self._transport, self._inbound, callbacks, headers)
-                return self._received(await run.call(params))
+                return self._clean_result(await run.call(params))
             result = await self._transport.request(
                 call.method,
                 params,
-                on_progress=callbacks.progressed,
+                on_progress=callbacks.handle_progress,
                 on_message=lambda message, reply: self._inbound.receive(message, reply, callbacks),
                 headers=headers,
                 on_pause=callbacks.on_pause,
-                results=callbacks if callbacks.results is not None else None,
             )
-            return self._received(result)
+            return self._clean_result(result)
         except RpcError as error:
-            self._name_questions(error)
+            self._name_server_in_error(error)
             raise
         finally:
             self._inbound.end(callbacks)
 
-    def _received(self, result: Any) -> Any:
-        """Return a result without what only the gateway says, its questions with the name of the server."""
+    def _clean_result(self, result: Any) -> Any:
+        """Remove `_meta` members reserved for the gateway from a result, and name the server in its input requests."""
         if not isinstance(result, dict):
             return result
         meta, requests = result.get("_meta"), result.get("inputRequests")
-        if isinstance(meta, dict) and any(map(is_own_meta, meta)):
+        if type(meta) is json_bytes.UnparsedJson or (isinstance(meta, dict) and len(meta) > _MAX_META_MEMBERS):
+            result = {**result, "_meta": {LEFT_OUT_KEY: {"_meta": _TOO_LARGE}}}
+        elif isinstance(meta, dict) and any(map(is_own_meta, meta)):
             result = {**result, "_meta": {name: value for name, value in meta.items() if not is_own_meta(name)}}
         if isinstance(requests, dict):
-            result = {**result, "inputRequests": {key: self._named(one) for key, one in requests.items()}}
+            result = {
+                **result,
+                "inputRequests": {key: self._name_server_in_request(request) for key, request in requests.items()},
+            }
         return result
 
-    def _named(self, request: Any) -> Any:
+    def _name_server_in_request(self, request: Any) -> Any:
         if not isinstance(request, dict) or not isinstance(params := request.get("params"), dict):
             return request
-        return {**request, "params": question_of(self.server, str(request.get("method")), params)}
+        return {**request, "params": input_request_of(self.server, str(request.get("method")), params)}
 
-    def _name_questions(self, error: RpcError) -> None:
+    def _name_server_in_error(self, error: RpcError) -> None:
         data = error.data
-        asked = data.get("elicitations") if isinstance(data, dict) else None
-        if error.code == URL_ELICITATION_REQUIRED and isinstance(asked, list):
-            named = [
-                question_of(self.server, "elicitation/create", one) if isinstance(one, dict) else one for one in asked
+        elicitations = data.get("elicitations") if isinstance(data, dict) else None
+        if error.code == URL_ELICITATION_REQUIRED and isinstance(elicitations, list):
+            renamed = [
+                input_request_of(self.server, "elicitation/create", elicitation)
+                if isinstance(elicitation, dict)
+                else elicitation
+                for elicitation in elicitations
             ]
-            error.data = {**data, "elicitations": named}
+            error.data = {**data, "elicitations": renamed}
 
     async def notify(self, method: str) -> None:
-        """See `UpstreamSession.notify`."""
         await self._transport.notify(method)
 
     async def watch(self, watch_list: WatchList | None) -> None:
-        """See `UpstreamSession.watch`."""
         await self._watcher.run(watch_list)
 
     async def wait_closed(self) -> str:
-        """See `UpstreamSession.wait_closed`."""
         return await self._transport.wait_closed()
 
     def fail(self, reason: str) -> None:
-        """End the session for a reason of ours."""
+        """Close the session from the gateway's side."""
         self._transport.fail(reason)
 
     @property
     def calls_need_listing(self) -> bool:
-        """See `UpstreamSession.calls_need_listing`."""
         return False
 
     def abandon(self) -> None:
-        """See `UpstreamSession.abandon`."""
         self._transport.abandon()
 
     def _declares(self, kind: ListKind) -> bool:
-        # An object by the specification; some servers write `true`.
+        # The specification requires an object, but some servers send `true`.
         return self.capabilities.get(kind) not in (None, False)
 
-    async def _pages(self, method: str, member: str, limit_s: float) -> list[Any]:
+    @property
+    def _extensions(self) -> Mapping[str, Any]:
+        extensions = self.capabilities.get("extensions")
+        return extensions if isinstance(extensions, dict) else {}
+
+    async def _fetch_items(self, method: str, member: str, limit_s: float) -> list[Any]:  # noqa: C901 - each stop has a reason of its own
         items: list[Any] = []
         cursors: set[object] = set()
         names: set[object] = set()
@@ -348,93 +365,97 @@ class McpSession:
         params: dict[str, Any] = {}
         idle = 0
         end_s = anyio.current_time() + limit_s * _PART_FOR_PAGES
-        cut: str | None = None
+        cut_reason: str | None = None
         while True:
             answer = await self._request(method, params)
             size_bytes = _size_of(answer, member)
             if size_bytes > self._room_bytes:
-                cut = f"the lists of one server may have {MAX_LISTING_BYTES // 2**20} MiB together"
+                cut_reason = f"the lists of one server may have at most {MAX_LISTING_BYTES // 2**20} MiB together"
                 if not cursors:
-                    # Nothing came before: the last good list is better than an empty one.
-                    raise RpcError(INTERNAL_ERROR, f"{method} was left out: {cut}")
-                cut = f"{method} was cut after {len(items)} items on {len(cursors)} pages: {cut}"
+                    # On the first page, fail: the last good list is better than an empty one.
+                    raise RpcError(INTERNAL_ERROR, f"{method} was left out: {cut_reason}")
+                cut_reason = f"{method} was cut after {len(items)} items on {len(cursors)} pages: {cut_reason}"
                 break
             self._room_bytes -= size_bytes
             try:
-                page = await _opened(answer, member) if isinstance(answer, dict) else {}
-            except wire.MalformedJson as error:
+                page = await _parse_page(answer, member) if isinstance(answer, dict) else {}
+            except json_bytes.MalformedJson as error:
                 raise RpcError(INTERNAL_ERROR, f"the answer to {method} cannot be read: {error}") from None
             # Servers written in Go send null for an empty list.
-            found = page.get(member, "missing") or []
-            if not isinstance(found, list):
-                raise RpcError(INTERNAL_ERROR, f"the answer to {method} holds no list of {member}")
-            known = len(names)
-            names |= await run_in_thread(partial(_names_of, found)) if _is_long(answer, member) else _names_of(found)
-            idle = idle + 1 if len(names) == known else 0
+            page_items = page.get(member, "missing") or []
+            if not isinstance(page_items, list):
+                raise RpcError(INTERNAL_ERROR, f"the answer to {method} has no list of {member}")
+            count_before = len(names)
+            names |= (
+                await run_in_thread(partial(_names_of, page_items))
+                if _is_long(answer, member)
+                else _names_of(page_items)
+            )
+            idle = idle + 1 if len(names) == count_before else 0
             room = MAX_ITEMS - len(items)
             if not idle:
-                items += found[:room]
-            # A boolean is an int to Python.
+                items += page_items[:room]
+            # `bool` is a subclass of `int`.
             ttl_ms = page.get("ttlMs")
             if isinstance(ttl_ms, int | float) and not isinstance(ttl_ms, bool) and ttl_ms >= 0:
                 ttls_ms.append(int(min(ttl_ms, MAX_TTL_MS)))
             stated = page.get("cacheScope")
             scopes.add(stated if stated in ("public", "private") else "unstated")
             cursor = page.get("nextCursor")
-            if len(found) > room and not idle:
-                cut = "more than one server may list"
+            if len(page_items) > room and not idle:
+                cut_reason = "the limit for one server is reached"
             elif cursor is None or cursor == "":
-                break  # an empty cursor is none, as for the SDKs
+                break  # like the SDKs, treat an empty cursor as no cursor
             elif not isinstance(cursor, str):
-                cut = "its nextCursor is not a string"
+                cut_reason = "its nextCursor is not a string"
             elif cursor in cursors:
-                cut = "its cursor came again"
+                cut_reason = "its cursor was repeated"
             elif len(items) >= MAX_ITEMS or len(cursors) + 1 >= MAX_PAGES:
-                cut = "more than one server may list"
+                cut_reason = "the limit for one server is reached"
             elif idle >= MAX_IDLE_PAGES:
-                cut = f"the last {idle} brought nothing new"
+                cut_reason = f"the last {idle} had no new items"
             elif len(cursors) >= MAX_IDLE_PAGES and anyio.current_time() >= end_s:
-                cut = f"the end did not come within {limit_s:g} s"
-            if cut is not None:
-                cut = f"{method} was cut after {len(items)} items on {len(cursors) + 1} pages: {cut}"
+                cut_reason = f"the last page did not arrive within {limit_s:g} s"
+            if cut_reason is not None:
+                cut_reason = f"{method} was cut after {len(items)} items on {len(cursors) + 1} pages: {cut_reason}"
                 break
             cursors.add(cursor)
             params = {"cursor": cursor}
-        self._hints[member] = min(ttls_ms, default=None), _most_cautious(scopes)
-        if cut is None:
+        self._hints[member] = min(ttls_ms, default=None), _most_restrictive(scopes)
+        if cut_reason is None:
             self._warnings.pop(member, None)
-        elif cut != self._warnings.get(member):
-            self._warnings[member] = cut
-            log.warning("%s", cut, extra={"server": self.server})
+        elif cut_reason != self._warnings.get(member):
+            self._warnings[member] = cut_reason
+            log.warning("%s", cut_reason, extra={"server": self.server})
         return items
 
     def _headers(self, method: str, params: dict[str, Any]) -> dict[str, str] | None:
-        # Only requests with an HTTP exchange of their own have headers.
+        # Only transports with one HTTP exchange per request have headers.
         if not self.independent_requests:
             return None
         name = params.get(NAMED_BY.get(method, ""))
         if not isinstance(name, str):
             return {"mcp-protocol-version": self.protocol_version, "mcp-method": method}
-        if len(name) > _MAX_KEPT_CHARS:
+        if len(name) > _MAX_CACHED_NAME_CHARS:
             return _standard_headers.__wrapped__(self.protocol_version, method, name)
         return _standard_headers(self.protocol_version, method, name)
 
     async def _set_log_level(self, level: str) -> None:
-        # On a connection that callers share only a more talkative level may be set: each reads less of it.
-        known = LOG_LEVELS.index(self._log_level or "info")
-        if self._inbound.host is None and LOG_LEVELS.index(level) >= known:
+        # On a shared connection the level may only become more verbose; each caller's messages are filtered later.
+        current = LOG_LEVELS.index(self._log_level or "info")
+        if self._inbound.host is None and LOG_LEVELS.index(level) >= current:
             return
-        # Before the answer: the next call need not set it again, and one that is refused is refused each time.
+        # Set before the response arrives, so that concurrent calls and calls after a refusal do not repeat the request.
         self._log_level = level
         try:
             await self._request("logging/setLevel", {"level": level})
         except (RpcError, HttpStatusError):
-            log.debug("the level of logs could not be set", extra={"server": self.server})
+            log.debug("log level not set", extra={"server": self.server})
 
 
-@lru_cache(maxsize=_MAX_KEPT)
+@lru_cache(maxsize=_MAX_CACHED_HEADERS)
 def _standard_headers(version: str, method: str, name: str) -> dict[str, str]:
-    """The headers of a request about something that has a name; the same object, to be left as it is."""
+    """Return the headers of a request with a named target; the dict is cached and must not be modified."""
     return {"mcp-protocol-version": version, "mcp-method": method, "mcp-name": header_value(name)}
 
 
@@ -448,42 +469,44 @@ _read_named: Final = msgspec.json.Decoder(_Named).decode
 
 
 def _names_of(items: list[Any]) -> set[object]:
-    """Return what tells these items from others; an item whose name cannot be read is like no other."""
+    """Return the identities of these items; an item without a readable name counts as unique."""
     names: set[object] = set()
     for item in items:
         try:
-            named = _read_named(item.text) if type(item) is wire.Unparsed else msgspec.convert(item, _Named)
-            names.add((named.name, named.uri, named.uriTemplate))
+            identity = (
+                _read_named(item.text) if type(item) is json_bytes.UnparsedJson else msgspec.convert(item, _Named)
+            )
+            names.add((identity.name, identity.uri, identity.uriTemplate))
         except (ValueError, TypeError, RecursionError):
             names.add(id(item))
     return names
 
 
 def _is_long(page: object, member: str) -> bool:
-    return isinstance(page, dict) and type(page.get(member)) is wire.Unparsed
+    return isinstance(page, dict) and type(page.get(member)) is json_bytes.UnparsedJson
 
 
 def _size_of(page: object, member: str) -> int:
-    """Return how many bytes the items of a page have as JSON, or more where they are many small values."""
+    """Return the JSON size of a page's items in bytes, or an estimate from their parsed size if that is larger."""
     items = page.get(member) if isinstance(page, dict) else None
     try:
-        text = bytes(items.text) if type(items) is wire.Unparsed else wire.dumps(items)
-    except wire.MalformedJson:
-        return 0  # whoever reads the items says so
-    return max(len(text), wire.parsed_bytes(text) // _USUAL_GROWTH)
+        text = bytes(items.text) if type(items) is json_bytes.UnparsedJson else json_bytes.dumps(items)
+    except json_bytes.MalformedJson:
+        return 0  # reported when the items are read
+    return max(len(text), json_bytes.parsed_bytes(text) // _USUAL_GROWTH)
 
 
-async def _opened(page: dict[str, Any], member: str) -> dict[str, Any]:
-    """Return a page with all but its items parsed; those of a long page are taken apart, in a thread.
+async def _parse_page(page: dict[str, Any], member: str) -> dict[str, Any]:
+    """Return the parsed page; the items of a long page are only split, in a thread, not parsed.
 
-    As values, ten thousand tools would fill 60 MB, whose room is then held by the little that stays of them.
+    Ten thousand parsed tools would take 60 MB, and the few values that remain would keep that memory fragmented.
     """
     if not _is_long(page, member):
-        return wire.whole(page)
-    return await run_in_thread(lambda: wire.whole({**page, member: wire.items_of(page[member])}))
+        return json_bytes.parse_members(page)
+    return await run_in_thread(lambda: json_bytes.parse_members({**page, member: json_bytes.items_of(page[member])}))
 
 
-def _most_cautious(scopes: Collection[CacheScope]) -> CacheScope:
+def _most_restrictive(scopes: Collection[CacheScope]) -> CacheScope:
     if "private" in scopes:
         return "private"
     return "public" if scopes and "unstated" not in scopes else "unstated"

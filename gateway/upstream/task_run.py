@@ -1,6 +1,6 @@
-"""A tool call that its server runs as a task: start it, poll it, and return what the call itself would have returned.
+"""Run a tool call that its server executes as a task, and return its result.
 
-Source: MCP 2025-11-25, "Tasks". Hosts do not notice: tools that run as tasks only are called like any other.
+Source: MCP 2025-11-25, "Tasks". This is transparent to hosts, which call such tools like any other.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from typing import Any, Final
 
 import anyio
 
-from gateway.errors import (
+from gateway.protocol.gateway_errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
-    Congested,
     ConnectionLost,
     GatewayError,
     HttpStatusError,
     RpcError,
     SessionForgotten,
+    TooManyCalls,
     UpstreamLost,
     UpstreamProtocolError,
 )
 from gateway.upstream.inbound_messages import InboundMessages
-from gateway.upstream.request_callbacks import RequestCallbacks
-from gateway.upstream.transport.jsonrpc import Transport
+from gateway.upstream.session import RequestCallbacks
+from gateway.upstream.transport.jsonrpc_transport import Transport
 
 _ENDED: Final = frozenset({"completed", "failed", "cancelled"})
 _RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
-# As the TypeScript SDK polls where a server names no interval.
+# The default of the TypeScript SDK for servers that give no interval.
 _POLL_S: Final = 1.0
-# A server that asks to be polled without a pause is still polled only so often.
+# The shortest interval, for servers that ask to be polled without a pause.
 _LEAST_POLL_S: Final = 0.05
-# Longer intervals would leave the end of a task unnoticed for longer than hosts wait for a sign of life.
+# With longer intervals, a task could end unnoticed for longer than hosts wait for progress.
 _LONGEST_POLL_S: Final = 30.0
-# A host gives up after 60 s without progress.
+# Well below the 60 s without progress after which hosts give up.
 _REPORT_S: Final = 10.0
-# A server that restarts, or a proxy in front of it, is back within some polls.
+# A restarting server or proxy is usually back within a few polls.
 _MAX_FAILED_POLLS: Final = 5
 _CANCEL_S: Final = 10.0
-# Such an error says that the task is unknown; others may pass.
+# Errors which say that the task is unknown; other errors may be temporary.
 _UNKNOWN_TASK: Final = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND})
-# Of a text of the server in an error.
+# The longest part of a server's text that is quoted in an error.
 _MAX_REASON_CHARS: Final = 500
 
 
 def runs_tasks(capabilities: Mapping[str, Any]) -> bool:
-    """Whether a server runs tool calls as tasks, by its capabilities."""
+    """Return whether a server with these capabilities runs tool calls as tasks."""
     value: Any = capabilities
     for name in ("tasks", "requests", "tools", "call"):
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -59,14 +59,10 @@ def runs_tasks(capabilities: Mapping[str, Any]) -> bool:
 
 
 class TaskRun:
-    """One call of a tool as a task.
+    """One tool call that the server executes as a task.
 
     Args:
-        server: The alias.
-        transport: The connection.
-        inbound: What arrives on the connection unasked.
-        callbacks: The way back to the caller.
-        headers: Of each request, where there are such things.
+        headers: Sent with each request; None for transports without headers.
     """
 
     def __init__(
@@ -85,7 +81,7 @@ class TaskRun:
         self._task_id = ""
         self._interval_s = _POLL_S
         self._changed = anyio.Event()
-        # The last progress that the caller got, what was said with it, and when.
+        # The last progress reported to the caller, its message, and its time.
         self._progress = 0.0
         self._said: object = None
         self._reported_s = time.monotonic()
@@ -94,55 +90,55 @@ class TaskRun:
         """Call the tool and return its result.
 
         Raises:
-            GatewayError: As `UpstreamSession.send`; an error after the task was created never says that nothing was
+            GatewayError: As for `UpstreamSession.send`; once the task exists, the error never claims that nothing was
                 sent.
         """
-        # A token of its own: it stays valid until the task has ended, which is longer than one request.
-        with self._inbound.watching("progress", None, self._take_progress) as token:
+        # A separate progress token, because it has to stay valid until the task ends, not only for one request.
+        with self._inbound.watching("progress", None, self._handle_progress) as token:
             meta = {**(params.get("_meta") or {}), "progressToken": token}
-            created = await self._created({**params, "task": {}, "_meta": meta})
+            created = await self._create_task({**params, "task": {}, "_meta": meta})
             task = self._task_in(created)
             if task is None:
                 return created  # the server ran the call at once
-            with self._inbound.watching("task", self._task_id, self._take_status):
+            with self._inbound.watching("task", self._task_id, self._handle_status):
                 try:
                     return await self._outcome(task)
                 except asyncio.CancelledError:
-                    # The caller has left, or its time is over: nobody waits here for the answer to this.
-                    self._inbound.run_aside(self._cancel)
+                    # The caller has left or timed out, so cancel the task in the background.
+                    self._inbound.run_in_background(self._cancel)
                     raise
 
-    async def _created(self, params: dict[str, Any]) -> Any:
+    async def _create_task(self, params: dict[str, Any]) -> Any:
         """Start the task.
 
-        A server may need some time for it. If the caller leaves meanwhile, its answer is still waited for: only with
-        the id in it can the task be cancelled.
+        If the caller leaves before the server has answered, keep waiting in the background: the task can only be
+        cancelled with the id in the answer.
         """
-        answered, scope, found = anyio.Event(), anyio.CancelScope(), list[Any]()
+        answered, scope, outcome = anyio.Event(), anyio.CancelScope(), list[Any]()
 
         async def create() -> None:
             try:
                 with scope:
-                    found.append(await self._request("tools/call", params))
+                    outcome.append(await self._request("tools/call", params))
             except Exception as error:  # noqa: BLE001 - boundary: the error is that of the call
-                found.append(error)
+                outcome.append(error)
             finally:
                 answered.set()
-            if scope.deadline < math.inf and found and self._task_in(found[0]) is not None:
+            if scope.deadline < math.inf and outcome and self._task_in(outcome[0]) is not None:
                 await self._cancel()
 
-        if not self._inbound.run_aside(create):
+        if not self._inbound.run_in_background(create):
             raise ConnectionLost("the connection has ended", sent=False)
         try:
             await answered.wait()
         except asyncio.CancelledError:
             scope.deadline = anyio.current_time() + _CANCEL_S
             raise
-        if not found:
+        if not outcome:
             raise ConnectionLost("the connection has ended", sent=True)
-        if isinstance(found[0], Exception):
-            raise found[0]
-        return found[0]
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
 
     def _task_in(self, created: Any) -> dict[str, Any] | None:
         task = created.get("task") if isinstance(created, dict) else None
@@ -154,8 +150,8 @@ class TaskRun:
     async def _outcome(self, task: dict[str, Any]) -> Any:
         while (status := _status(task)) not in _ENDED:
             if status == "input_required":
-                # The server asks on the stream of this request, which ends with the task; meanwhile the task goes on.
-                with self._polling_aside():
+                # The server sends its questions on the stream of this request, which stays open until the task ends.
+                with self._polling():
                     return await self._result(task)
             await self._pause(task)
             task = await self._poll()
@@ -167,21 +163,20 @@ class TaskRun:
     async def _result(self, task: dict[str, Any]) -> Any:
         has_failed = _status(task) == "failed"
         try:
-            results = self._callbacks if self._callbacks.results is not None else None
-            result = await self._request("tasks/result", {"taskId": self._task_id}, results=results)
+            result = await self._request("tasks/result", {"taskId": self._task_id})
         except RpcError as error:
             if not has_failed and error.code in _UNKNOWN_TASK and "task" in error.message.lower():
-                raise self._forgotten(error) from None
+                raise self._forgotten_error(error) from None
             if has_failed and (reason := _reason(task)) and reason[2:] not in error.message:
                 raise RpcError(error.code, f"{error.message}{reason}", error.data) from None
             raise
-        except (ConnectionLost, SessionForgotten, HttpStatusError, Congested) as error:
-            raise self._lost(error) from None
+        except (ConnectionLost, SessionForgotten, HttpStatusError, TooManyCalls) as error:
+            raise self._lost_error(error) from None
         if not isinstance(result, dict):
             return result
         if has_failed:
-            result["isError"] = True  # some servers say it in the state alone
-        # The caller knows of no task.
+            result["isError"] = True  # some servers report the failure only in the status
+        # The caller does not know about the task.
         if isinstance(meta := result.get("_meta"), dict) and _RELATED_TASK in meta:
             del meta[_RELATED_TASK]
             if not meta:
@@ -191,12 +186,12 @@ class TaskRun:
     # polling
 
     async def _pause(self, task: dict[str, Any]) -> None:
-        """Wait until it is time to poll, or the server says that the task has changed."""
+        """Wait until the next poll is due or the server reports that the task has changed."""
         interval_ms = task.get("pollInterval")
         if isinstance(interval_ms, int | float) and not isinstance(interval_ms, bool) and interval_ms >= 0:
             self._interval_s = min(max(interval_ms / 1000, _LEAST_POLL_S), _LONGEST_POLL_S)
-        # A task that works is alive. One in a state that nobody knows may never end, and neither may one that waits for
-        # input which it does not ask for; a question stops the clock itself.
+        # Pause the deadline only for the status `working`. A task in an unknown state, or one that waits for input
+        # without asking for it, might never end; a question pauses the deadline itself.
         is_running = _status(task) == "working"
         if is_running:
             self._callbacks.hold()
@@ -210,10 +205,10 @@ class TaskRun:
                 self._callbacks.release()
 
     async def _poll(self) -> dict[str, Any]:
-        """Return the task as it is now.
+        """Return the current state of the task.
 
         Raises:
-            UpstreamLost, ConnectionLost: Nobody knows what has become of it.
+            UpstreamLost, ConnectionLost: The outcome of the task is unknown.
         """
         failed = 0
         while True:
@@ -222,30 +217,30 @@ class TaskRun:
             except RpcError as error:
                 failed += 1
                 if error.code in _UNKNOWN_TASK or failed > _MAX_FAILED_POLLS:
-                    raise self._forgotten(error) from None
-            except (ConnectionLost, SessionForgotten, HttpStatusError, Congested) as error:
+                    raise self._forgotten_error(error) from None
+            except (ConnectionLost, SessionForgotten, HttpStatusError, TooManyCalls) as error:
                 failed += 1
                 passes = self._transport.independent_requests and not isinstance(error, SessionForgotten)
                 if failed > _MAX_FAILED_POLLS or not passes:
-                    raise self._lost(error) from None
+                    raise self._lost_error(error) from None
             else:
-                # Some servers send the task as they do in the answer to the call.
+                # Some servers wrap the task in a `task` member, as in the answer to the call.
                 inner = answer.get("task") if isinstance(answer, dict) else None
                 task = inner if isinstance(inner, dict) else answer if isinstance(answer, dict) else {}
                 self._report(task)
                 return task
             await anyio.sleep(self._interval_s)
 
-    def _forgotten(self, error: RpcError) -> UpstreamLost:
+    def _forgotten_error(self, error: RpcError) -> UpstreamLost:
         return UpstreamLost(
             self._server,
-            f"Server '{self._server}' does not know the task of this call any more "
+            f"Server '{self._server}' no longer knows the task of this call "
             f"({error.message[:_MAX_REASON_CHARS]}): its outcome is unknown, and it was not repeated. "
             "Check before you call again.",
         )
 
-    def _lost(self, error: GatewayError) -> GatewayError:
-        """The same error, which must not be read as one before the call was sent: the task exists."""
+    def _lost_error(self, error: GatewayError) -> GatewayError:
+        """Convert an error so that it does not claim that nothing was sent: the task exists."""
         if isinstance(error, ConnectionLost | SessionForgotten):
             return ConnectionLost(f"while its task was running: {error}", sent=True)
         return UpstreamLost(
@@ -255,10 +250,10 @@ class TaskRun:
         )
 
     @contextmanager
-    def _polling_aside(self) -> Iterator[None]:
-        """Poll until the block is left, so that progress and deadline follow the task."""
+    def _polling(self) -> Iterator[None]:
+        """Poll while the block runs, so that progress and the deadline follow the task."""
         scope = anyio.CancelScope()
-        self._inbound.run_aside(partial(self._keep_polling, scope))
+        self._inbound.run_in_background(partial(self._keep_polling, scope))
         try:
             yield
         finally:
@@ -284,30 +279,29 @@ class TaskRun:
             **more,
         )
 
-    # what the caller hears meanwhile
-
-    def _take_progress(self, params: dict[str, Any]) -> None:
+    # reports to the caller
+    def _handle_progress(self, params: dict[str, Any]) -> None:
         progress = params.get("progress")
         if isinstance(progress, int | float):
             self._progress = max(self._progress, progress)
         self._reported_s = time.monotonic()
-        self._callbacks.progressed(params)
+        self._callbacks.handle_progress(params)
 
-    def _take_status(self, params: dict[str, Any]) -> None:
+    def _handle_status(self, params: dict[str, Any]) -> None:
         self._changed.set()
 
     def _report(self, task: dict[str, Any]) -> None:
-        """Report a task that is running as progress: a new message at once, and now and then a sign of life."""
+        """Report a running task as progress: a new message at once, otherwise every `_REPORT_S` seconds."""
         if _status(task) != "working":
             return
         message, now_s = task.get("statusMessage"), time.monotonic()
         message = message if isinstance(message, str) and message else None
         if message == self._said and now_s - self._reported_s < _REPORT_S:
             return
-        # It has to grow; the progress of the server itself counts in larger steps.
+        # Progress must increase with each notification; servers use larger steps than this.
         self._progress = round(self._progress + 0.001, 3)
         self._said, self._reported_s = message, now_s
-        self._callbacks.progressed({"progress": self._progress, **({"message": message} if message else {})})
+        self._callbacks.handle_progress({"progress": self._progress, **({"message": message} if message else {})})
 
 
 def _status(task: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Watch an MCP server while its connection lives: its lists, and what somebody subscribed to.
+"""Watch an MCP server for changes, and decide when to list it again.
 
 Sources: MCP 2026-07-28, "Subscriptions"; MCP 2025-11-25, "Resources", "Subscriptions".
 """
@@ -12,41 +12,197 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
-from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, RpcError, SessionForgotten
+from gateway.protocol.gateway_errors import ConnectionLost, GatewayError, HttpStatusError, RpcError, SessionForgotten
+from gateway.upstream.breaker import ReactionLimiter, delay_s
 from gateway.upstream.inbound_messages import InboundMessages
-from gateway.upstream.transport.jsonrpc import Transport
-from gateway.upstream.watch_list import WatchedKind, WatchList
+from gateway.upstream.session import ALL_KINDS, RawListing, WatchedKind, WatchList
+from gateway.upstream.transport.jsonrpc_transport import Transport
 from registry.catalog.catalog import ListKind
 
 log = logging.getLogger(__name__)
 
-# Servers and proxies end idle streams now and then: soon enough to miss little, and no busy loop where one
-# ends each stream at once.
+# The poll interval for servers that announce no changes and give no time to live; hosts cache lists about as long.
+POLL_S: Final = 60.0
+# The shortest poll interval, whatever time to live the server gives.
+_MIN_POLL_S: Final = 1.0
+# Jitter of ±20 %, so that gateways started together do not keep polling simultaneously.
+_POLL_JITTER: Final = 0.2
+# Servers announce every single change, so list once for all announcements within this time.
+_GATHER_S: Final = 0.05
+# A few successive calls may each change the lists; a server that keeps announcing changes is listed once per second.
+_BURST: Final = 10
+_INTERVAL_S: Final = 1.0
+# If nothing had changed, for example because listing itself causes an announcement, the pause doubles each time, up to
+# this many intervals.
+_LONGEST_UNCHANGED: Final = 10
+
+
+class Relisting:
+    """The schedule for listing one connection again. All times are seconds of the same clock.
+
+    Attributes:
+        left_out: Lists that are not requested.
+        has_listed: Whether a listing has succeeded on this connection.
+        stale: Set when a change is announced, or when announcements have stopped.
+    """
+
+    def __init__(
+        self,
+        *,
+        chance: Callable[[], float],
+        universe: frozenset[ListKind] = ALL_KINDS,
+        left_out: frozenset[ListKind] = frozenset(),
+    ) -> None:
+        """Create the schedule; `start` starts it after the first listing.
+
+        Args:
+            chance: Returns random numbers in [0, 1).
+            universe: The lists to keep current.
+            left_out: The lists of `universe` that are not requested.
+        """
+        self._chance = chance
+        self._universe = universe
+        self.left_out = left_out
+        self._failed = self.has_listed = False
+        self._missing: frozenset[ListKind] = frozenset()
+        self._failures = 0
+        self._stale_kinds: set[ListKind] = set()
+        self.stale = anyio.Event()
+        self._limiter = ReactionLimiter(burst=_BURST, interval_s=_INTERVAL_S)
+        self._unchanged = 0
+
+    @property
+    def universe(self) -> frozenset[ListKind]:
+        """The lists to keep current, without those left out."""
+        return self._universe - self.left_out
+
+    @property
+    def is_due(self) -> bool:
+        """Whether lists have to be requested again: they failed, or a change was announced."""
+        return self._failed or bool(self._missing or self._stale_kinds)
+
+    def include_all(self) -> None:
+        """Request all lists of the universe again."""
+        self.left_out = frozenset()
+
+    def start(self, listing: RawListing, *, failed: bool, now_s: float) -> None:
+        """Start the schedule after the first listing.
+
+        Args:
+            failed: Whether the listing failed, so that the one of an earlier connection is in use.
+        """
+        self._failed, self.has_listed = failed, not failed
+        self._missing = listing.failed & self.universe
+        self._failures = int(failed or bool(self._missing))
+        self._plan_poll(listing.ttl_ms, now_s)
+
+    def mark_stale(self, kinds: Collection[ListKind]) -> None:
+        """Note that these lists have changed; if `kinds` is empty, only wake the task that decides whether to poll."""
+        mine = self.universe.intersection(kinds)
+        self._stale_kinds |= mine
+        if mine or not kinds:
+            self.stale.set()
+
+    def take_stale(self) -> frozenset[ListKind]:
+        """Return the lists with announced changes, and reset them."""
+        stale, self._stale_kinds, self.stale = frozenset(self._stale_kinds), set(), anyio.Event()
+        return stale
+
+    def gather_s(self, now_s: float) -> float:
+        """Return how many seconds to collect announcements before listing."""
+        return max(_GATHER_S, self._limiter.pause_s(now_s)) if self._stale_kinds else _GATHER_S
+
+    def settle(self, stale: Collection[ListKind], now_s: float, *, changed: bool) -> None:
+        """Count a listing that followed an announcement, and slow down if it has changed nothing."""
+        if stale:
+            self._unchanged = 0 if changed else min(self._unchanged + 1, _LONGEST_UNCHANGED)
+            cost = min(2.0 ** max(0, self._unchanged - 1), _LONGEST_UNCHANGED)
+            self._limiter.spend(now_s, cost)
+
+    def wait_s(self, now_s: float, *, announced: bool) -> float | None:
+        """Return how many seconds to wait for an announcement before listing anyway; None to wait indefinitely.
+
+        Args:
+            announced: Whether the server announces changes.
+        """
+        if not self.universe:
+            return None
+        due_s = self._due_s - now_s if self._needs_polling(announced) else None
+        if not self._failures:
+            return due_s
+        # Retry failed lists without an announcement, because the server does not repeat it.
+        again_s = delay_s(self._failures, self._chance())
+        return again_s if due_s is None or self._failed else min(again_s, due_s)
+
+    def kinds(self, stale: Collection[ListKind], now_s: float, *, announced: bool) -> frozenset[ListKind]:
+        """Return the lists to request now.
+
+        Args:
+            stale: The lists with announced changes.
+            announced: Whether the server announces changes.
+        """
+        if self._needs_polling(announced) and now_s >= self._due_s:
+            return self.universe
+        return self._missing.union(stale) or self.universe
+
+    def succeeded(self, listing: RawListing, kinds: frozenset[ListKind], now_s: float) -> None:
+        """Note a successful listing of these kinds."""
+        self._failed, self.has_listed = False, True
+        self._missing = listing.failed & self.universe
+        self._failures = self._failures + 1 if self._missing else 0
+        if kinds == self.universe:
+            self._plan_poll(listing.ttl_ms, now_s)
+
+    def failed(self, stale: Collection[ListKind], now_s: float) -> None:
+        """Note a failed listing; the announced changes remain due."""
+        self._failed = True
+        self._failures += 1
+        self._stale_kinds.update(stale)
+        self.settle(stale, now_s, changed=False)
+
+    def _needs_polling(self, announced: bool) -> bool:
+        return self._ttl_ms is not None or not announced
+
+    def _plan_poll(self, ttl_ms: int | None, now_s: float) -> None:
+        self._ttl_ms = ttl_ms
+        # A TTL of 0 means "do not cache", so use the default poll interval.
+        hint_s = ttl_ms / 1000 if ttl_ms else POLL_S
+        self._due_s = now_s + max(_MIN_POLL_S, hint_s) * (1 + _POLL_JITTER * (2 * self._chance() - 1))
+
+
+# Servers and proxies close idle streams. Short enough to miss little, long enough to avoid a busy loop if every stream
+# is closed at once.
 _REOPEN_S: Final = 0.3
-# Streams that end at once in a row: then the server does not offer them, or is gone.
+# After this many consecutive short streams, the server does not support them or is gone.
 _MAX_FAILURES: Final = 3
-# A proxy that ends idle streams waits for some seconds at least; what lives shorter was refused.
+# Proxies keep idle streams open for at least a few seconds, so a shorter stream was refused.
 _LASTING_S: Final = 1.0
-# How long to wait for an acknowledgement, which takes one round trip. Lists are compared after this time, too.
+# The time to wait for an acknowledgement, which takes one round trip; afterwards the lists are compared anyway.
 _ACKNOWLEDGED_S: Final = 2.0
 _TASK_S: Final = 10.0
-"""How long the state of one watched task is waited for after a subscription has been opened again."""
+"""The timeout for the state of one watched task after a subscription was reopened."""
 
 _KINDS: Final[tuple[ListKind, ...]] = ("tools", "prompts", "resources")
 Request = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
 
 class Watcher:
-    """Watches over one connection.
+    """Receives the announcements of one connection.
 
     Attributes:
         announces_changes: See `UpstreamSession.announces_changes`.
     """
 
     def __init__(
-        self, server: str, transport: Transport, inbound: InboundMessages, request: Request,
-        capabilities: Mapping[str, Any], *, modern: bool,
-    ) -> None:  # fmt: skip
+        self,
+        server: str,
+        transport: Transport,
+        inbound: InboundMessages,
+        request: Request,
+        capabilities: Mapping[str, Any],
+        *,
+        modern: bool,
+    ) -> None:
         self._server = server
         self._transport = transport
         self._inbound = inbound
@@ -56,18 +212,18 @@ class Watcher:
         self._announced = [kind for kind in _KINDS if self._announces(kind)]
         resources = capabilities.get("resources")
         self._announces_updates = isinstance(resources, dict) and resources.get("subscribe") is True
-        # The URIs that the server has confirmed by answers to `resources/subscribe`.
+        # The URIs for which `resources/subscribe` was sent.
         self._subscribed: set[str] = set()
-        # Whether the server may have sent updates while no stream was open for them.
+        # True if the server may have sent updates while no stream was open for them.
         self._has_missed = False
         self.announces_changes = False
 
     async def run(self, watch_list: WatchList | None) -> None:
-        """Watch until cancelled, or until there is nothing more to watch."""
+        """Watch until cancelled, or until there is nothing to watch."""
         async with anyio.create_task_group() as group:
             if watch_list is not None:
                 group.start_soon(self._follow, watch_list)
-            # In this very task: where announcements come anyway it is known before anybody asks whether to poll.
+            # In this task, so that `announces_changes` is set before the first decision whether to poll.
             await self._watch_lists(group)
 
     # lists
@@ -78,21 +234,21 @@ class Watcher:
             if self._announced:
                 await self._keep_open(group, self._subscribe_to_lists, vital=True)
         elif self._announced or listens_anyway:
-            # Questions, log messages and updates come this way too, where a server announces no changes.
+            # The stream also delivers questions, log messages and updates of servers that announce no changes.
             await self._keep_open(group, self._listen, vital=bool(self._announced))
 
     async def _subscribe_to_lists(self, opened: anyio.Event) -> None:
-        wanted = {f"{kind}ListChanged": True for kind in self._announced}
-        self._inbound.expect_acknowledgement(wanted, opened)
+        notifications = {f"{kind}ListChanged": True for kind in self._announced}
+        self._inbound.expect_acknowledgement(notifications, opened)
         self._note_open()
-        await self._request("subscriptions/listen", {"notifications": wanted})
+        await self._request("subscriptions/listen", {"notifications": notifications})
 
     async def _listen(self, opened: anyio.Event) -> None:
         def note_open() -> None:
             self._note_open()
             opened.set()
             if self._transport.independent_requests:
-                # Updates that the server sent while this stream was closed were lost.
+                # Updates sent while the stream was closed are lost.
                 self._report_updates(self._subscribed)
 
         await self._transport.listen(note_open)
@@ -101,7 +257,7 @@ class Watcher:
         self.announces_changes = "tools" in self._announced
 
     async def _compare_lists(self, opened: anyio.Event, scope: anyio.CancelScope) -> None:
-        """List again once a stream is open: the server announced no change that it made before."""
+        """List again once a stream is open, because earlier changes were not announced on it."""
         with scope:
             with anyio.move_on_after(_ACKNOWLEDGED_S):
                 await opened.wait()
@@ -113,19 +269,22 @@ class Watcher:
     async def _keep_open(
         self, group: TaskGroup, stream: Callable[[anyio.Event], Awaitable[None]], *, vital: bool
     ) -> None:
-        """Open a stream again whenever it ends; `vital` where without it changes would go unnoticed."""
-        failures, lost = 0, False
-        # A transport that has one stream for everything delivers notifications from the handshake on.
+        """Reopen a stream whenever it ends.
+
+        Args:
+            vital: Whether changes would go unnoticed without the stream.
+        """
+        failures, is_lost = 0, False
+        # A transport with a single stream delivers notifications from the handshake on, so none are missed.
         compares = vital and (self._modern or self._transport.independent_requests)
         while failures < _MAX_FAILURES:
-            opened_s, lost = anyio.current_time(), False
+            opened_s, is_lost = anyio.current_time(), False
             opened, scope = anyio.Event(), anyio.CancelScope()
             if compares:
                 group.start_soon(self._compare_lists, opened, scope)
             try:
                 await stream(opened)
-                # Neither a stream that only carries extras, nor one that ends as soon as it was opened, is opened for
-                # ever where it keeps ending.
+                # Do not reopen a stream forever if it is optional or always ends at once.
                 lasted = anyio.current_time() - opened_s >= _LASTING_S
                 failures = 0 if lasted and (vital or self._announces_updates) else failures + 1
             except (RpcError, HttpStatusError):
@@ -135,26 +294,26 @@ class Watcher:
                 self._transport.fail(str(error))
                 return
             except ConnectionLost as error:
-                failures, lost = failures + 1, True
+                failures, is_lost = failures + 1, True
                 if not error.sent:
-                    # It cannot even be reached: no call would be.
+                    # The server is unreachable, so calls would fail too.
                     self._transport.fail(str(error))
                     return
             finally:
                 scope.cancel()
             await anyio.sleep(_REOPEN_S)
-        if vital and lost:
+        if vital and is_lost:
             self._transport.fail("the stream of notifications keeps ending")
         self._poll_instead()
 
     def _poll_instead(self) -> None:
-        """Have the lists polled: no stream that announces their changes is to be had."""
+        """Switch to polling, because no stream announces changes."""
         if self.announces_changes:
             self.announces_changes = False
-            # Nothing has changed, but whoever waits for announcements has to learn that there will be none.
+            # Nothing has changed, but wake the tasks that wait for announcements, so that they poll instead.
             self._inbound.ports.on_list_changed(())
 
-    # what somebody subscribed to
+    # watched resources and tasks
 
     async def _follow(self, watch_list: WatchList) -> None:
         if self._modern:
@@ -163,27 +322,27 @@ class Watcher:
             await self._follow_by_requests(watch_list)
 
     async def _follow_by_requests(self, watch_list: WatchList) -> None:
-        # The server may have changed these between two connections.
+        # These resources may have changed between two connections.
         missed = set(watch_list.keys["resourceSubscriptions"])
         while True:
-            # Both before the first await: a change in between is seen by the next round.
+            # Read both before the first await, so that a later change is handled in the next round.
             changed, version = watch_list.changed, watch_list.version
             uris = set(watch_list.keys["resourceSubscriptions"])
             for uri in sorted(uris - self._subscribed):
-                await self._tell("resources/subscribe", uri)
+                await self._send_subscription("resources/subscribe", uri)
                 if uri in missed:
                     self._report_updates((uri,))
             for uri in sorted(self._subscribed - uris):
-                await self._tell("resources/unsubscribe", uri)
+                await self._send_subscription("resources/unsubscribe", uri)
             self._subscribed, missed = uris, set()
-            watch_list.applied(version)
+            watch_list.note_applied(version)
             await changed.wait()
 
     async def _follow_by_streams(self, watch_list: WatchList) -> None:
-        """Keep one stream open for all that is watched; the one before ends when the next is acknowledged."""
+        """Keep one stream open for the whole watch list; close the previous one when the next is acknowledged."""
         async with anyio.create_task_group() as group:
             current: anyio.CancelScope | None = None
-            # The server may have changed these between two connections.
+            # The watched resources and tasks may have changed between two connections.
             self._has_missed = bool(watch_list)
             while True:
                 changed, version = watch_list.changed, watch_list.version
@@ -195,10 +354,10 @@ class Watcher:
                     with anyio.move_on_after(_ACKNOWLEDGED_S):
                         await acknowledged.wait()
                     if not acknowledged.is_set():
-                        self._has_missed = True  # the stream before ends without a successor
+                        self._has_missed = True  # for a moment no stream will be open
                 if before is not None:
                     before.cancel()
-                watch_list.applied(version)
+                watch_list.note_applied(version)
                 await changed.wait()
 
     async def _subscribe_to(
@@ -208,7 +367,7 @@ class Watcher:
         acknowledged: anyio.Event,
         group: TaskGroup,
     ) -> None:
-        """Keep a subscription open until `scope` is cancelled; `group` runs what outlives the subscription."""
+        """Keep a subscription open until `scope` is cancelled; `group` runs work that outlives the subscription."""
         failures, opened = 0, acknowledged
         async with anyio.create_task_group() as waiting:
             with scope:
@@ -219,16 +378,16 @@ class Watcher:
                     try:
                         await self._request("subscriptions/listen", {"notifications": dict(keys)})
                     except (RpcError, HttpStatusError) as error:
-                        log.info("cannot subscribe: %s", error, extra={"server": self._server})
+                        log.info("subscription failed: %s", error, extra={"server": self._server})
                         self._report_missed(keys, group)
                         break
                     except ConnectionLost:
-                        log.debug("the stream of updates ended", extra={"server": self._server})
+                        log.debug("update stream ended", extra={"server": self._server})
                     failures = 0 if anyio.current_time() - opened_s >= _LASTING_S else failures + 1
                     self._has_missed, opened = True, anyio.Event()
                     await anyio.sleep(_REOPEN_S)
             waiting.cancel_scope.cancel()
-        # It never will be: waiting longer is of no use.
+        # Wake the waiting task, because no acknowledgement will arrive any more.
         acknowledged.set()
 
     async def _report_once_acknowledged(
@@ -238,7 +397,7 @@ class Watcher:
         self._report_missed(keys, group)
 
     def _report_missed(self, keys: Mapping[WatchedKind, list[str]], group: TaskGroup) -> None:
-        """Report everything watched as changed, where the server may have sent updates that did not arrive."""
+        """Report all watched resources and tasks as changed if updates may have been missed."""
         if self._has_missed:
             self._has_missed = False
             self._report_updates(keys.get("resourceSubscriptions", ()))
@@ -260,7 +419,7 @@ class Watcher:
                 params = {name: value for name, value in task.items() if name not in ("_meta", "resultType")}
                 self._inbound.ports.on_update("taskIds", task_id, params)
 
-    async def _tell(self, method: str, uri: str) -> None:
+    async def _send_subscription(self, method: str, uri: str) -> None:
         try:
             await self._request(method, {"uri": uri})
         except (RpcError, HttpStatusError, ConnectionLost) as error:

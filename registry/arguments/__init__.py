@@ -1,11 +1,11 @@
-"""From the arguments that a caller sent to those that are forwarded.
+"""From the arguments that a caller sent to the arguments that are forwarded.
 
-`prepare` is the whole path: repair, defaults, check; `former_names` brings a call in an old form up to date. `repair`
-defines the levels of repair; `unwrapping` takes off JSON text and wrappers, and `validation_repair` resolves one
-validation error after the other, with `coercion` for single values and `spelling` for names, unless `large_calls`
-sees that no repair would help. `repair_report` tells the caller what was done. `invoke_tool` first finds the tool and
-the arguments in a call of the generic tool.
-
-`problems` checks arguments and explains what is wrong with them: `diagnosis` words validation errors, and `example`
-makes an example call, with `placeholders` for texts and numbers, in which `kept_values` finds what cannot stay.
+coercion           Read a value as its schema means it: JSON text, other spellings of names, wrapper objects.
+diagnosis          Turn validation errors into a few problems that a caller can act on, without any argument value.
+problems           The problems of one call, as data and as text that a model can act on.
+example_call       Build example arguments from a schema and the arguments that were sent.
+invoke_tool        Resolve the tool and the arguments of an `invoke_tool` call.
+prepare            Prepare the arguments of a call: repair them, add defaults, and validate the result.
+repair             Repair an argument object as its schema directs, and report the repairs.
+validation_repair  Repair an argument object where a validation error has exactly one fix.
 """

@@ -1,4 +1,4 @@
-"""Turn validation errors into problems for a caller: few, each once, and without any value that was sent."""
+"""Turn validation errors into a few problems that a caller can act on, without any argument value."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from registry.schema.json_paths import (
 if TYPE_CHECKING:
     import jsonschema_rs
 
-# Room for one sentence with a path and some options; twenty problems still fit into one result.
+# Room for a sentence with a path and some options; twenty problems still fit into one result.
 _MAX_MESSAGE: Final = 240
-# Of a message, for the options of an enumeration; the path and a near miss need the rest.
+# The share of a message for `enum` options; the path and a suggestion need the rest.
 _MAX_OPTION_TEXT: Final = 120
-# Options or alternatives that are looked at; a message has no room for more.
+# Options or alternatives examined; a message has no room for more.
 _MAX_OPTIONS: Final = 50
-# Comparing two words costs up to a tenth of a millisecond: so many names, of such a length, for so many questions.
+# Comparing two words takes up to 0.1 ms. These limit the names, their length, and the number of suggestions.
 _MAX_COMPARED_NAMES: Final = 64
 _MAX_COMPARED_LENGTH: Final = 40
 _MAX_COMPARISONS: Final = 5
-# Alternatives inside alternatives; deeper ones are summarized, since nobody could follow the sentence.
+# Nested alternatives; deeper ones are summarized, because the sentence would be too hard to follow.
 _MAX_ALTERNATIVE_DEPTH: Final = 4
-# Undeclared members, or errors of one alternative. No more than 20 problems are shown anyway.
+# Undeclared members, or errors of one alternative. At most 20 problems are shown anyway.
 _MAX_PER_ERROR: Final = 20
-# Errors that are worded in all: twenty problems are shown, and of alternatives most are worded in vain.
-_MAX_WORDED: Final = 600
-# Alternatives, and members of each, that are named where one of them is needed.
+# Errors turned into sentences; at most twenty are shown, and most errors of alternatives are discarded.
+_MAX_ERRORS: Final = 600
+# Alternatives, and members of each, that are listed if one of them is needed.
 _MAX_NEEDED: Final = 4
-# Errors that are looked at for the types of nested alternatives.
+# Errors searched for the types of nested alternatives.
 _MAX_TYPE_ERRORS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentProblem:
-    """One thing that is wrong with an argument object.
+    """One problem of an argument object.
 
     Attributes:
-        path: Where, in the names of the schema; the path of a missing member ends with its name.
-        message: One sentence, in the names that its reader was shown. It never contains a value that was sent.
-        near: The member that an unknown one was probably meant to be, in the names that its reader was shown.
+        path: The path, in the names of the schema; the path of a missing member ends with its name.
+        message: A sentence in the names that the reader was shown. It never contains a value that was sent.
+        near: The suggestion for an unknown member, in the names that the reader was shown.
     """
 
     path: JsonPath
@@ -68,22 +68,22 @@ def diagnose(
     schema: Any,
     names: Mapping[str, str] = NO_NAMES,
 ) -> list[ArgumentProblem]:
-    """Return the problems behind validation errors: missing arguments first, each problem once.
+    """Return the problems behind validation errors, without duplicates, missing arguments first.
 
     Args:
-        errors: From the validator.
-        arguments: What was checked.
-        schema: What it was checked against.
-        names: Names that the reader was shown for some properties, if different.
+        errors: The errors of the validator.
+        arguments: The arguments that were checked.
+        schema: The schema that they were checked against.
+        names: The names under which the reader knows renamed properties.
     """
     reader = _ErrorReader(arguments, schema, names)
-    found = [problem for error in errors for problem in reader.problems_of(error)]
-    mistyped = {problem.path for problem in found if problem.kind == "type"}
-    # A value of the wrong type is no valid option either, but saying so would not help.
-    kept = [problem for problem in found if problem.kind != "value" or problem.path not in mistyped]
-    # Without the missing arguments no other correction makes the call valid.
-    kept.sort(key=lambda problem: problem.kind != "missing")
-    return list(dict.fromkeys(kept))
+    problems = [problem for error in errors for problem in reader.problems_of(error)]
+    mistyped = {problem.path for problem in problems if problem.kind == "type"}
+    # A value of the wrong type is not a valid option either, but saying so would not help.
+    helpful = [problem for problem in problems if problem.kind != "value" or problem.path not in mistyped]
+    # No other correction makes the call valid while arguments are missing.
+    helpful.sort(key=lambda problem: problem.kind != "missing")
+    return list(dict.fromkeys(helpful))
 
 
 def describe_type(value: object) -> str:
@@ -102,48 +102,48 @@ def describe_type(value: object) -> str:
 
 
 class NameSuggester:
-    """Finds the declared name that an unknown one was probably meant to be, a bounded number of times."""
+    """Finds the declared name that an unknown name was probably meant to be, for a limited number of names."""
 
-    __slots__ = ("_comparisons", "_known")
+    __slots__ = ("_comparisons", "_indexed_names")
 
     def __init__(self) -> None:
         self._comparisons = 0
-        # Of one list of names; the same is asked for each item of a list.
-        self._known: tuple[Collection[str], dict[str, list[str]], list[str]] | None = None
+        # Cached for one list of names, because every item of an array is compared with the same list.
+        self._indexed_names: tuple[Collection[str], dict[str, list[str]], list[str]] | None = None
 
     def suggest(self, name: str, names: Collection[str]) -> str | None:
-        """Return the only name that differs in spelling alone, else the most similar one, or None."""
+        """Return the only name that differs in spelling alone, else the most similar name, else None."""
         if len(name) > MAX_SHOWN_KEY:
-            return None  # it would be shown cut, and a suggestion for half a name helps nobody
-        spellings, known = self._read(names)
+            return None  # the name would be shown cut, and a suggestion for half a name does not help
+        spellings, candidates = self._index_names(names)
         alike = spellings.get(coercion.normalized_parameter(name), ())
         if len(alike) == 1:
             return alike[0]
         if (
             self._comparisons >= _MAX_COMPARISONS
-            or len(known) > _MAX_COMPARED_NAMES
+            or len(candidates) > _MAX_COMPARED_NAMES
             or len(name) > _MAX_COMPARED_LENGTH
         ):
             return None
         self._comparisons += 1
-        near = get_close_matches(name, known, n=1)
+        near = get_close_matches(name, candidates, n=1)
         return near[0] if near else None
 
-    def _read(self, names: Collection[str]) -> tuple[dict[str, list[str]], list[str]]:
-        """Return names by their spelling, and those that are short enough to be compared."""
-        if self._known is None or self._known[0] is not names:
+    def _index_names(self, names: Collection[str]) -> tuple[dict[str, list[str]], list[str]]:
+        """Return the names by normalized spelling, and those short enough to be compared."""
+        if self._indexed_names is None or self._indexed_names[0] is not names:
             spellings: dict[str, list[str]] = {}
             for name in names:
                 if len(name) <= MAX_SHOWN_KEY:
                     spellings.setdefault(coercion.normalized_parameter(name), []).append(name)
-            self._known = names, spellings, [name for name in names if len(name) <= _MAX_COMPARED_LENGTH]
-        return self._known[1:]
+            self._indexed_names = names, spellings, [name for name in names if len(name) <= _MAX_COMPARED_LENGTH]
+        return self._indexed_names[1:]
 
 
 class _ErrorReader:
-    """Words the errors about one argument object."""
+    """Turns the errors of one argument object into problems."""
 
-    __slots__ = ("_arguments", "_declared", "_names", "_schema", "_suggester", "_worded")
+    __slots__ = ("_arguments", "_declared", "_error_count", "_names", "_schema", "_suggester")
 
     def __init__(self, arguments: dict[str, Any], schema: Any, names: Mapping[str, str]) -> None:
         self._arguments = arguments
@@ -151,46 +151,46 @@ class _ErrorReader:
         self._names = names
         self._suggester = NameSuggester()
         self._declared: dict[int, Collection[str]] = {}
-        self._worded = 0
+        self._error_count = 0
 
     def problems_of(self, error: jsonschema_rs.ValidationError, depth: int = 0) -> list[ArgumentProblem]:
-        self._worded += 1
+        self._error_count += 1
         path: JsonPath = tuple(error.instance_path)
         kind = error.kind
         node = value_at(self._schema, list(error.schema_path)[:-1])
         node = node if isinstance(node, dict) else {}
-        where = self._shown(path)
+        where = self._format_path(path)
         match kind.name:
             case "required":
                 missing = (*path, str(getattr(kind, "property", "")))
-                return [_problem(missing, "missing", f"{self._shown(missing)} is required")]
+                return [_problem(missing, "missing", f"{self._format_path(missing)} is required")]
             case "additionalProperties" | "unevaluatedProperties":
                 declared_here = self._declared_in(node)
                 unexpected = [str(key) for key in getattr(kind, "unexpected", [])][:_MAX_PER_ERROR]
                 if kind.name == "unevaluatedProperties":
-                    # A declared one that is wrong counts as unevaluated, too.
+                    # A declared but invalid member counts as unevaluated, too.
                     declared = declared_properties(node, self._schema)
                     unexpected = [key for key in unexpected if key not in declared]
-                return [self._unknown(path, key, declared_here) for key in unexpected]
+                return [self._unknown_problem(path, key, declared_here) for key in unexpected]
             case "type":
-                return [self._mistyped(path, [str(name) for name in getattr(kind, "types", [])])]
+                return [self._type_problem(path, [str(name) for name in getattr(kind, "types", [])])]
             case "anyOf" | "oneOf":
                 if type(kind).__name__.endswith("OneOfMultipleValid"):
                     return [_problem(path, "value", f"{where} fits more than one of the alternatives")]
-                return self._alternatives(error, node, path, depth)
+                return self._alternative_problems(error, node, path, depth)
             case "enum" | "const":
                 options = node.get("enum", [node["const"]] if "const" in node else [])
-                return [self._not_an_option(path, options if isinstance(options, list) else [])]
+                return [self._option_problem(path, options if isinstance(options, list) else [])]
             case "options":
-                return [self._not_an_option(path, list(getattr(kind, "options", ())))]
+                return [self._option_problem(path, list(getattr(kind, "options", ())))]
             case "minProperties" | "maxProperties" if declared_properties(node, self._schema):
-                text = self._wrong_number(where, node, declared_properties(node, self._schema))
-            # What is forbidden cannot be named without quoting the value.
+                text = self._describe_member_count(where, node, declared_properties(node, self._schema))
+            # A forbidden value cannot be named without quoting it.
             case "not" | "falseSchema":
                 text = f"{where} is not allowed here"
             case "contains" if isinstance(searched := node.get("contains"), dict):
                 options = searched.get("enum", [searched["const"]] if "const" in searched else None)
-                what = _options(options) if isinstance(options, list) and options else "an item of another kind"
+                what = _format_options(options) if isinstance(options, list) and options else "an item of another kind"
                 text = f"{where} has to contain {'one of ' if what.startswith('[') else ''}{what}"
             case "alternatives" | "whole":
                 text = f"{where} {error.message}"
@@ -198,112 +198,127 @@ class _ErrorReader:
                 text = f"{where}: {self._in_other_names(error.message)}"
         return [_problem(path, "value", text)]
 
-    def _shown(self, path: JsonPath) -> str:
+    def _format_path(self, path: JsonPath) -> str:
         return format_path(path, self._names)
 
     def _in_other_names(self, message: str) -> str:
-        """Return a message of the validator with the names that the reader was shown."""
-        for name, other in self._names.items():
+        """Replace the names in a validator message with those that the reader was shown."""
+        for name, shown_name in self._names.items():
             quoted = schemas.compact_json(name)
-            message = message.replace(quoted, schemas.compact_json(other)) if quoted in message else message
+            message = message.replace(quoted, schemas.compact_json(shown_name)) if quoted in message else message
         return message
 
-    def _mistyped(self, path: JsonPath, kinds: list[str]) -> ArgumentProblem:
+    def _type_problem(self, path: JsonPath, kinds: list[str]) -> ArgumentProblem:
         value = value_at(self._arguments, path)
         sent = "nothing" if value is MISSING else describe_type(value)
-        return _problem(path, "type", f"{self._shown(path)} is declared as {' or '.join(kinds)}, you sent {sent}")
+        return _problem(path, "type", f"{self._format_path(path)} is declared as {' or '.join(kinds)}, you sent {sent}")
 
     def _declared_in(self, node: dict[str, Any]) -> Collection[str]:
         """Return the names that a schema declares, as the reader was shown them."""
-        known = self._declared.get(id(node))
-        if known is None:
+        names = self._declared.get(id(node))
+        if names is None:
             declared = declared_properties(node, self._schema)
-            known = [self._names.get(name, name) for name in declared]
-            if node:  # nothing else is part of the schema, and stays where it is
-                self._declared[id(node)] = known
-        return known
+            names = [self._names.get(name, name) for name in declared]
+            if node:  # part of the schema, so its identity is stable
+                self._declared[id(node)] = names
+        return names
 
-    def _unknown(self, path: JsonPath, key: str, known: Collection[str]) -> ArgumentProblem:
-        near = self._suggester.suggest(key, known)
-        text = f"{self._shown((*path, key))} is not a parameter{_hint(near)}"
+    def _unknown_problem(self, path: JsonPath, key: str, declared: Collection[str]) -> ArgumentProblem:
+        near = self._suggester.suggest(key, declared)
+        text = f"{self._format_path((*path, key))} is not a parameter{_hint(near)}"
         return replace(_problem((*path, key), "unknown", text), near=near)
 
-    def _wrong_number(self, where: str, node: dict[str, Any], known: Iterable[str]) -> str:
+    def _describe_member_count(self, where: str, node: dict[str, Any], declared: Iterable[str]) -> str:
         least, most = node.get("minProperties", 0), node.get("maxProperties")
         count = f"exactly {least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
-        names = ", ".join(self._names.get(name, name) for name in [*known][:_MAX_OPTIONS])
+        names = ", ".join(self._names.get(name, name) for name in [*declared][:_MAX_OPTIONS])
         return f"{where} takes {count} of: {names}"
 
-    def _not_an_option(self, path: JsonPath, options: list[Any]) -> ArgumentProblem:
+    def _option_problem(self, path: JsonPath, options: list[Any]) -> ArgumentProblem:
         value = value_at(self._arguments, path)
         if not options:
-            return _problem(path, "value", f"{self._shown(path)} is not allowed here")
-        text = f"{self._shown(path)} must be {'one of ' if len(options) != 1 else ''}{_options(options)}"
-        # One more than are compared, so that a longer list is not compared at all.
+            return _problem(path, "value", f"{self._format_path(path)} is not allowed here")
+        text = f"{self._format_path(path)} must be {'one of ' if len(options) != 1 else ''}{_format_options(options)}"
+        # One more than the limit, so that a longer list is not compared at all.
         words = [option for option in options[: _MAX_COMPARED_NAMES + 1] if isinstance(option, str)]
         # The suggestion is an option of the schema; the value itself may be a secret and is not quoted.
         hint = _hint(self._suggester.suggest(value, words)) if isinstance(value, str) and len(options) > 1 else ""
         return _problem(path, "value", excerpt(text, _MAX_MESSAGE - len(hint)) + hint)
 
-    def _alternatives(
+    def _alternative_problems(
         self, error: jsonschema_rs.ValidationError, node: dict[str, Any], path: JsonPath, depth: int
     ) -> list[ArgumentProblem]:
-        """Return the problems of the one alternative that was clearly meant, else the types that would be accepted."""
+        """Return the problems of the alternative that was clearly meant, else the accepted types."""
         branches: list[list[jsonschema_rs.ValidationError]] = getattr(error.kind, "context", None) or []
-        flat = _problem(path, "value", f"{self._shown(path)} fits none of the alternatives")
-        if depth >= _MAX_ALTERNATIVE_DEPTH or self._worded > _MAX_WORDED:
+        flat = _problem(path, "value", f"{self._format_path(path)} fits none of the alternatives")
+        if depth >= _MAX_ALTERNATIVE_DEPTH or self._error_count > _MAX_ERRORS:
             return [flat]
-        found = [
+        problems_by_branch = [
             [problem for inner in branch[:_MAX_PER_ERROR] for problem in self.problems_of(inner, depth + 1)]
             for branch in branches[:_MAX_OPTIONS]
         ]
-        meant = [
+        plausible = [
             problems
-            for problems in found
+            for problems in problems_by_branch
             if not any(problem.kind == "type" and problem.path == path for problem in problems)
         ]
-        if not meant:
-            return [self._mistyped(path, _declared_types(branches))]
-        if len(meant) > 1:
-            # A wrong constant marks an alternative that was not meant: `{"kind": "circle"}` is no square with errors.
-            unmarked = [problems for problems in meant if not any(problem.kind == "value" for problem in problems)]
-            meant = unmarked if len(unmarked) == 1 else meant
-        if len(meant) == 1:
-            return meant[0]
-        return self._by_what_they_say(node.get(error.kind.name), found, path) or [self._lacking(path, found) or flat]
+        if not plausible:
+            return [self._type_problem(path, _declared_types(branches))]
+        if len(plausible) > 1:
+            # A wrong constant rules out an alternative: `{"kind": "circle"}` is not a square with errors.
+            unmarked = [problems for problems in plausible if not any(problem.kind == "value" for problem in problems)]
+            plausible = unmarked if len(unmarked) == 1 else plausible
+        if len(plausible) == 1:
+            return plausible[0]
+        return self._problems_of_chosen(node.get(error.kind.name), problems_by_branch, path) or [
+            self._needed_members(path, problems_by_branch) or flat
+        ]
 
-    def _lacking(self, path: JsonPath, found: list[list[ArgumentProblem]]) -> ArgumentProblem | None:
-        """Return which members are needed, if alternatives demand nothing else, and that is a short sentence."""
-        needed = [[str(one.path[-1]) for one in problems if one.kind == "missing"] for problems in found]
-        if not all(needed) or max(len(found), *map(len, found)) > _MAX_NEEDED:
+    def _needed_members(
+        self, path: JsonPath, problems_by_branch: list[list[ArgumentProblem]]
+    ) -> ArgumentProblem | None:
+        """Return the members that are needed, if alternatives lack nothing else and the sentence is short."""
+        needed = [
+            [str(problem.path[-1]) for problem in problems if problem.kind == "missing"]
+            for problems in problems_by_branch
+        ]
+        if not all(needed) or max(len(problems_by_branch), *map(len, problems_by_branch)) > _MAX_NEEDED:
             return None
-        if any(one.kind != "missing" or one.path[:-1] != path for problems in found for one in problems):
+        if any(
+            problem.kind != "missing" or problem.path[:-1] != path
+            for problems in problems_by_branch
+            for problem in problems
+        ):
             return None
-        shown = dict.fromkeys(" and ".join(self._names.get(name, name) for name in names) for names in needed)
-        either = " or ".join(shown)
-        return _problem(path, "value", f"{self._shown(path)} needs {either}" if path else f"{either} is required")
+        combinations = dict.fromkeys(" and ".join(self._names.get(name, name) for name in names) for names in needed)
+        either = " or ".join(combinations)
+        return _problem(path, "value", f"{self._format_path(path)} needs {either}" if path else f"{either} is required")
 
-    def _by_what_they_say(
-        self, schemas_of: Any, found: list[list[ArgumentProblem]], path: JsonPath
+    def _problems_of_chosen(
+        self, schemas_of: Any, problems_by_branch: list[list[ArgumentProblem]], path: JsonPath
     ) -> list[ArgumentProblem]:
-        """Return the problems of the alternative that constants and names tell, or of the constant itself."""
+        """Return the problems of the alternative chosen by constants and names, or that of the constant itself."""
         if not isinstance(schemas_of, list):
             return []
-        meant = Alternatives(schemas_of, self._schema).meant_by(value_at(self._arguments, path))
-        if isinstance(meant, MissingMark):
-            missing = (*path, meant.name)
-            return [_problem(missing, "missing", f"{self._shown(missing)} is required")]
-        if isinstance(meant, WrongOption):
-            return [self._not_an_option((*path, *meant.path), list(meant.options))]
-        return found[meant.index] if isinstance(meant, Alternative) and meant.index < len(found) else []
+        choice = Alternatives(schemas_of, self._schema).choose(value_at(self._arguments, path))
+        if isinstance(choice, MissingMark):
+            missing = (*path, choice.name)
+            return [_problem(missing, "missing", f"{self._format_path(missing)} is required")]
+        if isinstance(choice, WrongOption):
+            return [self._option_problem((*path, *choice.path), list(choice.options))]
+        return (
+            problems_by_branch[choice.index]
+            if isinstance(choice, Alternative) and choice.index < len(problems_by_branch)
+            else []
+        )
 
 
 def _problem(path: JsonPath, kind: Literal["missing", "unknown", "type", "value"], text: str) -> ArgumentProblem:
     return ArgumentProblem(path=path, kind=kind, message=excerpt(text, _MAX_MESSAGE))
 
 
-def _options(options: list[Any]) -> str:
-    """Return as many options as there is room for, and how many more there are."""
+def _format_options(options: list[Any]) -> str:
+    """Return as many options as fit, and how many more there are."""
     texts: list[str] = []
     room = _MAX_OPTION_TEXT
     for option in options[:_MAX_OPTIONS]:
@@ -323,9 +338,9 @@ def _hint(name: str | None) -> str:
 
 
 def _declared_types(branches: list[list[jsonschema_rs.ValidationError]]) -> list[str]:
-    """Return the types that alternatives declare, nested ones included, each once."""
+    """Return the types that alternatives declare, including nested ones, without duplicates."""
     kinds: dict[str, None] = {}
-    # Reversed, since they are taken from the end: types are listed in the order of the schema.
+    # Reversed, because errors are popped from the end and types should be listed in the order of the schema.
     pending = [error for branch in reversed(branches[:_MAX_OPTIONS]) for error in branch[:_MAX_PER_ERROR]]
     for _error in range(_MAX_TYPE_ERRORS):
         if not pending:

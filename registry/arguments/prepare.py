@@ -1,58 +1,57 @@
-"""Prepare the arguments of a call: repair them, add defaults, and check the result."""
+"""Prepare the arguments of a call: repair them, add defaults, and validate the result."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
 from registry.arguments import problems
+from registry.arguments.coercion import Repair, ToolAddress, flatten_wrapper, may_be_wrapped
 from registry.arguments.diagnosis import ArgumentProblem
-from registry.arguments.repair import MapBack, repair, unmapped
-from registry.arguments.repair_report import Repair
-from registry.arguments.unwrapping import ToolAddress, may_be_wrapped, put_beside
+from registry.arguments.repair import MapBack, RepairTarget, identity_mapping, repair
 from registry.catalog.catalog import ToolWrapper
+from registry.catalog.drift import ITEMS, ParameterChange, ParameterPath
 from registry.catalog.shape import RepairLevel, Validation
 from registry.dialects.definitions import LoweredDefinition, map_arguments
 from registry.errors import NotChecked, SchemaRejected
 from registry.schema import schemas
-from registry.schema.check_cost import require_countable
-from registry.schema.effort import current_effort, effort_of
-from registry.schema.instance_size import InstanceSize
-from registry.schema.json_paths import NO_NAMES, declared_properties, format_path
+from registry.schema.check_cost import InstanceSize, current_effort, require_countable, use_effort
+from registry.schema.display_text import excerpt
+from registry.schema.json_paths import MAX_SHOWN_KEY, NO_NAMES, JsonPath, declared_properties, format_path
 from registry.schema.validators import Validator
 
 NO_DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-# Not frozen, which would make it five times as dear: every call has one.
+# Not frozen: every call creates one, and a frozen dataclass takes five times as long to create.
 @dataclass(slots=True, eq=False)
 class Prepared:
-    """A call's arguments, ready to be sent or with the problems that prevent it.
+    """The prepared arguments of a call, or the problems that prevent it.
 
     Attributes:
-        arguments: What to send if there are no problems; the very object that was sent to us if nothing was changed.
-        repairs: What was repaired.
-        filled: The names of arguments that were added from configured defaults.
-        problems: What is wrong; if there is anything, the call is not forwarded.
-        understood: What the problems refer to: the arguments without their wrappers and with defaults.
-        unchecked: What of the arguments could not be checked, where they are sent nevertheless.
+        arguments: The arguments to send if there is no problem; the original object if nothing was changed.
+        repairs: The repairs that were made.
+        filled: The names of arguments added from configured defaults.
+        problems: The problems; if there are any, the call is not forwarded.
+        checked: The arguments that the problems refer to: without wrapper objects, and with defaults.
+        unchecked: Problems of parts that could not be checked but are sent anyway.
     """
 
     arguments: Any
     repairs: tuple[Repair, ...] = ()
     filled: tuple[str, ...] = ()
     problems: tuple[ArgumentProblem, ...] = ()
-    understood: Any = None
+    checked: Any = None
     unchecked: tuple[ArgumentProblem, ...] = ()
 
 
 def fill_defaults(schema: Any, arguments: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with configured defaults for declared parameters that are absent.
+    """Return the arguments with configured defaults for absent declared parameters; the same object if none was added.
 
-    An argument that was sent stays, null included. The same object is returned if nothing was added.
+    An argument that was sent is never replaced, not even null.
     """
     absent = [name for name in defaults if name not in arguments]
     if not absent:
@@ -63,18 +62,18 @@ def fill_defaults(schema: Any, arguments: dict[str, Any], defaults: Mapping[str,
 
 
 def passes(wrapper: ToolWrapper, arguments: Any, level: RepairLevel) -> bool:
-    """Return whether arguments are sent as they are, where they need no mapping back and there are no defaults.
+    """Return whether arguments can be sent unchanged, provided that there are no defaults and no names to map back.
 
-    Otherwise, or where that is not found out in a moment, `prepare` tells.
+    False if this is not known within a moment; `prepare` decides then.
 
     Raises:
-        NotChecked: As `prepare`, where that is seen at once.
+        NotChecked: The arguments have too many values; see `prepare`.
     """
     if type(arguments) is not dict or (level != "off" and may_be_wrapped(arguments)):
         return False
-    known = schemas.VALIDATORS.get(wrapper.schema_digest)
-    if type(known) is Validator:
-        return known.passes(arguments)
+    cached = schemas.VALIDATORS.get(wrapper.schema_digest)
+    if type(cached) is Validator:
+        return cached.passes(arguments)
     try:
         return schemas.validator(wrapper.checked_schema, wrapper.schema_digest).passes(arguments)
     except SchemaRejected:
@@ -93,22 +92,22 @@ def prepare(
 ) -> Prepared:
     """Repair the arguments, add defaults, and check the result, in this order.
 
-    A valid call costs a single run of the compiled validator, and its arguments are returned as the same object. A
-    default never makes a call invalid that is valid without it.
+    A valid call takes a single run of the compiled validator, and its arguments are returned as the same object. A
+    default never makes a valid call invalid.
 
     Args:
         wrapper: The tool.
-        arguments: What was sent, any JSON value; null counts as an empty object.
+        arguments: The arguments as sent, any JSON value; null counts as an empty object.
         level: What may be repaired; see `registry.arguments.repair`.
         defaults: Configured values of parameters, by name.
-        lowered: The definition that the caller was shown: its names and nulls are mapped back first, however deep
-            inside wrappers they are.
-        validation: What happens to arguments that no effort can check: `lenient` checks the rest and reports them,
-            `strict` refuses them.
-        text: What `orjson` makes of the arguments, if the caller knows that.
+        lowered: The definition that the caller was shown; its names and nulls are mapped back first, also inside
+            wrapper objects.
+        validation: How uncheckable arguments are handled: `lenient` checks the rest and reports them, `strict` refuses
+            the call.
+        text: The encoding of the arguments by `orjson`, if known.
 
     Raises:
-        NotChecked: They cannot be checked within the bounds that hold here, and could be within others.
+        NotChecked: The check exceeds the current limits, but may succeed with higher ones.
     """
     try:
         return _prepare(wrapper, arguments, level=level, defaults=defaults, lowered=lowered, text=text)
@@ -117,54 +116,64 @@ def prepare(
             raise
         names = lowered.shown_names if lowered is not None else NO_NAMES
         if validation == "strict":
-            return refused(arguments, doubt, names)
+            return refuse_unchecked(arguments, doubt, names)
         doubts = [doubt]
-    with effort_of(replace(current_effort(), leniency="uncheckable")):
+    with use_effort(replace(current_effort(), leniency="uncheckable")):
         prepared = _prepare(wrapper, arguments, level=level, defaults=defaults, lowered=lowered, text=text)
         if not prepared.problems:
             doubts = _uncheckable(wrapper, prepared.arguments) or doubts
-    return replace(prepared, unchecked=tuple(problems.unchecked_problem(one, names) for one in doubts))
+    return replace(prepared, unchecked=tuple(problems.unchecked_problem(each, names) for each in doubts))
 
 
-def prepare_partly(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfinishedCheck:
+    """A full check of arguments that takes too long.
+
+    Attributes:
+        doubt: Why they could not be checked.
+        checks_cheaply: Whether to run cheap checks and repairs instead; otherwise only map names back and add defaults.
+        within_s: The time spent on the full check, in seconds.
+    """
+
+    doubt: NotChecked
+    checks_cheaply: bool
+    within_s: float | None = None
+
+
+def prepare_with_cheap_checks(
     wrapper: ToolWrapper,
     arguments: Any,
-    doubt: NotChecked,
+    check: UnfinishedCheck,
     *,
     level: RepairLevel,
     defaults: Mapping[str, Any],
     lowered: LoweredDefinition | None,
-    checked: bool,
-    within_s: float | None = None,
 ) -> Prepared:
-    """Prepare arguments whose check takes too long: only what is cheap is checked, or nothing.
+    """Prepare arguments whose full check takes too long: run only cheap checks, or none.
 
     Args:
         wrapper: The tool.
-        arguments: What was sent.
-        doubt: Why they could not be checked.
-        level: As for `prepare`.
-        defaults: As for `prepare`.
-        lowered: As for `prepare`.
-        checked: Whether anything is checked and repaired; otherwise names are mapped back and defaults added.
-        within_s: The time that was spent on the check.
+        arguments: The arguments as sent.
+        check: The full check.
+        level, defaults, lowered: See `prepare`.
 
     Raises:
-        NotChecked: As `prepare`.
+        NotChecked: See `prepare`.
     """
     names = lowered.shown_names if lowered is not None else NO_NAMES
+    doubt, within_s = check.doubt, check.within_s
     unchecked = (problems.unchecked_problem(doubt, names, within_s=within_s),)
-    if checked:
-        with effort_of(replace(current_effort(), leniency="costly")):
+    if check.checks_cheaply:
+        with use_effort(replace(current_effort(), leniency="costly")):
             prepared = _prepare(wrapper, arguments, level=level, defaults=defaults, lowered=lowered, text=None)
         return replace(prepared, unchecked=unchecked)
     plain = {} if arguments is None else arguments
     if not isinstance(plain, dict):
-        return refused(arguments, doubt, names, within_s=within_s)
+        return refuse_unchecked(arguments, doubt, names, within_s=within_s)
     if lowered is not None and lowered.document is not None:
         plain = map_arguments(plain, replace(lowered, null_means_omitted=False))
     prepared = _with_defaults(wrapper, None, plain, defaults)
-    return replace(prepared, understood=plain, unchecked=unchecked)
+    return replace(prepared, checked=plain, unchecked=unchecked)
 
 
 def _uncheckable(wrapper: ToolWrapper, arguments: Any) -> list[NotChecked]:
@@ -174,12 +183,12 @@ def _uncheckable(wrapper: ToolWrapper, arguments: Any) -> list[NotChecked]:
         return []
 
 
-def refused(
+def refuse_unchecked(
     arguments: Any, doubt: NotChecked, names: Mapping[str, str] = NO_NAMES, *, within_s: float | None = None
 ) -> Prepared:
-    """Return arguments that are not sent because they cannot be checked; see `problems.unchecked_problem`."""
+    """Return the result for arguments that are not sent because they cannot be checked."""
     problem = problems.unchecked_problem(doubt, names, within_s=within_s)
-    return Prepared(arguments=arguments, problems=(problem,), understood=arguments)
+    return Prepared(arguments=arguments, problems=(problem,), checked=arguments)
 
 
 def _prepare(
@@ -193,11 +202,11 @@ def _prepare(
 ) -> Prepared:
     schema = wrapper.checked_schema
     names = lowered.shown_names if lowered is not None and lowered.original_names else NO_NAMES
-    map_back: MapBack = unmapped
+    map_back: MapBack = identity_mapping
     if lowered is not None and lowered.document is not None:
         map_back = partial(map_arguments, lowered=lowered)
         require_countable(arguments)
-    # First of all: repairs and checks know the original schema only.
+    # Map back first: repairs and checks use the original schema.
     sent, arguments = arguments, map_back(arguments)
     try:
         validator = schemas.validator(schema, wrapper.schema_digest)
@@ -206,40 +215,45 @@ def _prepare(
             raise NotChecked((), f"the schema cannot be used: {rejected.detail}", final=True) from None
         plain = {} if arguments is None else arguments
         if not isinstance(plain, dict):
-            return Prepared(arguments=plain, problems=problems.check(wrapper, plain, names), understood=plain)
+            return Prepared(arguments=plain, problems=problems.check(wrapper, plain, names), checked=plain)
         return _with_defaults(wrapper, None, plain, defaults)
-    # Where there is time for large values, their size is found once: that takes as long as a check.
+    # With time for a thorough check, measure a large value only once: it takes as long as the check.
     schema = validator.schema
     text = text if arguments is sent else None
     size = InstanceSize.at_most(arguments, text) if current_effort().check_ns is None else None
     valid = isinstance(arguments, dict) and validator.is_valid(arguments, size)
     if valid and (level == "off" or not may_be_wrapped(arguments)):
         return _with_defaults(wrapper, validator, arguments, defaults) if defaults else Prepared(arguments=arguments)
-    # With repairs, `unwrap` takes null for an empty object; without them this is left to do here.
+    # `unwrap` turns null into an empty object; with repairs off, this has to be done here.
     plain = {} if arguments is None and level == "off" else arguments
-    done = repair(
-        schema,
-        validator,
-        plain,
-        level,
+    target = RepairTarget(
+        schema=schema,
+        validator=validator,
         address=ToolAddress(server=wrapper.server, tool=wrapper.tool, name=wrapper.name),
         fill=lambda value: fill_defaults(schema, value, defaults),
         map_back=map_back,
+    )
+    done = repair(
+        target,
+        plain,
+        level,
         known_valid=valid if plain is arguments else None,
         size=size if plain is arguments else None,
     )
     if done.mixed is not None:
-        told = f"{format_path((done.mixed,), names)} is not a parameter, but holds some; put them beside the others"
-        mixed = ArgumentProblem(path=(done.mixed,), kind="unknown", message=told)
-        return Prepared(arguments=arguments, problems=(mixed,), understood=put_beside(done.unwrapped, done.mixed))
+        message = (
+            f"{format_path((done.mixed,), names)} is not a parameter, but contains some; put them beside the others"
+        )
+        mixed = ArgumentProblem(path=(done.mixed,), kind="unknown", message=message)
+        return Prepared(arguments=arguments, problems=(mixed,), checked=flatten_wrapper(done.unwrapped, done.mixed))
     if done.valid:
         return _with_defaults(wrapper, validator, done.arguments, defaults, done.repairs)
-    # A default may be what would have been missing.
-    understood = fill_defaults(schema, done.unwrapped, defaults) if isinstance(done.unwrapped, dict) else done.unwrapped
-    errors = done.errors if understood is done.unwrapped else None
-    found = problems.check(wrapper, understood, names, known_invalid=understood is arguments, errors=errors)
-    added = () if understood is done.unwrapped else tuple(name for name in understood if name not in done.unwrapped)
-    return Prepared(arguments=arguments, filled=added, problems=found, understood=understood)
+    # A default may fill in what is missing.
+    checked = fill_defaults(schema, done.unwrapped, defaults) if isinstance(done.unwrapped, dict) else done.unwrapped
+    errors = done.errors if checked is done.unwrapped else None
+    issues = problems.check(wrapper, checked, names, known_invalid=checked is arguments, errors=errors)
+    added = () if checked is done.unwrapped else tuple(name for name in checked if name not in done.unwrapped)
+    return Prepared(arguments=arguments, filled=added, problems=issues, checked=checked)
 
 
 def _with_defaults(
@@ -254,3 +268,130 @@ def _with_defaults(
         return Prepared(arguments=arguments, repairs=repairs)
     added = tuple(name for name in filled if name not in arguments)
     return Prepared(arguments=filled, repairs=repairs, filled=added)
+
+
+# These keywords give undeclared members a meaning, so a former name may be a valid member.
+_OPEN_KEYWORDS = ("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames")
+
+
+def apply_current_names(
+    wrapper: ToolWrapper,
+    prepared: Prepared,
+    changes: Mapping[ParameterPath, ParameterChange],
+    *,
+    level: RepairLevel,
+    names: Mapping[str, str] = NO_NAMES,
+) -> Prepared:
+    """Handle arguments with former parameter names that an open schema accepts and the upstream would silently ignore.
+
+    If a rename is certain, the argument gets the current name; otherwise the call is refused.
+
+    Args:
+        wrapper: The tool as it is now.
+        prepared: Arguments without problems.
+        changes: The changes of former parameters.
+        level: What may be repaired.
+        names: The names under which the caller knows renamed properties.
+
+    Raises:
+        NotChecked: Checking the renamed arguments exceeds the current limits.
+    """
+    schema, arguments = wrapper.input_schema, prepared.arguments
+    if not isinstance(schema, dict) or any(keyword in schema for keyword in _OPEN_KEYWORDS):
+        return prepared
+    declared = declared_properties(schema, schema)
+    stale = {
+        path[0]: change
+        for path, change in changes.items()
+        if len(path) == 1 and path[0] in arguments and path[0] not in declared and change.kind != "retyped"
+    }
+    if not stale:
+        return prepared
+    issues = [
+        ArgumentProblem(
+            path=(name,),
+            kind="unknown",
+            message=_describe_change((name,), change, names),
+            near=names.get(change.now, change.now) or None,
+        )
+        for name, change in stale.items()
+        if level == "off" or not change.certain or change.now in arguments
+    ]
+    if not issues:
+        arguments = {stale[name].now if name in stale else name: value for name, value in arguments.items()}
+        issues = list(problems.check(wrapper, arguments, names))
+    if issues:
+        return replace(prepared, problems=tuple(issues), checked=prepared.arguments)
+    repairs = [Repair(name="former_name", path=(change.now,), was=name) for name, change in stale.items()]
+    return replace(prepared, arguments=arguments, repairs=(*prepared.repairs, *repairs))
+
+
+def suggest_current_names(
+    issues: Sequence[ArgumentProblem],
+    changes: Mapping[ParameterPath, ParameterChange],
+    names: Mapping[str, str] = NO_NAMES,
+) -> list[ArgumentProblem]:
+    """Return the problems, with the current name as the suggestion for each renamed parameter.
+
+    Args:
+        issues: The problems.
+        changes: The changes of former parameters.
+        names: The names under which the caller knows renamed properties.
+    """
+
+    def with_current_name(problem: ArgumentProblem) -> ArgumentProblem:
+        change = changes.get(_as_parameter(problem.path)) if problem.kind == "unknown" else None
+        if change is None or change.kind != "renamed":
+            return problem
+        return replace(problem, near=names.get(change.now, change.now))
+
+    return [with_current_name(problem) for problem in issues]
+
+
+def describe_changes(
+    arguments: Any,
+    changes: Mapping[ParameterPath, ParameterChange],
+    names: Mapping[str, str] = NO_NAMES,
+    missing: Iterable[JsonPath] = (),
+) -> Iterator[str]:
+    """Yield a sentence for each changed parameter that the arguments use, or that is now required and missing.
+
+    Args:
+        arguments: The arguments as sent, in the tool's own names.
+        changes: The changes of former parameters.
+        names: The names under which the caller knows renamed properties.
+        missing: The paths of missing arguments.
+    """
+    missing_parameters = {_as_parameter(path) for path in missing}
+    for path, change in changes.items():
+        if path in missing_parameters if change.kind == "required" else _is_sent(arguments, path):
+            yield _describe_change(path, change, names)
+
+
+def _describe_change(path: ParameterPath, change: ParameterChange, names: Mapping[str, str]) -> str:
+    parameter = f"`{_format_parameter(path, names)}`"
+    match change.kind:
+        case "removed":
+            return f"{parameter} was removed"
+        case "retyped":
+            return f"{parameter} is now {change.now}, not {change.was}"
+        case "required":
+            return f"{parameter} is now required"
+    return f"{parameter} is now `{_format_parameter((*path[:-1], change.now), names)}`"
+
+
+def _as_parameter(path: JsonPath) -> ParameterPath:
+    return tuple(ITEMS if isinstance(step, int) else step for step in path)
+
+
+def _format_parameter(path: ParameterPath, names: Mapping[str, str]) -> str:
+    steps = (step if step == ITEMS else excerpt(names.get(step, step), MAX_SHOWN_KEY) for step in path)
+    return ".".join(steps).replace(f".{ITEMS}", "[]")
+
+
+def _is_sent(value: Any, path: ParameterPath) -> bool:
+    if not path:
+        return True
+    if path[0] == ITEMS:
+        return isinstance(value, list) and any(_is_sent(item, path[1:]) for item in value)
+    return isinstance(value, dict) and path[0] in value and _is_sent(value[path[0]], path[1:])

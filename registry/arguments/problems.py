@@ -1,4 +1,4 @@
-"""What is wrong with the arguments of a call, as data and as text that a model can act on."""
+"""The problems of one call, as data and as text that a model can act on."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from registry.arguments.diagnosis import ArgumentProblem, NameSuggester, describe_type, diagnose
-from registry.arguments.example import AS_SENT, example_arguments
+from registry.arguments.example_call import AS_SENT, example_arguments, find_wrong_kept_paths
 from registry.arguments.invoke_tool import UnresolvedCall
-from registry.arguments.kept_values import wrong_where_kept
 from registry.catalog.catalog import ToolWrapper
 from registry.dialects.definitions import LoweredDefinition
 from registry.errors import NotChecked, SchemaRejected
@@ -30,29 +29,29 @@ from registry.schema.json_values import without_keys
 if TYPE_CHECKING:
     import jsonschema_rs
 
-# More than a model corrects in one go; the next call shows what is left.
+# More than a model corrects in one attempt; the next call shows the rest.
 MAX_PROBLEMS: Final = 20
-# Some 1,000 tokens: a failed call must not cost more than the definition of the tool.
+# About 1,000 tokens: a failed call must not cost more than the definition of the tool.
 MAX_TEXT_LENGTH: Final = 4_000
-# Shares of that text, so that a long list leaves room for what follows: the missing names, what is wrong, and the
-# example call, which is written twice for `invoke_tool`.
+# Shares of that text, so that a long list leaves room for the rest: missing names, wrong arguments, and the example
+# call, which is written twice for `invoke_tool`.
 _MAX_MISSING: Final = 800
 _MAX_WRONG: Final = 1_200
 _MAX_EXAMPLE: Final = 900
-# With less room than this, a schema would only be its first few words.
+# With less room, a schema would be cut after a few words.
 _MIN_SCHEMA: Final = 100
-# How much is quoted of the name of a server or tool.
+# Characters quoted of the name of a server or a tool.
 _MAX_QUOTED: Final = 200
 _MAX_TOOL_NAME: Final = 128
-# Errors looked at are more than the problems shown: what is missing may be reported after much that is wrong.
+# Errors read, more than the problems shown: missing members may be reported after many wrong ones.
 _MAX_ERRORS: Final = 200
 # Room for a path, a pattern and a sentence.
 _MAX_UNCHECKED: Final = 400
-# Keys that are listed of what was sent, and suggestions for misspelled ones.
+# Keys listed of the arguments as sent, and suggestions for misspelled ones.
 _MAX_KEYS: Final = 20
 _MAX_SUGGESTIONS: Final = 5
 
-# How a tool was called: under its own name, or through the generic tool.
+# How the tool was called: by its wrapper name, or through the generic tool.
 CallRoute = Literal["wrapper", "invoke_tool"]
 
 
@@ -64,19 +63,17 @@ def check(
     known_invalid: bool = False,
     errors: list[jsonschema_rs.ValidationError] | None = None,
 ) -> tuple[ArgumentProblem, ...]:
-    """Return what is wrong with the arguments, at most 20 problems; nothing if they are valid.
-
-    With a schema that cannot be compiled there are no problems.
+    """Return the problems of arguments, at most 20; empty if they are valid or the schema cannot be compiled.
 
     Args:
         wrapper: The tool.
-        arguments: What would be sent to it.
-        names: Names that the reader was shown for some properties, if different.
-        known_invalid: Whether a check has shown that they do not validate.
-        errors: Their errors, where they were collected already.
+        arguments: The arguments that would be sent.
+        names: The names under which the reader knows renamed properties.
+        known_invalid: Whether a check has already failed.
+        errors: The validation errors, if already collected.
 
     Raises:
-        NotChecked: It cannot be told within the bounds that hold here.
+        NotChecked: The check exceeds the current limits.
     """
     if not isinstance(arguments, dict):
         message = f"arguments are declared as object, you sent {describe_type(arguments)}"
@@ -87,29 +84,29 @@ def check(
         return ()
     if not known_invalid and compiled.is_valid(arguments):
         return ()
-    # Only now the errors: collecting them costs far more than the answer above.
+    # Collected only for invalid arguments, because it costs far more than the check above.
     try:
         if errors is None:
             errors = compiled.first_errors(arguments, _MAX_ERRORS).errors
     except NotChecked as unchecked:
-        unchecked.invalid = True
-        raise
-    found = diagnose(errors[:_MAX_ERRORS], arguments, compiled.schema, names)
-    if not found:  # the value cannot be walked
+        path, reason = unchecked.path, unchecked.reason
+        raise NotChecked(path, reason, final=unchecked.final, invalid=True, unlocated=unchecked.unlocated) from None
+    problems = diagnose(errors[:_MAX_ERRORS], arguments, compiled.schema, names)
+    if not problems:  # the value cannot be walked
         message = "the arguments do not fit the schema, are nested too deeply or hold broken characters"
-        found.append(ArgumentProblem(path=(), kind="value", message=message))
-    return tuple(found[:MAX_PROBLEMS])
+        problems.append(ArgumentProblem(path=(), kind="value", message=message))
+    return tuple(problems[:MAX_PROBLEMS])
 
 
 def unchecked_problem(
     unchecked: NotChecked, names: Mapping[str, str] = NO_NAMES, *, within_s: float | None = None
 ) -> ArgumentProblem:
-    """Return why arguments cannot be checked.
+    """Return the problem that describes why arguments cannot be checked.
 
     Args:
-        unchecked: The argument, and what it is about it.
-        names: Names that the reader was shown for some properties, if different.
-        within_s: The time that was spent on a check.
+        unchecked: The argument and the reason.
+        names: The names under which the reader knows renamed properties.
+        within_s: The time spent on a check, in seconds.
     """
     where = format_path(unchecked.path, names)
     limit = f" within {within_s:g} s" if within_s is not None else ""
@@ -125,94 +122,98 @@ def explain(
     arguments: object,
     *,
     via: CallRoute = "wrapper",
-    understood: object = None,
+    checked: object = None,
     filled: Sequence[str] = (),
     lowered: LoweredDefinition | None = None,
 ) -> str:
     """Return a text that lets a model correct its call, at most 4,000 characters.
 
-    It has what is missing and what is wrong, the keys that were sent, an example call with typed placeholders, and the
-    schema or the relevant part of it. Values that were sent are never repeated: one of them may be a secret.
+    It contains what is missing and what is wrong, the keys that were sent, an example call with typed placeholders, and
+    the schema or the relevant part of it. It never repeats values that were sent, because they may be secrets.
 
     Args:
         wrapper: The tool.
-        problems: What `check` found.
-        arguments: What was sent.
-        via: How the tool was called; for `invoke_tool` the nested form is shown beside the typed name.
-        understood: What the problems refer to, if not to what was sent: the arguments inside a wrapper.
-        filled: Members of these that were not sent, but come from configured defaults.
-        lowered: The definition that the caller was shown, if different; the text refers to nothing else.
+        problems: The problems found by `check`.
+        arguments: The arguments as sent.
+        via: How the tool was called; for `invoke_tool`, the nested form is shown next to the wrapper name.
+        checked: The arguments that the problems refer to, if different: those inside a wrapper object.
+        filled: Members of `checked` that come from configured defaults.
+        lowered: The definition that the caller was shown, if different; the text then refers only to it.
     """
     if lowered is not None:
-        wrapper, understood = as_advertised(wrapper, lowered), rename_members(understood, lowered.shown_names)
+        wrapper, checked = as_advertised(wrapper, lowered), rename_members(checked, lowered.shown_names)
         problems = [replace(problem, path=rename_path(problem.path, lowered.shown_names)) for problem in problems]
         filled = [lowered.shown_names.get(name, name) for name in filled]
     sentences = [f"Not called: {wrapper.name}. Nothing was sent to its server."]
     missing = [format_path(problem.path) for problem in problems if problem.kind == "missing"]
     if missing:
-        sentences.append(f"Missing: {_within(missing, ', ', _MAX_MISSING)}.")
-    others = [problem.message.rstrip(".") for problem in problems if problem.kind != "missing"]
-    if others:
-        sentences.append(f"Wrong: {_within(others, '; ', _MAX_WRONG)}.".replace("?.", "?"))
+        sentences.append(f"Missing: {_join_within(missing, ', ', _MAX_MISSING)}.")
+    wrong = [problem.message.rstrip(".") for problem in problems if problem.kind != "missing"]
+    if wrong:
+        sentences.append(f"Wrong: {_join_within(wrong, '; ', _MAX_WRONG)}.".replace("?.", "?"))
     if len(problems) >= MAX_PROBLEMS:
         sentences.append("There may be more.")
-    spoken_of = arguments if understood is None else understood
-    # Suggestions only make sense where something is missing.
-    hints = _suggestions(wrapper, problems, spoken_of) if missing else []
-    if not any(problem.path == () and problem.kind == "type" for problem in problems):  # which says it already
-        sentences.append(_sent(arguments, spoken_of, filled) + "".join(f" {hint}" for hint in hints))
-    as_text = lowered is not None and lowered.null_means_omitted
-    places = _places(problems, spoken_of)
-    other = lowered is not None and lowered.document is not None
-    call = example_call(wrapper, via, as_text=as_text, shown=places, sent=spoken_of, filled=filled, lowered=other)
+    effective = arguments if checked is None else checked
+    # Suggestions help only if a parameter is missing.
+    hints = _suggestions(wrapper, problems, effective) if missing else []
+    # The problem that the whole value is not an object already names the type that was sent.
+    if not any(problem.path == () and problem.kind == "type" for problem in problems):
+        sentences.append(_describe_sent(arguments, effective, filled) + "".join(f" {hint}" for hint in hints))
+    shown_paths = _paths_to_show(problems, effective)
+    is_lowered = lowered is not None and lowered.document is not None
+    call = example_call(
+        wrapper, form_of(via, lowered), shown_paths=shown_paths, sent=effective, filled=filled, lowered=is_lowered
+    )
     sentences.append(f"Call it like: {call}")
     text = _truncate(" ".join(sentences), MAX_TEXT_LENGTH)
     room = MAX_TEXT_LENGTH - len(text) - len(" Schema: ")
-    return text if room < _MIN_SCHEMA else f"{text} Schema: {schema_text(wrapper, problems, spoken_of, room)}"
+    return text if room < _MIN_SCHEMA else f"{text} Schema: {schema_text(wrapper, problems, effective, room)}"
 
 
-def in_short(problems: Sequence[ArgumentProblem]) -> str:
-    """Return what is wrong with arguments that somebody else than the caller has made, as one phrase."""
-    told = [
+def summarize_problems(problems: Sequence[ArgumentProblem]) -> str:
+    """Return the problems as one phrase, for arguments that a component other than the caller has written."""
+    phrases = [
         f"{format_path(problem.path)} is missing" if problem.kind == "missing" else problem.message.rstrip(".?")
         for problem in problems
     ]
-    return _truncate("; ".join(told), _MAX_WRONG).replace("you sent", "it has become")
+    return _truncate("; ".join(phrases), _MAX_WRONG).replace("you sent", "it has become")
 
 
 def as_advertised(wrapper: ToolWrapper, lowered: LoweredDefinition) -> ToolWrapper:
-    """Return a wrapper with the definition that the caller was shown."""
+    """Return the wrapper with the definition that the caller was shown."""
     if lowered.definition is wrapper.definition:
         return wrapper
     return replace(wrapper, definition=lowered.definition)
 
 
 def rename_members(arguments: Any, names: Mapping[str, str]) -> Any:
-    """Return an argument object with some members renamed; anything else as it is."""
+    """Return an argument object with renamed members; any other value unchanged."""
     if not names or not isinstance(arguments, dict) or names.keys().isdisjoint(arguments):
         return arguments
     return {names.get(name, name): value for name, value in arguments.items()}
 
 
-def explain_unresolved(found: UnresolvedCall, sent: object, lowered: LoweredDefinition | None = None) -> str:
-    """Return a text about a call of `invoke_tool` that names no tool, or whose arguments are ambiguous.
+def explain_unresolved(unresolved: UnresolvedCall, sent: object, lowered: LoweredDefinition | None = None) -> str:
+    """Return a text about an `invoke_tool` call that cannot be resolved.
 
     Args:
-        found: What is wrong.
-        sent: What was sent.
-        lowered: The definition that the caller was shown, if it is known which tool is meant.
+        unresolved: The unresolved call.
+        sent: The arguments as sent.
+        lowered: The definition that the caller was shown, if the tool is known.
     """
-    if "arguments" in found.faults:
+    if "arguments" in unresolved.faults:
         what = f"invoke_tool takes an object, you sent {describe_type(sent)}."
-    elif "mixture" in found.faults:
+    elif "mixture" in unresolved.faults:
         what = "There are parameters in two places, and it is not clear which are meant."
-    elif "form" in found.faults:
+    elif "form" in unresolved.faults:
         what = "The call is not in the form that invoke_tool takes, and repairs are turned off for this server."
     else:
-        named = {"server": found.server, "tool": found.tool}
-        absent = [f"`{word}`" for word, name in named.items() if name is None]
+        names_by_word = {"server": unresolved.server, "tool": unresolved.tool}
+        absent = [f"`{word}`" for word, name in names_by_word.items() if name is None]
         unknown = [
-            f"there is no {word} '{excerpt(name, _MAX_QUOTED)}'" for word in found.faults if (name := named.get(word))
+            f"there is no {word} '{excerpt(name, _MAX_QUOTED)}'"
+            for word in unresolved.faults
+            if (name := names_by_word.get(word))
         ]
         missing = f"invoke_tool needs {' and '.join(absent)} as text" if absent else ""
         what = "; ".join([*([missing] if missing else []), *unknown]) + "."
@@ -220,77 +221,89 @@ def explain_unresolved(found: UnresolvedCall, sent: object, lowered: LoweredDefi
     sentences += [f"Keys sent: {_keys_of(sent)}."] if sent is None or isinstance(sent, dict) else []
     shape = '{"server":"<string>","tool":"<string>","arguments":{…}}'
     call = f"invoke_tool {shape}"
-    if found.wrapper is not None:
-        shown = found.wrapper if lowered is None else as_advertised(found.wrapper, lowered)
-        call = example_call(shown, "invoke_tool", as_text=lowered is not None and lowered.null_means_omitted)
+    if unresolved.wrapper is not None:
+        advertised = unresolved.wrapper if lowered is None else as_advertised(unresolved.wrapper, lowered)
+        call = example_call(advertised, form_of("invoke_tool", lowered))
     return _truncate(" ".join([*sentences, f"Call it like: {call}"]), MAX_TEXT_LENGTH)
 
 
-def _places(problems: Sequence[ArgumentProblem], sent: object) -> list[JsonPath]:
-    """Return where a right call has something else than this one."""
-    places: list[JsonPath] = []
+def _paths_to_show(problems: Sequence[ArgumentProblem], sent: object) -> list[JsonPath]:
+    """Return the paths at which a valid call would differ from this one."""
+    paths: list[JsonPath] = []
     for problem in problems:
-        meant = problem.path if problem.near is None else (*problem.path[:-1], problem.near)
-        is_there = problem.kind == "unknown" and (problem.near is None or value_at(sent, meant) is not MISSING)
-        # What is too much is not in it; but an object with it is another.
-        if not is_there or len(meant) > 1:
-            places.append(problem.path if is_there else meant)
-    return places
+        target = problem.path if problem.near is None else (*problem.path[:-1], problem.near)
+        is_present = problem.kind == "unknown" and (problem.near is None or value_at(sent, target) is not MISSING)
+        # A valid call lacks the unknown member, so only an object around it can be shown.
+        if not is_present or len(target) > 1:
+            paths.append(problem.path if is_present else target)
+    return paths
+
+
+CallForm = Literal["wrapper", "nested", "text"]
+"""How an example shows a call: by the wrapper name, or also as an `invoke_tool` that takes an object or a text."""
+
+
+def form_of(via: CallRoute, lowered: LoweredDefinition | None) -> CallForm:
+    """Return the form of an example for a caller that has called a tool this way."""
+    if via == "wrapper":
+        return "wrapper"
+    # Where null means omitted, the caller was shown an `invoke_tool` that takes its arguments as text.
+    return "text" if lowered is not None and lowered.null_means_omitted else "nested"
 
 
 def example_call(
     wrapper: ToolWrapper,
-    via: CallRoute = "wrapper",
+    form: CallForm = "wrapper",
     *,
-    as_text: bool = False,
-    shown: Sequence[JsonPath] = (),
+    shown_paths: Sequence[JsonPath] = (),
     sent: object = None,
     filled: Sequence[str] = (),
     lowered: bool = False,
 ) -> str:
-    """Return a call with typed placeholders, at most 1,500 characters.
+    """Return a call with typed placeholders, of bounded length.
 
-    For `invoke_tool` there are two forms of it: with the typed name, and nested.
+    For `invoke_tool`, it shows two forms: by the wrapper name, and nested or nested as text.
 
     Args:
-        wrapper: The tool, as the caller was shown it.
-        via: How the tool was called.
-        as_text: The caller was shown an `invoke_tool` that takes its arguments as text.
-        shown: What is wrong in the call that this is an answer to; the example has it, required or not.
-        sent: That call's arguments. Declared ones in which nothing is wrong stay, without their values.
-        filled: Those of them that configured defaults added. They are left out, as they will be added again.
-        lowered: Whether the definition is another than the one that arguments are checked by.
+        wrapper: The tool with the definition that the caller was shown.
+        form: See `form_of`.
+        shown_paths: The paths of problems; the example includes them, required or not.
+        sent: The arguments as sent. Declared ones without problems stay in the example, without their values.
+        filled: Members of `sent` added from configured defaults. They are left out, because they are added again.
+        lowered: Whether the shown definition differs from the one that arguments are checked against.
     """
-    limit = _MAX_EXAMPLE if via == "wrapper" else _MAX_EXAMPLE // 2
+    limit = _MAX_EXAMPLE if form == "wrapper" else _MAX_EXAMPLE // 2
     schema = wrapper.input_schema
-    kept: list[str] = []
-    # What is wrong with the whole may be any of its members.
-    if isinstance(sent, dict) and () not in shown:
-        wrong = {path[0] for path in shown}
+    names_as_sent: list[str] = []
+    # A problem of the whole object may concern any of its members.
+    if isinstance(sent, dict) and () not in shown_paths:
+        wrong = {path[0] for path in shown_paths}
         declared = declared_properties(schema, schema)
         is_map = isinstance(schema, dict) and isinstance(schema.get("additionalProperties"), dict)
-        kept = [name for name in list(sent)[:_MAX_KEYS] if (name in declared or is_map) and name not in wrong]
-    example = example_arguments(schema, shown=shown, kept=kept, sent=sent)
-    if shown and not lowered and (wrong_too := wrong_where_kept(wrapper, example, sent)):
-        kept = [name for name in kept if (name,) not in wrong_too]
-        example = example_arguments(schema, shown=[*shown, *wrong_too], kept=kept, sent=sent)
+        names_as_sent = [name for name in list(sent)[:_MAX_KEYS] if (name in declared or is_map) and name not in wrong]
+    example = example_arguments(schema, shown_paths=shown_paths, names_as_sent=names_as_sent, sent=sent)
+    if shown_paths and not lowered and (wrong_kept := find_wrong_kept_paths(wrapper, example, sent)):
+        names_as_sent = [name for name in names_as_sent if (name,) not in wrong_kept]
+        example = example_arguments(
+            schema, shown_paths=[*shown_paths, *wrong_kept], names_as_sent=names_as_sent, sent=sent
+        )
     added = {name for name in filled if example.get(name) == AS_SENT}
     example = {name: value for name, value in example.items() if name not in added}
     call = _truncate(schemas.compact_json(example), limit)
-    if via == "wrapper":
+    if form == "wrapper":
         return call
     server, tool = schemas.compact_json(wrapper.server), schemas.compact_json(excerpt(wrapper.tool, _MAX_TOOL_NAME))
-    nested = schemas.compact_json(call) if as_text else call
+    nested = schemas.compact_json(call) if form == "text" else call
     return f'{wrapper.name} {call} or invoke_tool {{"server":{server},"tool":{tool},"arguments":{nested}}}'
 
 
 def schema_text(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], arguments: object, room: int) -> str:
-    """Return the whole schema if it fits, else the part that this call needs, else its beginning."""
+    """Return the whole schema if it fits, else the part that matters for this call, else the beginning."""
     schema = wrapper.input_schema
     try:
-        whole = schemas.compact_json(schema)
-        if len(whole) <= room or not isinstance(schema, dict):
-            return _truncate(whole, room)
+        full_text = schemas.compact_json(schema)
+        if len(full_text) <= room or not isinstance(schema, dict):
+            return _truncate(full_text, room)
         note = " (optional parameters left out)"
         for part in _schema_parts(schema, problems, arguments):
             shorter = schemas.compact_json(part)
@@ -298,30 +311,30 @@ def schema_text(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], argum
                 return shorter + note
     except SchemaRejected:
         return "(cannot be shown)"
-    return _truncate(whole, room)
+    return _truncate(full_text, room)
 
 
 def _schema_parts(
     schema: dict[str, Any], problems: Sequence[ArgumentProblem], arguments: object
 ) -> list[dict[str, Any]]:
-    """Return ever smaller parts of a schema that matter for a call."""
+    """Return successively smaller parts of a schema that matter for a call."""
     properties, required = declared_properties(schema, schema), schema.get("required")
-    wanted = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    required_names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
     touched = [problem.path[0] for problem in problems if problem.path]
     sent = list(arguments)[:_MAX_KEYS] if isinstance(arguments, dict) else []
     parts: list[dict[str, Any]] = []
-    for names in ([*wanted, *touched, *sent], [*wanted, *touched], wanted):
-        kept = {name: properties[name] for name in dict.fromkeys(names) if name in properties}
-        part: dict[str, Any] = {"type": "object", "properties": kept, "required": wanted}
+    for names in ([*required_names, *touched, *sent], [*required_names, *touched], required_names):
+        selected = {name: properties[name] for name in dict.fromkeys(names) if name in properties}
+        part: dict[str, Any] = {"type": "object", "properties": selected, "required": required_names}
         if schema.get("additionalProperties") is False:
             part["additionalProperties"] = False
-        # With the definitions first, since without them references in the part lead nowhere.
+        # Prefer a part with definitions, because references in it cannot be resolved without them.
         definitions: dict[str, Any] = {word: schema[word] for word in ("$defs", "definitions") if word in schema}
         parts += [{**definitions, **part}] if definitions else []
         parts.append(part)
-    # The last resort: the same without descriptions.
-    bare = {name: _without_texts(below) for name, below in parts[-1]["properties"].items()}
-    return [*parts, {**parts[-1], "properties": bare}] if properties else []
+    # The last resort: without descriptions.
+    bare_properties = {name: _without_texts(below) for name, below in parts[-1]["properties"].items()}
+    return [*parts, {**parts[-1], "properties": bare_properties}] if properties else []
 
 
 def _without_texts(schema: Any) -> Any:
@@ -333,7 +346,7 @@ def _without_texts(schema: Any) -> Any:
 def _suggestions(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], arguments: object) -> list[str]:
     """Return hints about undeclared parameters that are probably misspelled missing ones.
 
-    An open schema accepts any name, so that the validator reports the missing one only.
+    An open schema accepts any name, so the validator reports only the missing parameter.
     """
     if not isinstance(arguments, dict):
         return []
@@ -350,29 +363,29 @@ def _suggestions(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], argu
     return hints
 
 
-def _sent(arguments: object, understood: object, filled: Sequence[str]) -> str:
-    # Null, or no arguments at all, counts as an empty object.
+def _describe_sent(arguments: object, checked: object, filled: Sequence[str]) -> str:
+    # Null counts as an empty object, like absent arguments.
     keyed = arguments is None or isinstance(arguments, dict)
     text = f"Keys sent: {_keys_of(arguments)}" if keyed else f"You sent: {describe_type(arguments)}"
-    if filled and isinstance(understood, dict):
-        understood = {name: value for name, value in understood.items() if name not in filled}
-    if isinstance(understood, dict) and understood is not arguments and arguments is not None:
-        inner = _keys_of(understood)
+    if filled and isinstance(checked, dict):
+        checked = {name: value for name, value in checked.items() if name not in filled}
+    if isinstance(checked, dict) and checked is not arguments and arguments is not None:
+        inner = _keys_of(checked)
         text += f", read as: {inner}" if inner != _keys_of(arguments) else ""
-    # Whoever does not know of them wonders why they are not missing.
+    # Names the defaults, so that a model does not wonder why these parameters are not missing.
     return text + (f"; added from defaults: {_keys_of(dict.fromkeys(filled))}." if filled else ".")
 
 
 def _keys_of(arguments: object) -> str:
     if not isinstance(arguments, dict) or not arguments:
         return "(none)"
-    shown = ", ".join(excerpt(str(key), MAX_SHOWN_KEY) for key in list(arguments)[:_MAX_KEYS])
+    keys = ", ".join(excerpt(str(key), MAX_SHOWN_KEY) for key in list(arguments)[:_MAX_KEYS])
     more = len(arguments) - _MAX_KEYS
-    return shown + (f" and {more:,} more" if more > 0 else "")
+    return keys + (f" and {more:,} more" if more > 0 else "")
 
 
-def _within(texts: Sequence[str], separator: str, limit: int) -> str:
-    """Join as many texts as there is room for, and say how many are left out."""
+def _join_within(texts: Sequence[str], separator: str, limit: int) -> str:
+    """Join as many texts as fit, and say how many were left out."""
     joined, room = "", limit
     for index, text in enumerate(texts):
         room -= len(text) + len(separator)

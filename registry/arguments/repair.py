@@ -1,83 +1,178 @@
-"""Repair an argument object as its schema directs: what the model clearly meant, otherwise nothing.
+"""Repair an argument object as its schema directs, and report the repairs.
 
-A repair is another reading of what was sent, never a guess at what was not. There are three levels:
+A repair is another reading of the arguments, never a guess at missing ones. There are three levels:
 
 `off`
-    Nothing is repaired.
+    No repairs.
 
-`safe` (the default): only what can be read in a single way.
-    - `json_text`: a text that holds JSON, serialized once or twice, where an object or array is declared, or any
-      type but a string; the same for the whole argument object. An empty text is an empty argument object.
-    - `unwrapped`: the argument object inside `arguments`, `params`, `args`, `input`, `parameters` or `kwargs`,
-      if the schema declares no such property and nothing stands beside it but the tool's own address.
-    - `renamed`: a name that differs in case and separators from exactly one declared and absent property. In an
-      object that does not validate, every such name is replaced, so that nothing gets lost; but none in a map,
-      whose schema gives other names a meaning as well.
-    - `converted`: `"5"`, `"true"`, `"null"` where that type is declared and a string is not. `"5.0"` is no integer
-      and `"yes"` no boolean; a number that would be rounded stays as it is.
-    - `listed`: one scalar where an array of that scalar is declared, unless it is a text that may hold several
-      (`a, b`) or that looks like broken JSON.
-    - `letter_case`: a text that differs from exactly one option of an enumeration in case only.
+`safe` (the default): repairs that can be read in only one way.
+    - `json_text`: a text that contains JSON, serialized once or twice, where an object or array is declared, or any
+      type except a string; also for the whole argument object. An empty text is an empty argument object.
+    - `unwrapped`: the argument object inside `arguments`, `params`, `args`, `input`, `parameters` or `kwargs`, if the
+      schema declares no such property and nothing is next to it except the tool's own address.
+    - `renamed`: a name that differs from exactly one declared and absent property in case and separators only. In an
+      invalid object, every such name is replaced, so that no parameter is lost. In a map, where the schema gives any
+      name a meaning, no name is replaced.
+    - `converted`: `"5"`, `"true"`, `"null"` where that type is declared and a string is not. `"5.0"` is not an integer
+      and `"yes"` is not a boolean; a number that would be rounded stays as it is.
+    - `listed`: a single scalar where an array of that scalar is declared, unless it is a text that may contain several
+      (`a, b`) or looks like broken JSON.
+    - `letter_case`: a text that differs from exactly one `enum` option in case only.
 
-`full`: also what rests on a convention, or leaves something out.
-    - `null_dropped`: null for an optional parameter that does not accept null. (It might have meant: delete it.)
-    - `item_taken`: an array of one where no array is declared.
-    - `listed` for one object where an array of objects is declared.
+`full`: also repairs that rest on a convention, or that leave something out.
+    - `null_dropped`: null for an optional parameter that does not accept null. (It might have meant: delete the value.)
+    - `item_taken`: an array of one item where no array is declared.
+    - `listed` for a single object where an array of objects is declared.
     - `converted` from an integer to text, and from `"5.0"` to an integer.
 
 For calls of `invoke_tool`, `registry.arguments.invoke_tool` adds repairs of the address around the arguments.
 
-The laws: what validates is never changed; what is returned validates, or nothing was repaired; repairing again
-changes nothing. So every edit is made where the validator reported an error, and nowhere else.
+Invariants: valid arguments are never changed; the result is valid, or nothing was repaired; repairing the result again
+changes nothing. Therefore edits are made only where the validator reports an error.
 
-One case is an exception to the first law. Where a schema declares properties, requires none and allows others,
-`{"arguments": {"limit": 5}}` validates, although the tool will not find its limit and runs without it. Such a wrapper
-is taken off if no property of its name is declared and all that is in it is, in this or another spelling; what is
-inside is then repaired and checked like any other call. Where other parameters stand beside it, the call is refused.
-Where the schema gives other names a meaning (a map), or declares nothing at all, the call stays.
+There is one exception to the first invariant. If a schema declares properties, requires none and allows others, then
+`{"arguments": {"limit": 5}}` is valid, although the tool will not find the limit and runs without it. Such a wrapper
+object is removed if no property of its name is declared and all of its members are, possibly in another spelling; the
+inner object is then repaired and checked like any other call. If it has other parameters next to it, the call is
+refused. If the schema gives other names a meaning (a map) or declares nothing, the call stays as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
-from registry.arguments.large_calls import errors_beyond_repair
-from registry.arguments.repair_report import Repair
-from registry.arguments.spelling import SpellingCorrector, is_map
-from registry.arguments.unwrapping import ToolAddress, may_be_wrapped, mixed_in, unwrap
-from registry.arguments.validation_repair import ValidationRepair
+from registry.arguments.coercion import (
+    Repair,
+    SpellingCorrector,
+    ToolAddress,
+    find_mixed_wrapper,
+    is_map,
+    may_be_wrapped,
+    unwrap,
+)
+from registry.arguments.validation_repair import MAX_ERRORS, MAX_ROUNDS, ValidationRepair
 from registry.catalog.shape import RepairLevel
-from registry.schema.instance_size import InstanceSize
-from registry.schema.json_paths import composed_schemas, declared_properties
-from registry.schema.validators import Validator
+from registry.schema.check_cost import InstanceSize, current_effort, use_effort
+from registry.schema.json_paths import JsonPath, composed_schemas, declared_properties
+from registry.schema.validators import LARGE, SchemaNames, Validator
 
 if TYPE_CHECKING:
     import jsonschema_rs
+
+# The number of errors that `registry.arguments.problems` reads.
+_MAX_ERRORS: Final = 200
+# Errors on which repairs are tried: if one of the first cannot be repaired, the call is invalid whatever the others
+# are.
+_MAX_TRIED: Final = 2
+# Limits of such a trial, as in `Effort.repair_cost` and `Effort.whole`: about 10 ms.
+_MAX_COST: Final = 8_000
+_MAX_WHOLE: Final = 500
+# Undeclared members of an object to keep, in addition to those that fail or that other members depend on.
+_MAX_KEPT: Final = 20
+# Errors that a part may have although the whole value does not.
+_ERRORS_OF_PARTS: Final = frozenset({"minItems", "minProperties", "contains"})
+
 
 Fill = Callable[[dict[str, Any]], dict[str, Any]]
 MapBack = Callable[[Any], Any]
 
 
-def unmapped(arguments: Any) -> Any:
-    """Return the arguments themselves: the caller was shown the very schema."""
+def identity_mapping(arguments: Any) -> Any:
+    """Return the arguments unchanged, for a caller that was shown the original schema."""
+    return arguments
+
+
+def _unchanged(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repaired:
-    """The outcome of repairing an argument object.
+class RepairTarget:
+    """The schema that arguments have to match after a repair, with its validator and mappings.
 
     Attributes:
-        arguments: What validates; the very object that was sent if nothing was repaired.
-        repairs: What was done, in order.
-        valid: Whether `arguments` validate.
-        unwrapped: The argument object inside its wrappers, with parameters as they were sent. Explanations refer to
-            it; it must not be sent unless it is `arguments`.
-        errors: Those of `unwrapped`, where they were collected.
-        mixed: The member that holds some of the parameters while others stand beside it. The call validates, because
-            its schema is open, and what it holds would be lost.
+        schema: The input schema.
+        validator: The compiled input schema.
+        address: Names that may be next to a wrapped argument object.
+        fill: Adds defaults; arguments that are valid with their defaults are accepted.
+        map_back: Maps arguments written for an advertised schema to this schema. The arguments to repair are mapped
+            already; values found inside texts and wrapper objects are not.
+    """
+
+    schema: Any
+    validator: Validator
+    address: ToolAddress | None = None
+    fill: Fill = _unchanged
+    map_back: MapBack = identity_mapping
+
+
+def errors_beyond_repair(
+    target: RepairTarget, value: dict[str, Any], size: InstanceSize, *, full: bool
+) -> list[jsonschema_rs.ValidationError] | None:
+    """Return the errors of a large value that cannot be repaired; None if it may be repairable or is not large.
+
+    Args:
+        value: The arguments as sent, which are invalid.
+        size: The size of the value.
+        full: Whether repairs of the level `full` are allowed.
+    """
+    validator = target.validator
+    if size.members <= LARGE:
+        return None
+    first_errors = validator.first_errors(value, _MAX_ERRORS, size)
+    failing = _path_tree([tuple(error.instance_path) for error in first_errors.errors[:_MAX_TRIED]])
+    part = _reduce(value, failing, validator.names)
+    # If repairing a part is too expensive, repairing the whole is far more so.
+    with use_effort(replace(current_effort(), repair_cost=_MAX_COST, whole=_MAX_WHOLE)):
+        repaired = ValidationRepair(target.schema, validator, part, full=full, map_back=target.map_back).run()
+        if _accepts(target, repaired):
+            return first_errors.errors if first_errors.has_failing(MAX_ERRORS * MAX_ROUNDS) else None
+        remaining_kinds = {error.kind.name for error in validator.errors(repaired, _MAX_ERRORS)}
+    return first_errors.errors if remaining_kinds - _ERRORS_OF_PARTS else None
+
+
+def _path_tree(paths: Sequence[JsonPath]) -> dict[str | int, Any]:
+    """Return the paths as a tree: each step with the steps below it."""
+    tree: dict[str | int, Any] = {}
+    for path in paths:
+        below = tree
+        for step in path:
+            below = below.setdefault(step, {})
+    return tree
+
+
+def _reduce(value: Any, failing: dict[str | int, Any], names: SchemaNames) -> Any:
+    """Reduce a value to its failing parts and a few other members and items."""
+    if isinstance(value, list):
+        indices = sorted(step for step in failing if isinstance(step, int)) or range(min(len(value), 1))
+        return [_reduce(value[index], failing.get(index, {}), names) for index in indices]
+    if isinstance(value, dict):
+        kept_names = value if len(value) <= _MAX_KEPT else _names_to_keep(value, failing, names)
+        return {name: _reduce(value[name], failing.get(name, {}), names) for name in kept_names}
+    return value
+
+
+def _names_to_keep(value: dict[str, Any], failing: Container[str | int], names: SchemaNames) -> list[str]:
+    undeclared = islice((name for name in value if name not in names.declared and name not in failing), _MAX_KEPT)
+    return [*(name for name in value if name in names.related or name in failing), *undeclared]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired:
+    """The outcome of a repair.
+
+    Attributes:
+        arguments: The valid arguments; the original object if nothing was repaired.
+        repairs: The repairs, in order.
+        valid: Whether `arguments` are valid.
+        unwrapped: The inner argument object with its parameters as sent. Problems refer to it; it must not be sent
+            unless it is `arguments`.
+        errors: The errors of `unwrapped`, if collected.
+        mixed: The member that contains some of the parameters while others are next to it. The call is valid because
+            the schema is open, but the upstream would ignore that member.
     """
 
     arguments: Any
@@ -89,122 +184,104 @@ class Repaired:
 
 
 def repair(
-    schema: Any,
-    validator: Validator,
+    target: RepairTarget,
     arguments: Any,
     level: RepairLevel = "safe",
     *,
-    address: ToolAddress | None = None,
-    fill: Fill = lambda arguments: arguments,
-    map_back: MapBack = unmapped,
     known_valid: bool | None = None,
     size: InstanceSize | None = None,
 ) -> Repaired:
-    """Return the arguments that were clearly meant, or those that were sent.
+    """Return the arguments that were clearly meant, or else the arguments as sent.
 
     Args:
-        schema: The input schema.
-        validator: The same, compiled.
-        arguments: What was sent: any JSON value.
+        arguments: The arguments as sent, any JSON value.
         level: What may be repaired.
-        address: Names that may stand beside a wrapped argument object.
-        fill: Adds defaults; arguments that validate with their defaults are accepted.
-        map_back: Puts arguments that were written for an advertised schema into the names of this one. What was sent
-            has been mapped already; what a repair finds inside it has not.
-        known_valid: Whether the arguments validate, if the caller has checked that.
-        size: The size of the arguments, if the caller knows it.
+        known_valid: Whether the arguments are valid, if already checked.
+        size: The size of the arguments, if known.
     """
     if known_valid is None:
-        known_valid = isinstance(arguments, dict) and validator.is_valid(arguments)
+        known_valid = isinstance(arguments, dict) and target.validator.is_valid(arguments)
     if level == "off":
-        valid = known_valid or _accepts(validator, arguments, fill, known_invalid=True)
+        valid = known_valid or _accepts(target, arguments, known_invalid=True)
         return Repaired(arguments=arguments, valid=valid, unwrapped=arguments)
-    found = _repaired(schema, validator, arguments, level, address, fill, map_back, known_valid=known_valid, size=size)
-    if not found.valid or not found.repairs or not may_be_wrapped(found.arguments):
-        return found
-    # Only now does it validate, and what validates because its schema is open may be wrapped still.
-    inner = _repaired(schema, validator, found.arguments, level, address, fill, map_back, known_valid=True, size=None)
+    repaired = _repair_once(target, arguments, level, known_valid=known_valid, size=size)
+    if not repaired.valid or not repaired.repairs or not may_be_wrapped(repaired.arguments):
+        return repaired
+    # The repaired arguments are valid, but with an open schema they may still be wrapped.
+    inner = _repair_once(target, repaired.arguments, level, known_valid=True, size=None)
     if not inner.valid:
         return replace(inner, arguments=arguments)
-    return replace(inner, repairs=(*found.repairs, *inner.repairs))
+    return replace(inner, repairs=(*repaired.repairs, *inner.repairs))
 
 
-def _repaired(
-    schema: Any,
-    validator: Validator,
-    arguments: Any,
-    level: RepairLevel,
-    address: ToolAddress | None,
-    fill: Fill,
-    map_back: MapBack,
-    *,
-    known_valid: bool,
-    size: InstanceSize | None,
+def _repair_once(
+    target: RepairTarget, arguments: Any, level: RepairLevel, *, known_valid: bool, size: InstanceSize | None
 ) -> Repaired:
+    schema, validator, map_back = target.schema, target.validator, target.map_back
     value: Any
     if known_valid:
         wrapped = may_be_wrapped(arguments) and _is_open(schema)
-        inside = _wrapped_inside(schema, arguments, address, map_back) if wrapped else None
-        if inside is None:
-            mixed = mixed_in(arguments, declared_properties(schema, schema)) if wrapped else None
+        unwrapped = _unwrap_valid(target, arguments) if wrapped else None
+        if unwrapped is None:
+            mixed = find_mixed_wrapper(arguments, declared_properties(schema, schema)) if wrapped else None
             return Repaired(arguments=arguments, valid=True, unwrapped=arguments, mixed=mixed)
-        value, repairs = inside
+        value, repairs = unwrapped
     else:
         names = declared_properties(schema, schema)
-        value, repairs = unwrap(arguments, names, address, until=lambda inner: validator.is_valid(map_back(inner)))
-        # What was inside a wrapper has not been mapped yet.
+        value, repairs = unwrap(
+            arguments, names, target.address, until=lambda inner: validator.is_valid(map_back(inner))
+        )
+        # The content of a wrapper object has not been mapped yet.
         value = value if value is arguments else map_back(value)
     if not isinstance(value, dict):
         return Repaired(arguments=arguments, valid=False, unwrapped=arguments)
     if value is arguments or not validator.is_valid(value):
-        known = size if size is not None and value is arguments else InstanceSize.at_most(value)
-        hopeless = errors_beyond_repair(
-            schema, validator, value, known, full=level == "full", map_back=map_back,
-            accepts=lambda attempted: _accepts(validator, attempted, fill),
-        )  # fmt: skip
-        if hopeless is not None:
-            return Repaired(arguments=arguments, valid=False, unwrapped=value, errors=hopeless)
-        attempt = ValidationRepair(schema, validator, value, full=level == "full", map_back=map_back, size=known)
+        value_size = size if size is not None and value is arguments else InstanceSize.at_most(value)
+        unrepairable = errors_beyond_repair(target, value, value_size, full=level == "full")
+        if unrepairable is not None:
+            return Repaired(arguments=arguments, valid=False, unwrapped=value, errors=unrepairable)
+        attempt = ValidationRepair(schema, validator, value, full=level == "full", map_back=map_back, size=value_size)
         repaired = attempt.run()
-        # All or nothing: a call that stays invalid is reported as it was sent.
+        # All or nothing: if the call stays invalid, it is reported as sent.
         changed = bool(attempt.repairs)
-        if not _accepts(validator, repaired if changed else value, fill, known_invalid=not changed):
+        if not _accepts(target, repaired if changed else value, known_invalid=not changed):
             return Repaired(arguments=arguments, valid=False, unwrapped=value, errors=attempt.errors)
         if attempt.repairs:
             return Repaired(arguments=repaired, repairs=(*repairs, *attempt.repairs), valid=True, unwrapped=value)
     return Repaired(arguments=value, repairs=tuple(repairs), valid=True, unwrapped=value)
 
 
-def _accepts(validator: Validator, arguments: Any, fill: Fill, *, known_invalid: bool = False) -> bool:
+def _accepts(target: RepairTarget, arguments: Any, *, known_invalid: bool = False) -> bool:
+    """Return whether arguments are valid, with or without defaults."""
+    validator = target.validator
     if not isinstance(arguments, dict):
         return False
     return (not known_invalid and validator.is_valid(arguments)) or (
-        (filled := fill(arguments)) is not arguments and validator.is_valid(filled)
+        (filled := target.fill(arguments)) is not arguments and validator.is_valid(filled)
     )
 
 
 def _is_open(schema: Any) -> bool:
-    """Return whether a schema declares properties, and says nothing of others."""
+    """Return whether a schema declares properties and accepts any others without giving them a meaning."""
     nodes = composed_schemas(schema, schema)
     return bool(declared_properties(schema, schema)) and not any(is_map(node) for node in nodes)
 
 
-def _wrapped_inside(
-    schema: Any, arguments: dict[str, Any], address: ToolAddress | None, map_back: MapBack
-) -> tuple[dict[str, Any], list[Repair]] | None:
-    """Return what is wrapped in a call that validates only because its schema is open, and the repairs."""
+def _unwrap_valid(target: RepairTarget, arguments: dict[str, Any]) -> tuple[dict[str, Any], list[Repair]] | None:
+    """Return the inner arguments of a call that is valid only because its schema is open, and the repairs."""
+    schema = target.schema
     names = declared_properties(schema, schema)
-    inner, repairs = unwrap(arguments, names, address, until=lambda _: False)
-    inner = map_back(inner) if repairs else inner
+    inner, repairs = unwrap(arguments, names, target.address, until=lambda _: False)
+    inner = target.map_back(inner) if repairs else inner
     if not repairs or not isinstance(inner, dict):
         return None
     if not inner.keys() <= names.keys():
-        # Inside a wrapper a misspelt name is one, since all of what is there is meant to be parameters.
+        # Unlike in an open object, every member of a wrapper object is meant to be a parameter, so names are corrected.
         corrected = SpellingCorrector(schema).corrections(inner, schema, schema_path=[], path=(), dropped=())
         inner = {corrected.get(name, name): value for name, value in inner.items()}
         repairs += [Repair(name="renamed", path=(new,), was=old) for old, new in corrected.items()]
     if not inner.keys() <= names.keys():
         return None
     if not inner and any(repair.name == "json_text" for repair in repairs):
-        return None  # an empty text may be the value of a parameter that the schema does not name
+        return None  # an empty text may be the value of a parameter that the schema does not declare
     return inner, repairs

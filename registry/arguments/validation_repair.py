@@ -1,4 +1,4 @@
-"""Repair an argument object by its validation errors: each is answered by the only edit that resolves it."""
+"""Repair an argument object where a validation error has exactly one fix."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from registry.arguments import coercion
-from registry.arguments.repair_report import Repair
-from registry.arguments.spelling import SpellingCorrector
+from registry.arguments.coercion import Repair, SpellingCorrector
 from registry.errors import SchemaRejected
-from registry.schema.effort import current_effort
-from registry.schema.instance_size import MAX_INSTANCE_DEPTH, InstanceSize
+from registry.schema.check_cost import MAX_INSTANCE_DEPTH, InstanceSize, current_effort
 from registry.schema.json_paths import MISSING, JsonPath, resolve_reference, value_at
 from registry.schema.json_values import deep_copy
 from registry.schema.schemas import canonical_json
@@ -21,16 +19,16 @@ from registry.schema.validators import Validator
 if TYPE_CHECKING:
     import jsonschema_rs
 
-# A repair can bring up new errors below it, a level deeper at a time; slips are not nested more than a few levels.
+# A repair can reveal errors one level deeper, and mistakes are rarely nested more than a few levels.
 MAX_ROUNDS: Final = 8
-# Errors of one round; 2,000 items of a list may each need the same repair.
+# Errors handled in one round; each of 2,000 items of a list may need the same repair.
 MAX_ERRORS: Final = 2_000
-# How often errors may be collected in all, since alternatives are tried one by one.
+# Limit of error collections in total, because each alternative is tried separately.
 _MAX_VALIDATIONS: Final = 600
-# Alternatives tried for one value, and rounds for each. Generated unions of scalars have two to five.
+# Alternatives tried for a value, and rounds for each. Generated unions of scalars have two to five alternatives.
 _MAX_ALTERNATIVES: Final = 16
 _ALTERNATIVE_ROUNDS: Final = 4
-# Unions inside of unions; each one takes some calls deeper, of which the interpreter allows a thousand.
+# Unions inside unions. Each takes several stack frames, of which the interpreter allows a thousand.
 _MAX_NESTED_ALTERNATIVES: Final = 32
 _SCALAR_TYPES: Final = frozenset({"string", "number", "integer", "boolean"})
 
@@ -38,9 +36,11 @@ _SCALAR_TYPES: Final = frozenset({"string", "number", "integer", "boolean"})
 class ValidationRepair:
     """Edits a copy of an argument object, only where the validator reports an error.
 
+    The caller has to check whether the result is valid.
+
     Attributes:
-        repairs: What was done, in order. Whether the result validates is for the caller to check.
-        errors: Those of the value as it was sent; None where they were not collected.
+        repairs: The repairs, in order.
+        errors: The errors of the original value; None if they were not collected.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class ValidationRepair:
 
         Args:
             schema: The input schema.
-            validator: The same, compiled.
-            value: What was sent.
-            full: Whether repairs of the level `full` may be made.
-            map_back: Puts what a repair brought to light into the names of the schema.
-            size: Of the value, where it is known.
+            validator: The compiled input schema.
+            value: The arguments as sent.
+            full: Whether repairs of the level `full` are allowed.
+            map_back: Maps values that a repair has revealed to the names of the schema.
+            size: The size of the value, if known.
         """
         self.repairs: list[Repair] = []
         self.errors: list[jsonschema_rs.ValidationError] | None = None
@@ -70,20 +70,20 @@ class ValidationRepair:
         self._full = full
         self._map_back = map_back
         self._needs_mapping = False
-        # A deeper value has no errors to answer (see `Validator.errors`), and must not be walked by recursion.
+        # A deeper value yields no errors (see `Validator.errors`), and must not be walked by recursion.
         self._size = size or InstanceSize(value)
         self._value: Any = deep_copy(value) if self._size.depth <= MAX_INSTANCE_DEPTH else value
         self._validations = 0
         self._trying: set[tuple[JsonPath, tuple[str | int, ...]]] = set()
         self._cost = 0
-        # Apart from the first: a small call can afford many tries, a huge one a single try.
+        # The first validation does not count: a small value can afford many attempts, a huge one only one.
         self._max_cost = current_effort().repair_cost
         self._dropped: set[JsonPath] = set()
         self._options: dict[int, coercion.EnumOptions] = {}
         self._spelling = SpellingCorrector(schema)
 
     def run(self) -> Any:
-        """Return the value with every error resolved that can be; it may still be invalid."""
+        """Return the value with every repairable error fixed; it may still be invalid."""
         if isinstance(self._schema, dict):
             self._correct_names((), [], self._schema)
         for _round in range(MAX_ROUNDS):
@@ -95,7 +95,7 @@ class ValidationRepair:
 
     def _errors(self) -> list[jsonschema_rs.ValidationError]:
         if self._needs_mapping:
-            # What came out of a text, or under its name by a repair, may use the names that the caller was shown.
+            # Parsed texts and renamed members may use the names that the caller was shown.
             self._value, self._needs_mapping = self._map_back(self._value), False
         self._validations += 1
         if self._validations > 1:
@@ -115,7 +115,7 @@ class ValidationRepair:
         corrected: set[tuple[JsonPath, int]] = set()
         for error in errors:
             path = tuple(error.instance_path)
-            # A repair changes everything below it: errors there are reported again in the next round.
+            # A repair changes everything below it; remaining errors there are reported in the next round.
             if any(path[:length] in done for length in range(len(path) + 1)):
                 continue
             before = len(self.repairs)
@@ -149,9 +149,9 @@ class ValidationRepair:
         error: jsonschema_rs.ValidationError,
         corrected: set[tuple[JsonPath, int]],
     ) -> None:
-        """Correct names in the object that an error is about, or that directly contains the value in error."""
+        """Correct the names in the object that an error is about, or in the object that contains the value in error."""
         if error.kind.name not in ("required", "additionalProperties", "unevaluatedProperties"):
-            # Through a reference, the schema around the keyword is not that of the object around the value.
+            # Behind a reference, the parent of the keyword does not describe the object around the value.
             if not path or list(error.evaluation_path)[-3:-1] != ["properties", path[-1]]:
                 return
             path, schema_path = path[:-1], schema_path[:-2]
@@ -161,7 +161,7 @@ class ValidationRepair:
             self._correct_names(path, schema_path, schema)
 
     def _correct_names(self, path: JsonPath, schema_path: list[str | int], schema: dict[str, Any]) -> None:
-        """Rename every misspelled member of one object: since it is invalid, all of them are in doubt."""
+        """Rename every misspelled member of an object; in an invalid object, all of them are suspect."""
         members = value_at(self._value, path)
         if not isinstance(members, dict):
             return
@@ -171,13 +171,13 @@ class ValidationRepair:
         if not corrections:
             return
         entries = [(corrections.get(key, key), child) for key, child in members.items()]
-        # In place, and in the order that was sent: the object around it refers to this one.
+        # In place and in the original order, because the parent refers to this object.
         members.clear()
         members.update(entries)
         self._needs_mapping = True
         self.repairs += [Repair(name="renamed", path=(*path, new), was=old) for old, new in corrections.items()]
 
-    def _put(self, path: JsonPath, value: Any, repair: str) -> None:
+    def _apply_repair(self, path: JsonPath, value: Any, repair: str) -> None:
         self._replace(path, value)
         self._needs_mapping = self._needs_mapping or isinstance(value, dict | list)
         self.repairs.append(Repair(name=repair, path=path))
@@ -198,21 +198,21 @@ class ValidationRepair:
         if isinstance(value, str):
             read = coercion.coerce_text(value, types, rounded=self._full)
             if read is not MISSING:
-                self._put(path, read, "json_text" if isinstance(read, dict | list) else "converted")
+                self._apply_repair(path, read, "json_text" if isinstance(read, dict | list) else "converted")
                 return
-        # An item of a list is not put into a list of its own: `["a", "b"]` for a table may be a row or a column of it.
+        # An item of an array is not wrapped: `["a", "b"]` for a table may be a row or a column.
         inside_list = isinstance(path[-1], int)
         if "array" in types and not inside_list and self._is_single_item(value, schema):
-            self._put(path, [value], "listed")
+            self._apply_repair(path, [value], "listed")
         elif value is None:
             self._drop_null(path)
         elif self._full and "string" in types and isinstance(value, int) and not isinstance(value, bool):
-            self._put(path, str(value), "converted")
+            self._apply_repair(path, str(value), "converted")
         elif self._full and isinstance(value, list) and len(value) == 1:
-            self._put(path, value[0], "item_taken")
+            self._apply_repair(path, value[0], "item_taken")
 
     def _is_single_item(self, value: Any, schema: dict[str, Any]) -> bool:
-        """Return whether the declared array is one of such values."""
+        """Return whether the declared array consists of values like this one."""
         items = resolve_reference(schema.get("items"), self._schema)
         if not isinstance(items, dict):
             return False
@@ -224,7 +224,7 @@ class ValidationRepair:
             types = {"string"} if all(isinstance(option, str) for option in options) else types
         if not types or not types <= _SCALAR_TYPES:
             return False
-        # An option of the schema is one, whatever it looks like.
+        # An `enum` option is a single item, whatever it looks like.
         is_option = isinstance(value, str) and isinstance(options, list) and value in options
         return is_option or coercion.is_single_item(value)
 
@@ -238,32 +238,32 @@ class ValidationRepair:
             options = self._options[id(schema)] = coercion.EnumOptions(schema)
         option, repair = options.match(value)
         if option is not MISSING:
-            self._put(path, option, repair)
+            self._apply_repair(path, option, repair)
 
     def _choose_alternative(self, path: JsonPath, value: Any, error: jsonschema_rs.ValidationError) -> None:
-        """Repair a value for the only alternative that it can be repaired for; two different results leave a doubt.
+        """Repair a value for the only alternative that fits after a repair; two different results leave it unchanged.
 
-        Each alternative is tried on a value that holds nothing else, so that an array of many such values costs no
-        more than its parts.
+        Each alternative is tried on a value that contains nothing else, so that an array of many such values costs no
+        more than its items.
         """
         keyword = list(error.schema_path)
-        whole, repairs, dropped, needs_mapping = self._value, self.repairs, self._dropped, self._needs_mapping
-        # Where the position in an array selects the schema, the value has to stay at its position.
+        root_value, repairs, dropped, needs_mapping = self._value, self.repairs, self._dropped, self._needs_mapping
+        # If the position in an array selects the schema, the value has to stay at its position.
         positional = "prefixItems" in keyword or any(
             word == "items" and isinstance(step, int) for word, step in pairwise(keyword)
         )
-        alone = path if positional else tuple(0 if isinstance(step, int) else step for step in path)
-        tried = (alone, tuple(keyword))
+        trial_path = path if positional else tuple(0 if isinstance(step, int) else step for step in path)
+        tried = (trial_path, tuple(keyword))
         if tried in self._trying or len(self._trying) >= _MAX_NESTED_ALTERNATIVES:
-            return  # an alternative that refers to the union which it is of has nothing else to offer
+            return  # a recursive alternative: trying the same union again cannot help
         self._trying.add(tried)
         outcomes: dict[bytes, tuple[Any, list[Repair]]] = {}
         try:
             for index in range(_MAX_ALTERNATIVES):
-                self._value = whole if alone is path else _nest(alone)
-                self._replace(alone, deep_copy(value))
+                self._value = root_value if trial_path is path else _nest(trial_path)
+                self._replace(trial_path, deep_copy(value))
                 self.repairs, self._dropped, self._needs_mapping = [], set(dropped), False
-                repaired, count = self._repaired_for(index, alone, keyword)
+                repaired, count = self._repair_for_alternative(index, trial_path, keyword)
                 if repaired is not MISSING:
                     outcomes.setdefault(canonical_json(repaired), (repaired, self.repairs))
                 if index + 1 >= count:
@@ -272,18 +272,18 @@ class ValidationRepair:
             outcomes.clear()
         finally:
             self._trying.discard(tried)
-            self._value = whole
+            self._value = root_value
             self._replace(path, value)
             self.repairs, self._dropped, self._needs_mapping = repairs, dropped, needs_mapping
         if len(outcomes) == 1:
-            [(repaired, made)] = outcomes.values()
+            [(repaired, made_repairs)] = outcomes.values()
             self._replace(path, repaired)
-            self.repairs += [replace(repair, path=(*path, *repair.path[len(path) :])) for repair in made]
+            self.repairs += [replace(repair, path=(*path, *repair.path[len(path) :])) for repair in made_repairs]
         elif value is None:
             self._drop_null(path)
 
-    def _repaired_for(self, index: int, path: JsonPath, keyword: list[str | int]) -> tuple[Any, int]:
-        """Return the value at a path repaired for one alternative, or MISSING; and the number of alternatives."""
+    def _repair_for_alternative(self, index: int, path: JsonPath, keyword: list[str | int]) -> tuple[Any, int]:
+        """Return the value at a path repaired for one alternative, or `MISSING`, and the number of alternatives."""
         count = 0
         for _round in range(_ALTERNATIVE_ROUNDS):
             errors = self._errors()
@@ -292,9 +292,9 @@ class ValidationRepair:
             current = _find_error(errors, path, keyword)
             if current is None:
                 below = any(tuple(error.instance_path)[: len(path)] == path for error in errors)
-                # No errors at all may also mean that collecting them would cost too much.
-                right = not below and (bool(errors) or self._validator.is_valid(self._value))
-                return (value_at(self._value, path) if right and self.repairs else MISSING), count
+                # An empty list of errors may also mean that collecting them was too expensive.
+                is_fixed = not below and (bool(errors) or self._validator.is_valid(self._value))
+                return (value_at(self._value, path) if is_fixed and self.repairs else MISSING), count
             alternatives = getattr(current.kind, "context", None) or []
             count = len(alternatives)
             before = len(self.repairs)
@@ -306,7 +306,7 @@ class ValidationRepair:
 
 
 def _nest(path: JsonPath) -> Any:
-    """Return a value that has null at a path, and nothing else."""
+    """Return a value with null at the given path and nothing else."""
     value: Any = None
     for step in reversed(path):
         value = [value] if isinstance(step, int) else {step: value}
@@ -316,7 +316,7 @@ def _nest(path: JsonPath) -> Any:
 def _find_error(
     errors: list[jsonschema_rs.ValidationError], path: JsonPath, keyword: list[str | int]
 ) -> jsonschema_rs.ValidationError | None:
-    """Return the error of a keyword at a path, among the errors or inside those of alternatives."""
+    """Return the error of a keyword at a path, also from inside the errors of alternatives."""
     pending = list(errors)
     for _error in range(MAX_ERRORS):
         if not pending:

@@ -1,4 +1,4 @@
-"""Build a catalog from listings, reusing the share of every server that did not change."""
+"""Build a catalog from listings, reusing the parts of servers that did not change."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter, is_
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from registry.catalog.catalog import NO_HEADERS, Catalog, ServerPart, ToolWrapper
-from registry.catalog.hints import careful, hints_of
-from registry.catalog.listing import ServerListing
+from registry.catalog.catalog import NO_HEADERS, Catalog, ServerPart, ToolWrapper, app_use
+from registry.catalog.listed_items import ItemCatalog, build_item_catalog
+from registry.catalog.listing import CODES, ServerListing, unmatched_names
 from registry.catalog.names import BUILTIN_NAMES, CompiledName, ServerName, ToolName, compile_names, normalized_name
-from registry.catalog.notes import Note, notes_about
-from registry.catalog.overrides import apply_override
-from registry.catalog.prompts_and_resources import ItemCatalog, build_item_catalog
-from registry.catalog.shape import ServerShape, Shape
-from registry.catalog.shared_uris import UI_PREFIX, is_url, uris_named_by, with_renamed_meta
-from registry.catalog.unmatched import CODES, unmatched_names
+from registry.catalog.overrides import apply_override, hints_of, most_cautious_hints
+from registry.catalog.shape import Note, ServerShape, Shape, notes_about
+from registry.catalog.uris import is_url, kept_prefix, uris_in_meta, with_renamed_meta
 from registry.errors import SchemaRejected
-from registry.intake import param_headers
+from registry.intake import schema_repairs
 from registry.intake.issues import UNCHECKED_CODES, ItemIssue
 from registry.schema.display_text import excerpt
 from registry.schema.json_values import without_keys
@@ -30,18 +27,18 @@ from registry.schema.schemas import canonical_json, digest, digest_of_canonical
 def build_catalog(
     listings: Mapping[ServerName, ServerListing], shape: Shape, *, version: int, previous: Catalog | None = None
 ) -> Catalog:
-    """Return the catalog of these listings.
+    """Build the catalog of these listings.
 
-    Compiles no schema: definitions were checked by intake, now or before they went into a snapshot.
+    No schema is compiled: intake has checked the definitions, either now or before they were saved in a snapshot.
     """
-    named = {server: _named_uris(listing, previous) for server, listing in listings.items()}
-    items = _prompts_and_resources(listings, shape, named, previous)
+    named_uris = {server: _named_uris(listing, previous) for server, listing in listings.items()}
+    items = _prompts_and_resources(listings, shape, named_uris, previous)
     parts = {
         server: _server_part(
             listing,
             shape,
-            known=previous.parts.get(server) if previous is not None else None,
-            named=named[server],
+            previous=previous.parts.get(server) if previous is not None else None,
+            named_uris=named_uris[server],
             keys=items.keys_of.get(server, {}),
         )
         for server, listing in listings.items()
@@ -63,21 +60,21 @@ def build_catalog(
         quarantined=(*quarantined, *refused),
         warnings=(
             *((server, warning) for server in sorted(parts) for warning in parts[server].warnings),
-            *_not_urls(items),
+            *_non_url_issues(items),
         ),
         parts=parts,
         refused=tuple(refused),
         naming_inputs=naming_inputs,
     )
     if previous is not None and same:
-        # Only connections, or words about servers, have changed: nothing here grows with the number of tools.
+        # Only connections or server texts have changed. This path does not depend on the number of tools.
         return catalog.with_wrappers_of(previous)
-    # Sorted, so that equal catalogs list in equal order whichever server connected first.
+    # Sorted, so that equal catalogs list in equal order regardless of which server connected first.
     return catalog.with_wrappers(tuple(sorted(chosen, key=attrgetter("name"))))
 
 
 def _has_same_wrappers(previous: Catalog, parts: Mapping[ServerName, ServerPart], naming_inputs: object) -> bool:
-    """Return whether these parts have the very wrappers of a catalog, and the same names for them."""
+    """Return whether these parts have the same wrapper objects as `previous`, and would name them alike."""
     return (
         previous.naming_inputs == naming_inputs
         and previous.parts.keys() == parts.keys()
@@ -86,48 +83,49 @@ def _has_same_wrappers(previous: Catalog, parts: Mapping[ServerName, ServerPart]
 
 
 def _named_uris(listing: ServerListing, previous: Catalog | None) -> tuple[str, ...]:
-    """Return the URIs that the tools of a server name, looked for only where its tools have changed."""
-    known = previous.parts.get(listing.server) if previous is not None else None
-    if known is not None and known.listing.tools is listing.tools:
-        return known.named
-    return uris_named_by(listing.tools)
+    """Return the URIs that a server's tools name; search for them only if its tools have changed."""
+    previous_part = previous.parts.get(listing.server) if previous is not None else None
+    if previous_part is not None and previous_part.listing.tools is listing.tools:
+        return previous_part.named
+    return uris_in_meta(listing.tools)
 
 
 def _prompts_and_resources(
     listings: Mapping[ServerName, ServerListing],
     shape: Shape,
-    named: Mapping[ServerName, tuple[str, ...]],
+    named_uris: Mapping[ServerName, tuple[str, ...]],
     previous: Catalog | None,
 ) -> ItemCatalog:
-    """Return everything but tools, built again only if one of its inputs is another object."""
+    """Return prompts, resources and templates; rebuild them only if one of the inputs is a different object."""
     if previous is not None and previous.servers.keys() == listings.keys():
         same = all(
             listing.prompts is before.prompts
             and listing.resources is before.resources
             and listing.templates is before.templates
+            and listing.skills is before.skills
             and listing.capabilities is before.capabilities
             and listing.held == before.held
-            and named[server] == previous.parts[server].named
+            and named_uris[server] == previous.parts[server].named
             for server, listing in listings.items()
             for before in (previous.servers[server],)
         )
         if same and previous.naming_inputs == _naming_inputs(shape):
             return previous.prompts_and_resources
     before = previous.prompts_and_resources if previous is not None else None
-    return build_item_catalog(listings, shape, named=named, previous=before)
+    return build_item_catalog(listings, shape, named_uris=named_uris, previous=before)
 
 
-def _not_urls(items: ItemCatalog) -> Iterable[tuple[ServerName, ItemIssue]]:
-    """Yield an issue for each resource that is listed under another URI because its own is not a URL."""
+def _non_url_issues(items: ItemCatalog) -> Iterable[tuple[ServerName, ItemIssue]]:
+    """Yield an issue for each resource that is listed under a substitute URI because its own is not a URL."""
     for server, keys in items.keys_of.items():
         for uri, key in keys.items():
-            if not key.startswith(UI_PREFIX) and "{" not in uri and not is_url(uri):
-                detail = f"its URI is not a URL, for which some clients refuse the whole list; it is listed as {key}"
+            if not kept_prefix(key) and "{" not in uri and not is_url(uri):
+                detail = f"its URI is not a URL, and some clients reject the whole list for that; it is listed as {key}"
                 yield server, ItemIssue(tool=excerpt(uri, 128), code="not_a_url", detail=detail, kind="resources")
 
 
 def _naming_inputs(shape: Shape) -> tuple[object, ...]:
-    """Return what prompts and resources depend on, names and filters, apart from the listings."""
+    """Return the configuration (naming and filters) that prompts and resources depend on."""
     servers = tuple((server, own.prefixed, own.prompts, own.resources) for server, own in shape.servers.items())
     return servers, shape.max_length
 
@@ -136,50 +134,50 @@ def _server_part(
     listing: ServerListing,
     shape: Shape,
     *,
-    known: ServerPart | None,
-    named: tuple[str, ...],
+    previous: ServerPart | None,
+    named_uris: tuple[str, ...],
     keys: Mapping[str, str],
 ) -> ServerPart:
-    """Return one server's share of a catalog.
+    """Return one server's part of a catalog.
 
     Args:
-        listing: What it lists.
-        shape: What configuration says.
-        known: Its share of the catalog before.
-        named: The URIs that its tools name.
-        keys: Our URIs by its own, where they differ.
+        previous: The server's part of the previous catalog.
+        named_uris: The URIs that the server's tools name.
+        keys: The exposed URI for each of the server's URIs, where they differ.
     """
     server_shape = shape.servers.get(listing.server, ServerShape())
-    if known is not None and known.uris == keys and known.wraps_alike(server_shape, shape.max_length):
-        if known.listing is listing and known.shape == server_shape:
-            return known
-        if known.listing.tools is listing.tools and _states(known.listing) == _states(listing):
-            # Only the state of the connection changed; names, digests and definitions hold.
+    if previous is not None and previous.uris == keys and previous.has_equal_wrappers(server_shape, shape.max_length):
+        if previous.listing is listing and previous.shape == server_shape:
+            return previous
+        if previous.listing.tools is listing.tools and _held_and_hints(previous.listing) == _held_and_hints(listing):
+            # Only the state of the connection changed: names, digests and definitions remain valid.
             warnings = (
                 *unmatched_names(listing, server_shape),
-                *(one for one in known.warnings if one.code not in CODES),
+                *(warning for warning in previous.warnings if warning.code not in CODES),
             )
-            wrappers = _with_notes(known, server_shape)
-            return replace(known, listing=listing, shape=server_shape, wrappers=wrappers, warnings=warnings)
-    return replace(_wrap_tools(listing, server_shape, shape.max_length, known, keys), named=named, uris=keys)
+            wrappers = _with_notes(previous, server_shape)
+            return replace(previous, listing=listing, shape=server_shape, wrappers=wrappers, warnings=warnings)
+    return replace(_wrap_tools(listing, server_shape, shape.max_length, previous, keys), named=named_uris, uris=keys)
 
 
-def _states(listing: ServerListing) -> tuple[object, ...]:
-    """Return what wrappers depend on besides the definitions."""
+def _held_and_hints(listing: ServerListing) -> tuple[object, ...]:
+    """Return the fields of a listing, other than the definitions, that wrappers depend on."""
     return listing.held, listing.first_hints
 
 
 def _with_notes(part: ServerPart, shape: ServerShape) -> tuple[ToolWrapper, ...]:
-    """Return the wrappers of a part with the notes of another shape; the very tuple where these are the same."""
+    """Return the wrappers of a part with the notes of another shape; the same tuple if the notes are equal."""
     before, now = part.shape.notes, shape.notes
     differing = {tool for tool in (*before, *now) if before.get(tool) != now.get(tool)}
     if not differing:
         return part.wrappers
-    # By the upstream's definition: a note outlives a change of our own documentation.
+    # Compared with the upstream's definition, so that a note survives a change of the configured documentation.
     upstream = {name: tool for tool in reversed(part.listing.tools) if (name := tool.get("name")) in differing}
     return tuple(
-        replace(one, notes=notes_about(upstream[one.tool], now.get(one.tool, ()))) if one.tool in differing else one
-        for one in part.wrappers
+        replace(wrapper, notes=notes_about(upstream[wrapper.tool], now.get(wrapper.tool, ())))
+        if wrapper.tool in differing
+        else wrapper
+        for wrapper in part.wrappers
     )
 
 
@@ -187,7 +185,7 @@ def _wrap_tools(
     listing: ServerListing,
     shape: ServerShape,
     max_length: int,
-    known: ServerPart | None,
+    previous: ServerPart | None,
     uris: Mapping[str, str],
 ) -> ServerPart:
     tools: dict[ToolName, Mapping[str, Any]] = {}
@@ -195,16 +193,16 @@ def _wrap_tools(
         name = definition.get("name")
         if isinstance(name, str):  # a snapshot may have been edited
             tools.setdefault(ToolName(name), definition)
-    # Hidden tools take part in naming, so that hiding one renames no other.
-    if known is not None and known.is_named_alike(shape, max_length) and known.names.keys() == tools.keys():
-        names = known.names
+    # Hidden tools take part in naming, so that hiding a tool does not rename another.
+    if previous is not None and previous.has_equal_names(shape, max_length) and previous.names.keys() == tools.keys():
+        names = previous.names
     else:
         names = compile_names(
             listing.server, tools, max_length=max_length, prefixed=shape.prefixed, renames=shape.renames
         )
-    before = {wrapper.tool: wrapper for wrapper in known.wrappers} if known is not None else {}
+    before = {wrapper.tool: wrapper for wrapper in previous.wrappers} if previous is not None else {}
     held = listing.held.get("tools", {})
-    unchecked = {one.tool: one.detail for one in reversed(listing.repaired) if one.code in UNCHECKED_CODES}
+    unchecked = {issue.tool: issue.detail for issue in reversed(listing.repaired) if issue.code in UNCHECKED_CODES}
     wrappers: list[ToolWrapper] = []
     quarantined: list[ItemIssue] = []
     warnings = list(unmatched_names(listing, shape))
@@ -216,12 +214,12 @@ def _wrap_tools(
         unenforced: dict[str, Any] | None = None
         if (override := shape.overrides.get(tool)) is not None:
             result = apply_override(upstream, override)
-            definition = PackedDefinition.of(result.definition)
+            definition = PackedDefinition.pack(result.definition)
             documented, unenforced = result.documented, result.checked
             code = "overlay" if override.rejected is None else "overlay_rejected"
             warnings += [ItemIssue(tool=tool, code=code, detail=detail) for detail in result.warnings]
         definition = with_renamed_meta(definition, uris)
-        # By the upstream's definition: a note outlives a change of our own documentation.
+        # Compared with the upstream's definition, so that a note survives a change of the configured documentation.
         notes = notes_about(upstream, shape.notes.get(tool, ()))
         was = before.get(tool)
         if (
@@ -232,32 +230,42 @@ def _wrap_tools(
             and was.notes == notes
             and (was.held, was.unchecked) == (held.get(tool), unchecked.get(tool))
         ):
-            # The same object: whoever has worked with it need not do so again.
-            made = was
+            # Reuse the object, so that results cached for it stay valid.
+            built = was
         else:
             try:
-                made = _wrapper(listing, tool, names[tool], definition, documented, notes, unenforced, held.get(tool))
+                additions = _Additions(documented, notes, unenforced, held.get(tool))
+                built = _wrapper(listing, tool, names[tool], definition, additions)
             except SchemaRejected as rejected:
                 quarantined.append(ItemIssue(tool=tool, code=rejected.code, detail=rejected.detail))
                 continue
-            made = replace(made, unchecked=unchecked[tool]) if tool in unchecked else made
-        trusted = careful(made.declared, listing.first_hints.get(tool))
-        if trusted is not made.declared:
-            warnings.append(_promises_more(tool))
-        hints = shape.rights_of(tool, trusted)
-        wrappers.append(made if made.shared_hints == hints else replace(made, shared_hints=hints))
-    kept = tuple(wrappers)
-    if known is not None and len(kept) == len(known.wrappers) and all(map(is_, kept, known.wrappers)):
-        kept = known.wrappers
+            built = replace(built, unchecked=unchecked[tool]) if tool in unchecked else built
+        trusted = most_cautious_hints(built.declared, listing.first_hints.get(tool))
+        if trusted is not built.declared:
+            warnings.append(_hints_changed_issue(tool))
+        hints = shape.effective_hints(tool, trusted)
+        wrappers.append(built if built.shared_hints == hints else replace(built, shared_hints=hints))
+    reused = tuple(wrappers)
+    if previous is not None and len(reused) == len(previous.wrappers) and all(map(is_, reused, previous.wrappers)):
+        reused = previous.wrappers
     return ServerPart(
         listing=listing,
         shape=shape,
         max_length=max_length,
-        wrappers=kept,
+        wrappers=reused,
         quarantined=tuple(quarantined),
         warnings=tuple(warnings),
         names=names,
     )
+
+
+class _Additions(NamedTuple):
+    """What a wrapper has besides the definition of its tool; see `ToolWrapper`."""
+
+    documented: frozenset[str]
+    notes: tuple[Note, ...]
+    unenforced: dict[str, Any] | None
+    held: str | None
 
 
 def _wrapper(
@@ -265,36 +273,31 @@ def _wrapper(
     tool: ToolName,
     compiled: CompiledName,
     definition: Mapping[str, Any],
-    documented: frozenset[str],
-    notes: tuple[Note, ...],
-    unenforced: dict[str, Any] | None,
-    held: str | None,
+    additions: _Additions,
 ) -> ToolWrapper:
-    packed = PackedDefinition.of(definition).renamed(compiled.name)
-    named = packed.read()
-    if needs_task := _needs_task(named):
-        # No caller can run a task here: what is asked of callers is left out, and the gateway does it.
-        named = _without_task_support(named)
-        packed = PackedDefinition.of(named)
-    text = canonical_json(named)
-    schema = named.get("inputSchema", {})
-    # Looking for the keyword in the text spares the walk over the schemas of nearly all tools.
-    annotated = param_headers.KEYWORD_BYTES in text
+    packed = PackedDefinition.pack(definition).renamed(compiled.name)
+    renamed = packed.read()
+    if needs_task := _needs_task(renamed):
+        # Callers cannot run tasks through the gateway, which runs the task itself: hide the requirement from them.
+        renamed = _without_task_support(renamed)
+        packed = PackedDefinition.pack(renamed)
+    text = canonical_json(renamed)
+    schema = renamed.get("inputSchema", {})
+    # Search the text for the keyword first: nearly all tools have no such header, and need no walk over the schema.
+    annotated = schema_repairs.KEYWORD_BYTES in text
     return ToolWrapper(
         name=compiled.name,
         server=listing.server,
         tool=tool,
         definition=packed,
         digest=digest_of_canonical(text),
-        schema_digest=digest(schema if unenforced is None else unenforced),
+        schema_digest=digest(schema if additions.unenforced is None else additions.unenforced),
         name_reason=compiled.reason,
-        headers=MappingProxyType(param_headers.header_paths(schema)) if annotated else NO_HEADERS,
-        documented=documented,
-        notes=notes,
-        unenforced=unenforced,
-        held=held,
+        headers=MappingProxyType(schema_repairs.header_paths(schema)) if annotated else NO_HEADERS,
+        **additions._asdict(),
         needs_task=needs_task,
-        declared=hints_of(named.get("annotations")),
+        app=app_use(renamed.get("_meta")),
+        declared=hints_of(renamed.get("annotations")),
         source=definition,
     )
 
@@ -309,10 +312,10 @@ def _without_task_support(definition: dict[str, Any]) -> dict[str, Any]:
     return {**definition, "execution": execution} if execution else without_keys(definition, {"execution"})
 
 
-def _promises_more(tool: str) -> ItemIssue:
+def _hints_changed_issue(tool: str) -> ItemIssue:
     detail = (
-        "its hints promise more than they did when it was first listed or approved; rules, scopes and repeats go by "
-        "what it promised then, until `annotations` of this tool in the configuration or `typegate approve` say more"
+        "its hints promise more than they did when it was first listed or approved; rules, scopes and retries use the "
+        "earlier hints until `annotations` of this tool in the configuration or `typegate approve` accept the new ones"
     )
     return ItemIssue(tool=tool, code="hints_changed", detail=detail)
 
@@ -320,9 +323,9 @@ def _promises_more(tool: str) -> ItemIssue:
 def _assign_names(
     parts: Mapping[ServerName, ServerPart], shape: Shape
 ) -> tuple[list[ToolWrapper], list[tuple[ServerName, ItemIssue]]]:
-    """Return the wrappers whose names stand, and an issue for each whose name was taken.
+    """Return the wrappers that keep their names, and an issue for each wrapper whose name is taken.
 
-    Prefixed names and those of builtin tools always stand; unprefixed ones follow in the order of configuration.
+    Prefixed names and names of builtin tools are never refused. Unprefixed names follow in configuration order.
     """
     position = {server: index for index, server in enumerate(shape.servers)}
     unprefixed = sorted(
@@ -334,16 +337,16 @@ def _assign_names(
     if unprefixed:
         owners = _owners([*(wrapper.name for wrapper in chosen), *BUILTIN_NAMES])
     for part in unprefixed:
-        kept: list[ToolWrapper] = []
+        remaining: list[ToolWrapper] = []
         for wrapper in part.wrappers:
             if (owner := owners.get(normalized_name(wrapper.name))) is None:
-                kept.append(wrapper)
+                remaining.append(wrapper)
                 continue
             detail = f"without a prefix this tool would take the name of {owner}"
             refused.append((wrapper.server, ItemIssue(tool=wrapper.tool, code="name_taken", detail=detail)))
-        # Only now: tools of one server may look alike, since their names were told apart already.
-        owners |= _owners(wrapper.name for wrapper in kept)
-        chosen.extend(kept)
+        # After the loop: tools of one server may look alike here, because their names are already distinct.
+        owners |= _owners(wrapper.name for wrapper in remaining)
+        chosen.extend(remaining)
     return chosen, refused
 
 

@@ -1,50 +1,89 @@
-"""The immutable catalog of all wrappers, and what differs between two catalogs."""
+"""The immutable catalog of all wrappers, and the difference between two catalogs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from registry.catalog.hints import NO_HINTS, Hints
+from registry.catalog.listed_items import ItemCatalog, PermitsItem, PermitsUri
 from registry.catalog.listing import WHOLE_SERVER, ServerListing
 from registry.catalog.names import NAME_SEPARATOR, CompiledName, ServerName, ToolName, WrapperName
-from registry.catalog.notes import Note
-from registry.catalog.prompts_and_resources import ItemCatalog, PermitsItem, PermitsUri
-from registry.catalog.shape import ServerShape
+from registry.catalog.overrides import NO_HINTS, Hints
+from registry.catalog.shape import Note, ServerShape
 from registry.errors import UnknownTool
 from registry.intake.issues import ItemIssue
 from registry.schema.json_values import without_keys
 from registry.schema.packed_definition import PackedDefinition, members_of
 from registry.schema.schemas import digest
 
-# The lists whose changes are announced, each by a notification of its own. Templates change with resources.
+# The lists that have a `list_changed` notification. Templates change together with resources.
 ListKind = Literal["tools", "prompts", "resources"]
 
-# Most tools have no parameters in headers, and share this object.
+# Shared by the many tools that have no parameters in headers.
 NO_HEADERS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class AppUse:
+    """How apps are involved in a tool. Source: MCP Apps 2026-01-26, "Resource Discovery", "Visibility".
+
+    Attributes:
+        by_models: Whether hosts may offer the tool to their model.
+        by_apps: Whether apps of the same server may call the tool.
+        has_app: Whether the definition concerns an app, which hosts may show for its results.
+    """
+
+    by_models: bool = True
+    by_apps: bool = True
+    has_app: bool = False
+
+
+NO_APP: Final = AppUse()
+
+
+@lru_cache(8)  # one object for each combination
+def _app_use(by_models: bool, by_apps: bool) -> AppUse:
+    return AppUse(by_models, by_apps, True)
+
+
+def app_use(meta: object) -> AppUse:
+    """Return how apps are involved in a tool with this `_meta`."""
+    if not isinstance(meta, dict):
+        return NO_APP
+    ui = meta.get("ui")
+    if not isinstance(ui, dict):
+        return _app_use(True, True) if isinstance(meta.get("ui/resourceUri"), str) else NO_APP
+    visibility = ui.get("visibility")
+    if not isinstance(visibility, list):
+        return _app_use(True, True)
+    return _app_use("model" in visibility, "app" in visibility)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolWrapper:
-    """One tool as we expose it; nothing of it says how its server is connected, which is in the server's listing.
+    """One tool as the gateway exposes it. The state of the connection is in the server's listing, not here.
 
     Attributes:
-        definition: The upstream's under the wrapper's name and with configured overrides; that of a catalog is packed.
-        digest: Of the definition.
-        schema_digest: Of the schema that arguments are checked against, by which its compiled form is cached.
+        definition: The upstream's definition with the wrapper's name and configured overrides; packed in a catalog.
+        digest: Digest of the definition.
+        schema_digest: Digest of the schema that arguments are checked against; the cache key of the compiled schema.
         name_reason: Why the name is not simply `alias__tool`, or None.
         headers: HTTP headers that mirror parameters, each with the path of its property.
         documented: The arguments that configuration documents.
-        notes: Operators' notes on this very definition.
-        unenforced: What arguments are checked against, where the definition documents some that are not enforced.
-        unchecked: Why arguments are not checked in full, where the input schema could not be used as it was listed.
-        held: Why it cannot be called until somebody has approved it as it is today; the definition is as approved.
-        needs_task: Its server runs it as a task only, which its definition does not say any more.
-        declared: The hints in its definition.
-        shared_hints: Its `hints` in an object that equal ones share; None where nobody has looked yet.
-        source: What the definition was made of: equal wrappers stay the same object as long as this one does.
+        notes: Operators' notes on exactly this definition.
+        unenforced: The schema that arguments are checked against, if the definition shows arguments that are not
+            enforced.
+        unchecked: Why arguments are not fully checked, if the input schema could not be used as listed.
+        held: Why the tool cannot be called until an operator approves its current definition; `definition` is then the
+            approved one.
+        needs_task: Whether the server runs the tool only as a task, which the exposed definition does not mention.
+        app: How apps are involved in the tool.
+        declared: The hints in the definition.
+        shared_hints: The value of `hints`, as an object shared by equal hints; None if not computed yet.
+        source: The object that the definition was derived from; while it is the same, the wrapper can be reused.
     """
 
     name: WrapperName
@@ -61,13 +100,14 @@ class ToolWrapper:
     unchecked: str | None = None
     held: str | None = None
     needs_task: bool = False
+    app: AppUse = NO_APP
     declared: Hints = field(default_factory=lambda: NO_HINTS, repr=False, compare=False)
     shared_hints: Hints | None = field(default=None, repr=False, compare=False)
     source: object = field(default=None, repr=False, compare=False)
 
     @property
     def hints(self) -> Hints:
-        """What it counts as for rules, scopes and repeats; rules ask that of all tools in turn, and every call does."""
+        """The hints that rules, scopes and retries use. Read for every call, and by rules for every tool."""
         if self.shared_hints is not None:
             return self.shared_hints
         annotations = self.definition.get("annotations")
@@ -75,7 +115,7 @@ class ToolWrapper:
 
     @property
     def input_schema(self) -> Any:
-        """The input schema of the definition, whatever a profile advertises."""
+        """The input schema of the definition, regardless of what a profile advertises."""
         return self.definition.get("inputSchema", {})
 
     @property
@@ -86,13 +126,13 @@ class ToolWrapper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPart:
-    """One server's share of a catalog, kept so that only what changed is rebuilt.
+    """One server's part of a catalog, stored so that a rebuild only touches what changed.
 
     Attributes:
-        wrappers: The very tuple of the part before it where they are the same.
-        names: Of every tool, exposed or not.
-        named: The URIs of apps that its tools name.
-        uris: Our URIs by the server's own, where they differ; the wrappers name them so.
+        wrappers: The same tuple as in the previous part if no wrapper changed.
+        names: The names of all tools, exposed or not.
+        named: The URIs of the apps that the server's tools refer to.
+        uris: The exposed URI for each of the server's URIs, where they differ; wrappers name the exposed URIs.
     """
 
     listing: ServerListing
@@ -105,29 +145,29 @@ class ServerPart:
     named: tuple[str, ...] = ()
     uris: Mapping[str, str] = field(default_factory=dict)
 
-    def is_named_alike(self, shape: ServerShape, max_length: int) -> bool:
-        """Return whether equal tools would get equal names by another shape."""
+    def has_equal_names(self, shape: ServerShape, max_length: int) -> bool:
+        """Return whether another shape would give equal tools the same names."""
         own = self.shape
         return (own.prefixed, own.renames, self.max_length) == (shape.prefixed, shape.renames, max_length)
 
-    def wraps_alike(self, shape: ServerShape, max_length: int) -> bool:
-        """Return whether equal tools would get equal wrappers by another shape, but for their notes."""
+    def has_equal_wrappers(self, shape: ServerShape, max_length: int) -> bool:
+        """Return whether another shape would give equal tools the same wrappers, except for notes."""
         own = self.shape
         mine, theirs = (
-            (one.hidden, one.tools, one.overrides, one.hints.annotations, one.tool_hints) for one in (own, shape)
+            (each.hidden, each.tools, each.overrides, each.hints.annotations, each.tool_hints) for each in (own, shape)
         )
-        return self.is_named_alike(shape, max_length) and mine == theirs
+        return self.has_equal_names(shape, max_length) and mine == theirs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """All wrappers, prompts and resources at one moment, ordered by name; never changed, only replaced.
+    """All wrappers, prompts and resources at one moment, ordered by name. Immutable.
 
     Attributes:
-        digest: Of the names and definitions of all wrappers.
-        parts: Each server's share, for the next build.
-        refused: Tools whose names others have, for the next build.
-        naming_inputs: What prompts and resources were named by, for the next build.
+        digest: Digest of the names and definitions of all wrappers.
+        parts: Each server's part, reused by the next build.
+        refused: Tools that are left out because their names are taken; reused by the next build.
+        naming_inputs: The configuration that named prompts and resources, compared by the next build.
     """
 
     version: int = 0
@@ -145,10 +185,10 @@ class Catalog:
     _by_tool: Mapping[tuple[str, str], ToolWrapper] = field(default_factory=dict, repr=False, compare=False)
 
     def resolve(self, name: str) -> ToolWrapper:
-        """Return the wrapper of this name.
+        """Return the wrapper with this name.
 
         Raises:
-            UnknownTool: There is none.
+            UnknownTool: The catalog has no such wrapper.
         """
         wrapper = self._by_name.get(name)
         if wrapper is None:
@@ -156,43 +196,45 @@ class Catalog:
         return wrapper
 
     def get(self, name: str) -> ToolWrapper | None:
-        """Return the wrapper of this name, or None."""
+        """Return the wrapper with this name, or None."""
         return self._by_name.get(name)
 
     def get_by_tool(self, server: str, tool: str) -> ToolWrapper | None:
-        """Return the wrapper of a tool by the name that its upstream gave it, or None."""
+        """Return the wrapper of an upstream's tool, or None."""
         return self._by_tool.get((server, tool))
 
     def find(self, server: str, tool: str) -> ToolWrapper | None:
-        """Return the wrapper that a caller means by a tool's own name or a wrapper's, with or without its alias."""
+        """Return the wrapper for the upstream's name of a tool, or for a wrapper's name with or without its alias."""
         wrapper = self.get_by_tool(server, tool)
         if wrapper is not None:
             return wrapper
         for name in (tool, server + NAME_SEPARATOR + tool):
-            if (named := self._by_name.get(name)) is not None and named.server == server:
-                return named
+            if (wrapper_of_name := self._by_name.get(name)) is not None and wrapper_of_name.server == server:
+                return wrapper_of_name
         return None
 
     def held(self, kind: str, server: str, name: str) -> str | None:
-        """Return why an item, by the name of its server, is held; None for what is not, or is unknown."""
+        """Return why an item, given by its upstream's name, is held; None if it is unknown or not held."""
         listing = self.servers.get(ServerName(server))
         if listing is None or not listing.held:
             return None
         return listing.held.get(kind, {}).get(name)
 
     def held_uri(self, server: str, uri: str) -> str | None:
-        """Return why no resource of this URI can be read from a server, or None."""
+        """Return why no resource with this URI can be read from a server, or None."""
         listing = self.servers.get(ServerName(server))
         if listing is None or not listing.held:
             return None
-        return listing.held.get(WHOLE_SERVER, {}).get("") or self.prompts_and_resources.held_template(server, uri)
+        items = self.prompts_and_resources
+        server_reason = listing.held.get(WHOLE_SERVER, {}).get("")
+        return server_reason or items.held_skill(server, uri) or items.held_template(server, uri)
 
     def wrappers_of(self, server: str) -> tuple[ToolWrapper, ...]:
         """Return one server's wrappers, ordered by name."""
         return self._by_server.get(server, ())
 
-    def shows(self, server: str) -> bool:
-        """Return whether anything of a server is in the catalog: a tool, a prompt, a resource or a template."""
+    def has_items_of(self, server: str) -> bool:
+        """Return whether the catalog has a tool, prompt, resource or template of this server."""
         return server in self._by_server or self.prompts_and_resources.has_any_of(server)
 
     def narrowed(
@@ -205,7 +247,7 @@ class Catalog:
         uris: PermitsUri,
         never: PermitsUri | None = None,
     ) -> Catalog:
-        """Return the part of the catalog that each of these permits; see `ItemCatalog.narrowed`."""
+        """Return the part of the catalog that all predicates permit; see `ItemCatalog.narrowed`."""
         permitted = tuple(wrapper for wrapper in self.wrappers if wrappers(wrapper))
         servers = {name: listing for name, listing in self.servers.items() if server(name)}
         narrowed = replace(
@@ -220,7 +262,7 @@ class Catalog:
         return narrowed.with_wrappers(permitted)
 
     def with_wrappers(self, wrappers: tuple[ToolWrapper, ...]) -> Catalog:
-        """Return the catalog with these wrappers, which are ordered by name, and the indexes to find them by."""
+        """Return the catalog with these wrappers, which must be ordered by name, and with new indexes."""
         by_server: dict[str, list[ToolWrapper]] = {}
         for wrapper in wrappers:
             by_server.setdefault(wrapper.server, []).append(wrapper)
@@ -234,7 +276,7 @@ class Catalog:
         )
 
     def with_wrappers_of(self, other: Catalog) -> Catalog:
-        """Return the catalog with the very wrappers and indexes of another one."""
+        """Return the catalog with the wrappers and indexes of another catalog."""
         return replace(
             self,
             wrappers=other.wrappers,
@@ -247,7 +289,7 @@ class Catalog:
 
 @dataclass(frozen=True, slots=True)
 class CatalogChange:
-    """What a caller could notice between two catalogs; true if there is anything."""
+    """The differences between two catalogs that a caller could notice; true if there are any."""
 
     before: Catalog
     after: Catalog
@@ -258,18 +300,18 @@ class CatalogChange:
 
     def __post_init__(self) -> None:
         old, new = self.before, self.after
-        put = object.__setattr__  # the dataclass is frozen
-        # Most swaps change only the state of a connection: equal digests spare the comparison of all wrappers.
+        set_field = object.__setattr__  # the dataclass is frozen
+        # Most swaps change only the state of a connection: equal digests make comparing all wrappers unnecessary.
         if old.digest == new.digest and old.wrappers and new.wrappers:
             for each in ("added", "removed", "changed"):
-                put(self, each, ())
-            put(self, "kinds", frozenset(self._changed_kinds()))
+                set_field(self, each, ())
+            set_field(self, "kinds", frozenset(self._changed_kinds()))
             return
-        put(self, "added", tuple(w.name for w in new.wrappers if old.get(w.name) is None))
-        put(self, "removed", tuple(w.name for w in old.wrappers if new.get(w.name) is None))
-        both = [(old.get(w.name), w) for w in new.wrappers]
-        put(self, "changed", tuple(w.name for was, w in both if was and was.digest != w.digest))
-        put(self, "kinds", frozenset(self._changed_kinds()))
+        set_field(self, "added", tuple(w.name for w in new.wrappers if old.get(w.name) is None))
+        set_field(self, "removed", tuple(w.name for w in old.wrappers if new.get(w.name) is None))
+        pairs = [(old.get(w.name), w) for w in new.wrappers]
+        set_field(self, "changed", tuple(w.name for was, w in pairs if was and was.digest != w.digest))
+        set_field(self, "kinds", frozenset(self._changed_kinds()))
 
     def __bool__(self) -> bool:
         return bool(self.kinds)
@@ -280,18 +322,18 @@ class CatalogChange:
         before, after = self.before.prompts_and_resources.digests, self.after.prompts_and_resources.digests
         if before.get("prompts") != after.get("prompts"):
             yield "prompts"
-        if any(before.get(kind) != after.get(kind) for kind in ("resources", "resourceTemplates")):
+        if any(before.get(kind) != after.get(kind) for kind in ("resources", "resourceTemplates", "skills")):
             yield "resources"
 
 
 def handshake_definition(definition: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a definition as clients of the `initialize` handshake accept it; the same object if it is one already.
+    """Return the definition that clients of the `initialize` handshake accept; the same object if nothing changes.
 
-    Before 2026-07-28 the root of an `outputSchema` had to be `type: object`; one that is not makes such clients
-    reject the whole list.
+    Before 2026-07-28 the root of an `outputSchema` had to be `type: object`. Clients of these versions reject the
+    whole list because of any other root, so such an `outputSchema` is removed.
     """
     if isinstance(definition, PackedDefinition) and not definition.may_have("outputSchema"):
-        return definition  # thousands are asked about in turn
+        return definition  # fast path: called for thousands of tools in turn
     plain = members_of(definition)
     if "outputSchema" not in plain:
         return definition

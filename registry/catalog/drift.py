@@ -1,26 +1,187 @@
-"""Names and parameters of earlier catalogs, for callers that still use them."""
+"""Names and parameters from earlier catalogs, for callers that still use them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 from cachetools import LRUCache
 
 from registry.catalog.catalog import Catalog, CatalogChange, ToolWrapper
 from registry.catalog.names import WrapperName
-from registry.catalog.parameter_changes import (
-    ParameterChange,
-    ParameterPath,
-    composed_changes,
-    parameter_changes,
-)
 from registry.schema.json_paths import declared_properties
+from registry.schema.json_values import without_keys
+from registry.schema.schemas import digest
 
-# Removed wrappers and tools with changed parameters that are remembered, to answer calls that still use them. Each
-# entry keeps a whole definition alive: a few kilobytes, so some 10 MB in all.
+# Stands for the items of an array in a path. A property is very unlikely to have this name.
+ITEMS: Final = "[ ]"
+# Depth of a reported parameter. Deeper parameters can be read from the schema that an error shows.
+_MAX_DEPTH: Final = 6
+# Changes per tool. The largest tool in `tests/corpus` has 55 parameters; with more changes it is a different tool.
+_MAX_CHANGES: Final = 200
+
+# Property names from the root inwards, with `ITEMS` between an array and the properties of its items.
+ParameterPath = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterChange:
+    """The change of one parameter.
+
+    Attributes:
+        kind: Renamed, removed, given another type, or newly required (including new required parameters).
+        now: The current name or type; empty for a removed or required parameter.
+        was: The former type, if the type changed.
+        certain: Whether a renamed parameter is certainly the same, rather than only of the same shape.
+    """
+
+    kind: Literal["renamed", "removed", "retyped", "required"]
+    now: str = ""
+    was: str = ""
+    certain: bool = False
+
+
+def parameter_changes(before: Any, after: Any) -> dict[ParameterPath, ParameterChange]:
+    """Return the changes of a schema's parameters, keyed by their former paths.
+
+    A removed parameter counts as renamed if exactly one new parameter has its shape. The renaming is certain if the
+    description is also equal, or if the names differ only in case and separators.
+    """
+    changes: dict[ParameterPath, ParameterChange] = {}
+    for path, change in _changes(before, after, ()):
+        changes[path] = change
+        if len(changes) >= _MAX_CHANGES:
+            break
+    return changes
+
+
+def composed_changes(
+    earlier: Mapping[ParameterPath, ParameterChange], later: Mapping[ParameterPath, ParameterChange], schema: Any
+) -> dict[ParameterPath, ParameterChange]:
+    """Combine two successive sets of changes.
+
+    Args:
+        earlier: The earlier changes, possibly combined already.
+        schema: The schema after both.
+    """
+    changes: dict[ParameterPath, ParameterChange] = {}
+    for path, change in earlier.items():
+        combined = _follow_change(path, change, later)
+        # If a former name is in use again, it now refers to the new parameter.
+        if combined.kind in ("retyped", "required") or not _declares(schema, path):
+            changes[path] = combined
+    for path, change in later.items():
+        changes.setdefault(path, change)
+    return dict(list(changes.items())[-_MAX_CHANGES:])
+
+
+def _follow_change(
+    path: ParameterPath, change: ParameterChange, later: Mapping[ParameterPath, ParameterChange]
+) -> ParameterChange:
+    if change.kind == "removed":
+        return change
+    if change.kind in ("retyped", "required"):
+        return later.get(path, change)
+    then = later.get((*path[:-1], change.now), change)
+    if then.kind == "renamed" and then is not change:
+        return replace(then, certain=then.certain and change.certain)
+    return then if then.kind == "removed" else change
+
+
+def _changes(before: Any, after: Any, path: ParameterPath) -> Iterator[tuple[ParameterPath, ParameterChange]]:
+    old, new = _properties(before), _properties(after)
+    removed = {name: _shape_digest(schema) for name, schema in old.items() if name not in new}
+    came = {name: _shape_digest(schema) for name, schema in new.items() if name not in old}
+    heirs: set[str] = set()
+    for name, shape in removed.items():
+        alike = [candidate for candidate, other_shape in came.items() if other_shape == shape]
+        if len(alike) == 1 and sum(other_shape == shape for other_shape in removed.values()) == 1:
+            [now] = alike
+            heirs.add(now)
+            yield (
+                (*path, name),
+                ParameterChange(kind="renamed", now=now, certain=_is_same_parameter(name, old, now, new)),
+            )
+        else:
+            yield (*path, name), ParameterChange(kind="removed")
+    for name in old:
+        if name in new:
+            yield from _property_changes(old[name], new[name], (*path, name))
+    if old:  # callers cannot have relied on the parameters of a schema that declared none
+        for name in _required_names(after) - _required_names(before) - heirs:
+            # A parameter that also changed its type is already reported as retyped.
+            if name in new and (name not in old or _type_of(old[name]) == _type_of(new[name])):
+                yield (*path, name), ParameterChange(kind="required")
+
+
+def _property_changes(before: Any, after: Any, path: ParameterPath) -> Iterator[tuple[ParameterPath, ParameterChange]]:
+    if before == after or not isinstance(before, dict) or not isinstance(after, dict):
+        return
+    was, now = _type(before), _type(after)
+    if was != now and was and now:
+        yield path, ParameterChange(kind="retyped", now=now, was=was)
+    elif len(path) < _MAX_DEPTH:
+        yield from _changes(before, after, path)
+        yield from _property_changes(before.get("items"), after.get("items"), (*path, ITEMS))
+
+
+def _is_same_parameter(name: str, old: Mapping[str, Any], now: str, new: Mapping[str, Any]) -> bool:
+    if _folded_name(name) == _folded_name(now):
+        return True
+    described = _description(old[name])
+    return bool(described) and described == _description(new[now])
+
+
+def _folded_name(name: str) -> str:
+    return name.replace("_", "").replace("-", "").casefold()
+
+
+def _description(schema: Any) -> str:
+    description = schema.get("description") if isinstance(schema, dict) else None
+    return description.strip() if isinstance(description, str) else ""
+
+
+def _declares(schema: Any, path: ParameterPath) -> bool:
+    for step in path:
+        if step == ITEMS:
+            schema = schema.get("items") if isinstance(schema, dict) else None
+        elif step in (properties := _properties(schema)):
+            schema = properties[step]
+        else:
+            return False
+    return True
+
+
+def _required_names(schema: Any) -> set[str]:
+    required = schema.get("required") if isinstance(schema, dict) else None
+    return {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
+
+
+def _type_of(schema: Any) -> str:
+    return _type(schema) if isinstance(schema, dict) else ""
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    kind = schema.get("type")
+    return " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind or "")
+
+
+def _properties(schema: Any) -> dict[str, Any]:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return properties if isinstance(properties, dict) else {}
+
+
+def _shape_digest(schema: Any) -> str:
+    # A renamed parameter usually has a new description.
+    if isinstance(schema, dict):
+        schema = without_keys(schema, ("description", "title"))
+    return digest(schema)
+
+
+# Removed wrappers and changed tools that are remembered to answer calls that still use them. An entry keeps one
+# definition alive (a few kilobytes), so the memory is about 10 MB in total.
 _MAX_REMEMBERED: Final = 4096
 
 _NO_CHANGES: Final[Mapping[ParameterPath, ParameterChange]] = {}
@@ -28,17 +189,17 @@ _NO_CHANGES: Final[Mapping[ParameterPath, ParameterChange]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedWrapper:
-    """A wrapper that was removed, and what replaced it then, if that is known."""
+    """A removed wrapper, and its replacement at that time, if known."""
 
     wrapper: ToolWrapper
     successor: WrapperName | None
 
 
 class Drift:
-    """A bounded memory of removed wrappers and changed parameters, fed with the registry's changes.
+    """A bounded memory of removed wrappers and changed parameters, filled from the registry's changes.
 
     Attributes:
-        knows_parameters: Whether anything is remembered of the parameters of any tool.
+        knows_parameters: Whether any parameter changes are remembered.
     """
 
     def __init__(self) -> None:
@@ -48,20 +209,23 @@ class Drift:
         self._changed: LRUCache[str, Mapping[ParameterPath, ParameterChange]] = LRUCache(_MAX_REMEMBERED)
 
     def record(self, change: CatalogChange) -> None:
-        """Remember what one change of the catalog removed and renamed."""
+        """Remember the wrappers that a change of the catalog removed or changed."""
         added = [change.after.resolve(name) for name in change.added]
-        gone = [change.before.resolve(name) for name in change.removed]
+        removed = [change.before.resolve(name) for name in change.removed]
         for name in change.added:
-            self._removed.pop(name, None)  # it is back
-        # Of several that were replaced by several, only a description tells which is which. Where nothing is gone, as
-        # at each first listing, nothing is compared.
-        candidates = added if gone else []
-        by_schema, by_meaning = _Pairs(gone, candidates, _schema), _Pairs(gone, candidates, _meaning)
-        for wrapper in gone:
-            # The tool itself may be there under another name, because a sibling has come that looks like it.
+            self._removed.pop(name, None)  # available again
+        # If several wrappers replace several others, descriptions are needed to match them. Nothing is compared if
+        # nothing was removed, which is the case for every first listing.
+        candidates = added if removed else []
+        by_schema, by_description = (
+            _Pairs(removed, candidates, _schema_key),
+            _Pairs(removed, candidates, _description_key),
+        )
+        for wrapper in removed:
+            # The same tool may have another name now because a new sibling looks like it.
             renamed = change.after.get_by_tool(wrapper.server, wrapper.tool)
-            found = renamed or by_schema.get(wrapper) or by_meaning.get(wrapper)
-            successor = found.name if found is not None else None
+            replacement = renamed or by_schema.get(wrapper) or by_description.get(wrapper)
+            successor = replacement.name if replacement is not None else None
             self._removed[wrapper.name] = RemovedWrapper(wrapper=wrapper, successor=successor)
             self._names[wrapper.server, wrapper.tool] = wrapper.name
         for name in change.changed:
@@ -69,25 +233,25 @@ class Drift:
             earlier = self._changed.get(name, _NO_CHANGES)
             is_plain = was.unenforced is None and now.unenforced is None
             if is_plain and not earlier and was.schema_digest == now.schema_digest:
-                continue  # its description has changed, as those of thousands may at once: no schema is read for that
+                continue  # only the description changed; skip reading schemas, as this may concern thousands of tools
             after = now.input_schema
             later = parameter_changes(was.input_schema, after)
             if later or earlier:
-                # Together with earlier ones: callers may be several versions behind.
+                # Combined with earlier changes: callers may be several versions behind.
                 self._changed[name] = composed_changes(earlier, later, after)
                 self.knows_parameters = True
 
     def removed(self, name: str) -> RemovedWrapper | None:
-        """Return what is remembered of a wrapper name, or None."""
+        """Return the removed wrapper with this name, or None."""
         return self._removed.get(name)
 
     def removed_tool(self, server: str, tool: str) -> RemovedWrapper | None:
-        """Return what is remembered of a tool by the name that its upstream gave it, or None."""
+        """Return the removed wrapper of an upstream's tool, or None."""
         name = self._names.get((server, tool))
         return self._removed.get(name) if name is not None else None
 
     def successor(self, removed: RemovedWrapper, catalog: Catalog) -> ToolWrapper | None:
-        """Return what a removed wrapper is called today, over any number of changes; None if that is not known."""
+        """Return the current replacement of a removed wrapper, across any number of changes; None if unknown."""
         seen: set[str] = set()
         following: RemovedWrapper | None = removed
         while following is not None and following.successor is not None and following.successor not in seen:
@@ -99,33 +263,35 @@ class Drift:
         return None
 
     def changes(self, name: str) -> Mapping[ParameterPath, ParameterChange]:
-        """Return what became of former parameters of a wrapper, by the paths that they had."""
+        """Return the changes of a wrapper's parameters, keyed by their former paths."""
         return self._changed.get(name, _NO_CHANGES)
 
 
 class _Pairs:
-    """Which new wrapper is like which that is gone, where there is one of each only."""
+    """Pairs each removed wrapper with the new wrapper of equal key, if both are unique."""
 
     def __init__(
-        self, gone: Sequence[ToolWrapper], added: Sequence[ToolWrapper], key: Callable[[ToolWrapper], object]
+        self, removed: Sequence[ToolWrapper], added: Sequence[ToolWrapper], key: Callable[[ToolWrapper], object]
     ) -> None:
-        # Counted once: a server may replace thousands of tools by thousands of others.
+        # Counted once, because a server may replace thousands of tools at once.
         self._key = key
-        self._gone = Counter(map(key, gone))
+        self._removed_count = Counter(map(key, removed))
         self._added = Counter(map(key, added))
         self._wrappers = {key(wrapper): wrapper for wrapper in added}
 
     def get(self, wrapper: ToolWrapper) -> ToolWrapper | None:
-        # Two candidates would be a guess, and a wrong successor is worse than none.
-        wanted = self._key(wrapper)
-        return self._wrappers[wanted] if self._gone[wanted] == self._added[wanted] == 1 else None
+        # Do not guess between several candidates: a wrong successor is worse than none.
+        wrapper_key = self._key(wrapper)
+        return (
+            self._wrappers[wrapper_key] if self._removed_count[wrapper_key] == self._added[wrapper_key] == 1 else None
+        )
 
 
-def _schema(wrapper: ToolWrapper) -> object:
-    # That two tools take no parameters says nothing about either.
+def _schema_key(wrapper: ToolWrapper) -> object:
+    # Two tools without parameters are not alike for that reason, so their descriptions are compared as well.
     takes_some = bool(declared_properties(wrapper.input_schema, wrapper.input_schema))
-    return (wrapper.server, wrapper.schema_digest) if takes_some else _meaning(wrapper)
+    return (wrapper.server, wrapper.schema_digest) if takes_some else _description_key(wrapper)
 
 
-def _meaning(wrapper: ToolWrapper) -> object:
+def _description_key(wrapper: ToolWrapper) -> object:
     return wrapper.server, wrapper.schema_digest, wrapper.definition.get("description")

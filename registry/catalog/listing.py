@@ -1,41 +1,49 @@
-"""ServerListing: what one upstream listed on one connection."""
+"""The listing of one server on one connection, its suspicious texts, and configuration that matches nothing in it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
 
-from registry.catalog.hints import Hints
-from registry.catalog.names import ServerName
-from registry.intake.issues import ItemIssue
+from registry.catalog.names import NAME_SEPARATOR, ServerName
+from registry.catalog.overrides import Hints
+from registry.catalog.shape import NameFilter, ServerShape
+from registry.catalog.uris import denies_uri
+from registry.intake.issues import THRESHOLD, ItemIssue, Suspicion, suspicion_of, texts_of
+from registry.intake.item_intake import ITEM_KEYS, ItemKind
+from registry.schema.json_paths import declared_properties
 
 WHOLE_SERVER: Final = "server"
-"""The kind under which `ServerListing.held` speaks of everything that a server has."""
+"""The key in `ServerListing.held` for a reason that concerns the whole server."""
 
-# The members that may have thousands of items.
-_ITEMS: Final = frozenset({"tools", "prompts", "resources", "templates", "quarantined", "repaired", "first_hints"})
-# Tools of a server are packed, which are most of what it lists.
+# Fields that may have thousands of items.
+_ITEMS: Final = frozenset(
+    {"tools", "prompts", "resources", "templates", "skills", "quarantined", "repaired", "first_hints"}
+)
+# Tools, the bulk of a listing, are packed.
 ListedItems = tuple[Mapping[str, Any], ...]
-# `unstated`: of versions with a handshake, which have no such word. Shared caches take it for `private`.
+# `unstated`: protocol versions with a handshake have no cache scope. Shared caches treat it as `private`.
 CacheScope = Literal["public", "private", "unstated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerListing:
-    """What one upstream listed on one connection, after intake; nothing in it is ever changed in place.
+    """The listing of one upstream on one connection, after intake. Immutable.
 
     Attributes:
         epoch: The number of the connection.
         ttl_ms: How long the upstream says that its lists stay fresh.
-        scope: Whether it says that others may be given them too.
-        origin: `snapshot` until the server has answered for the first time since we started.
-        stale: The connection is lost; tools stay listed until the next one.
-        instructions: What the server says of itself to models.
-        held: By kind of item, why one cannot be used until somebody has approved it; by the names of its server. It is
-            listed as it was approved, or not at all. Under `WHOLE_SERVER` there is why nothing of it can be used.
-        first_hints: By tool, the hints that it was first listed with, or was approved with: rights follow these where
-            today's promise more.
+        scope: Whether the upstream allows its lists to be shared between callers.
+        origin: `snapshot` until the server has answered for the first time since the gateway started.
+        stale: The connection is lost; the tools stay listed until the next connection.
+        instructions: The server's instructions to models.
+        held: By kind and upstream name, why an item cannot be used until an operator approves it. A held item is listed
+            as it was approved, or not at all. Under `WHOLE_SERVER`: why nothing of the server can be used.
+        first_hints: By tool, the hints with which it was first listed or approved. Access rights follow these if the
+            current hints promise more.
     """
 
     server: ServerName
@@ -44,6 +52,7 @@ class ServerListing:
     prompts: ListedItems = ()
     resources: ListedItems = ()
     templates: ListedItems = ()
+    skills: ListedItems = ()
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     quarantined: tuple[ItemIssue, ...] = ()
     repaired: tuple[ItemIssue, ...] = ()
@@ -56,8 +65,8 @@ class ServerListing:
     held: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     first_hints: Mapping[str, Hints] = field(default_factory=dict)
 
-    def is_like(self, other: ServerListing) -> bool:
-        """Return whether two listings are equal as far as that is seen at once: of the very same items."""
+    def is_equal_to(self, other: ServerListing) -> bool:
+        """Return whether two listings are equal; large fields are compared by identity."""
         if self is other:
             return True
         return all(
@@ -66,8 +75,157 @@ class ServerListing:
             for mine, theirs in ((getattr(self, name), getattr(other, name)),)
         )
 
-    def lists_as(self, other: ServerListing) -> bool:
-        """Return whether two listings are of the very same items, whatever else differs."""
+    def listing_key(self, other: ServerListing) -> bool:
+        """Return whether two listings have the same item objects, whatever else differs."""
         return all(
-            getattr(self, name) is getattr(other, name) for name in ("tools", "prompts", "resources", "templates")
+            getattr(self, name) is getattr(other, name)
+            for name in ("tools", "prompts", "resources", "templates", "skills")
         )
+
+
+# A shorter tool name may be a common word, and is not reported as a mention of another server's tool.
+_SHORTEST_NAME: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flagged:
+    """One suspicious item.
+
+    Attributes:
+        kind: The kind of item, named like its list on the wire; `instructions` for the server's instructions.
+        name: The name or URI of the item.
+    """
+
+    server: ServerName
+    kind: str
+    name: str
+    suspicion: Suspicion
+
+
+def flagged_items(listings: Mapping[ServerName, ServerListing]) -> Iterator[Flagged]:
+    """Yield every item whose score reaches the threshold. Slow: run it where no calls wait for it."""
+    owners: dict[str, set[str]] = {}
+    for server, listing in listings.items():
+        for tool in listing.tools:
+            name = str(tool.get("name"))
+            if len(name) >= _SHORTEST_NAME:
+                owners.setdefault(name, set()).add(server)
+            owners.setdefault(f"{server}{NAME_SEPARATOR}{name}", set()).add(server)
+    for server, listing in listings.items():
+
+        def is_of_others(word: str, server: str = server) -> bool:
+            having = owners.get(word)
+            return having is not None and server not in having
+
+        items = [("tools", str(tool.get("name")), tool) for tool in listing.tools]
+        kinds: dict[ItemKind, ListedItems] = {
+            "prompts": listing.prompts,
+            "resources": listing.resources,
+            "resourceTemplates": listing.templates,
+            "skills": listing.skills,
+        }
+        items += [(kind, str(item.get(ITEM_KEYS[kind])), item) for kind in ITEM_KEYS for item in kinds[kind]]
+        if listing.instructions:
+            items.append(("instructions", "", {"instructions": listing.instructions}))
+        harmless: set[str] = set()
+        for kind, name, definition in items:
+            suspicion = suspicion_of(texts_of(definition), is_of_others, harmless)
+            if suspicion.score >= THRESHOLD:
+                yield Flagged(server=server, kind=kind, name=name, suspicion=suspicion)
+
+
+HIDES_NOTHING: Final = "hides_nothing"
+"""The code for a name that should hide an item but matches none, so the intended item may be visible."""
+NO_SUCH_TOOL: Final = "no_such_tool"
+SELECTS_NOTHING: Final = "selects_nothing"
+CODES: Final = frozenset({HIDES_NOTHING, NO_SUCH_TOOL, SELECTS_NOTHING})
+# Similarity that tolerates one or two wrong letters in a typical name; the same as for misspelt keys.
+_NEAR: Final = 0.6
+_WILD: Final = frozenset("*?[")
+
+
+def suggestion_for(word: str, names: Iterable[str]) -> str:
+    """Return `; did you mean …?` with the most similar known name, or an empty string."""
+    by_folded = {name.casefold(): name for name in names}
+    close = get_close_matches(word.casefold(), by_folded, n=1, cutoff=_NEAR)
+    return f"; did you mean {by_folded[close[0]]}?" if close else ""
+
+
+def unmatched_names(listing: ServerListing, shape: ServerShape) -> tuple[ItemIssue, ...]:
+    """Return an issue for each configured name or pattern that matches nothing of its server.
+
+    A listing from a snapshot is not reported, because it may be older than the tool.
+    """
+    if listing.origin != "live":
+        return ()
+    if (
+        not shape.named
+        and not shape.defaults
+        and shape.tools.is_open
+        and shape.prompts.is_open
+        and shape.resources.is_open
+    ):
+        return ()  # fast path: most servers have no such configuration
+    # Quarantined tools exist as well.
+    tools = [*_texts(listing.tools, "name"), *(issue.tool for issue in listing.quarantined)]
+    tool_names = set(tools)
+    issues = [
+        ItemIssue(
+            tool=tool,
+            code=HIDES_NOTHING if tool in shape.hidden else NO_SUCH_TOOL,
+            detail="the configuration names a tool that this server does not have" + suggestion_for(tool, tools),
+        )
+        for tool in sorted(shape.named - tool_names)
+    ]
+    issues += _unmatched_patterns(listing, shape, tools)
+    issues += _unmatched_defaults(listing, shape)
+    return tuple(issues)
+
+
+def _unmatched_patterns(listing: ServerListing, shape: ServerShape, tools: Collection[str]) -> Iterator[ItemIssue]:
+    prompts = _texts(listing.prompts, "name")
+    uris = [*_texts((*listing.resources, *listing.skills), "uri"), *_texts(listing.templates, "uriTemplate")]
+    kinds: tuple[tuple[NameFilter, Collection[str], bool], ...] = (
+        (shape.tools, tools, False),
+        (shape.prompts, prompts, False),
+        (shape.resources, uris, True),
+    )
+    for pattern in dict.fromkeys(pattern for filters, _, _ in kinds for pattern in filters.deny):
+        # Unlisted URIs can be read too, so a URI pattern without a match is not necessarily a mistake.
+        if pattern in shape.resources.deny and ":" in pattern:
+            continue
+        concerned = [(names, of_uris) for filters, names, of_uris in kinds if pattern in filters.deny]
+        if any(_matches(pattern, names, of_uris) for names, of_uris in concerned):
+            continue
+        near = suggestion_for(pattern, [name for names, _ in concerned for name in names])
+        # A pattern may be meant for future items, but a name is meant for an existing one.
+        code = SELECTS_NOTHING if _WILD & set(pattern) else HIDES_NOTHING
+        yield ItemIssue(tool=pattern, code=code, detail=f"deny: {pattern} matches nothing of this server{near}")
+    for pattern in shape.tools.allow:
+        if pattern != "*" and not _matches(pattern, tools, False):
+            detail = f"allow: {pattern} matches no tool of this server{suggestion_for(pattern, tools)}"
+            yield ItemIssue(tool=pattern, code=SELECTS_NOTHING, detail=detail)
+
+
+def _unmatched_defaults(listing: ServerListing, shape: ServerShape) -> Iterator[ItemIssue]:
+    # A quarantined tool may have any parameter.
+    if not shape.defaults or listing.quarantined:
+        return
+    parameters = {
+        name for tool in listing.tools for name in declared_properties(tool.get("inputSchema"), tool.get("inputSchema"))
+    }
+    parameters |= {argument.name for override in shape.overrides.values() for argument in override.arguments}
+    for name in shape.defaults:
+        if name not in parameters:
+            detail = f"defaults: no tool of this server has a parameter {name}{suggestion_for(name, parameters)}"
+            yield ItemIssue(tool=name, code=SELECTS_NOTHING, detail=detail)
+
+
+def _matches(pattern: str, names: Collection[str], uris: bool) -> bool:
+    if uris:
+        return any(denies_uri(name, (pattern,)) for name in names)
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+def _texts(items: Iterable[Any], member: str) -> list[str]:
+    return [text for item in items if isinstance(text := item.get(member), str)]

@@ -1,6 +1,6 @@
-"""Compile wrapper names that are valid for hosts, short, and distinct for distinct (server, tool) pairs.
+"""Derive wrapper names that are valid for hosts, short, and distinct.
 
-Calls are routed by looking a name up, never by splitting it.
+Calls are routed by looking up the whole name, never by splitting it.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ ServerName = NewType("ServerName", str)
 ToolName = NewType("ToolName", str)
 WrapperName = NewType("WrapperName", str)
 
-BUILTIN_NAMES: Final = frozenset({"invoke_tool", "find_tools", "list_servers", "get_server_details"})
+BUILTIN_NAMES: Final = frozenset({"invoke_tool", "find_tools", "list_servers", "get_server_details", "read_result"})
 
 NAME_SEPARATOR: Final = "__"
-# Model APIs take 64 characters, and hosts put up to 16 of their own in front of a name (`mcp__gateway__`).
+# Model APIs accept 64 characters, and hosts add a prefix of up to 16 (`mcp__gateway__`).
 DEFAULT_NAME_LENGTH: Final = 48
-# 32 bits: among the thousands of tools of one gateway two equal digests are unlikely, and then made longer.
+# 32 bits: equal digests are unlikely among the thousands of tools of one gateway, and are lengthened if they occur.
 _DIGEST_LENGTH: Final = 8
-# The shortest limit that still holds an alias of `x-` and a digest, the separator, and one character with a digest.
+# The shortest limit that fits an alias of `x-` and a digest, the separator, and one character with a digest.
 MIN_NAME_LENGTH: Final = 2 + _DIGEST_LENGTH + len(NAME_SEPARATOR) + 1 + _DIGEST_LENGTH
-# What model APIs take for a whole name; a longer alias could never be shown in full.
+# The limit of model APIs for a whole name: a longer alias could never be shown in full.
 _MAX_ALIAS_LENGTH: Final = 64
-# Characters kept for the tool when the alias is long: a digest, and nine for a readable head and tail.
+# Characters reserved for the tool if the alias is long: a digest, and nine for a readable head and tail.
 _TOOL_CHARS: Final = 18
-# Below this, a head and a tail beside the digest would be a letter or two each, so only a head is kept.
+# With fewer characters besides the digest, head and tail would be one or two letters each; keep only the head.
 _MIN_READABLE_CHARS: Final = 6
-# A digest has 64 hexadecimal digits; it starts at 8 and doubles, so three rounds use all of them.
+# A SHA-256 digest has 64 hexadecimal digits. The length starts at 8 and doubles, so three rounds use all of them.
 _MAX_DIGEST_LENGTH: Final = 64
 _MAX_ROUNDS: Final = 8
-# A name's readable part comes from its beginning; names may be of any length.
+# Names can have any length; the readable part is taken from the beginning.
 _READ_CHARS: Final = 2048
 
 _ALIAS = re.compile(r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")
 _CLEAN = re.compile(r"[A-Za-z0-9_-]+")
 _UNCLEAN = re.compile(r"[^A-Za-z0-9_-]+")
-# What the protocol recommends for tool names; an unprefixed tool keeps such a name exactly.
+# The tool name format that the protocol recommends. An unprefixed tool with such a name keeps it exactly.
 _VERBATIM = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
@@ -57,8 +57,8 @@ class CompiledName:
 
 
 def normalized_name(name: str) -> str:
-    """Return the form in which two names may not be equal: in lower case, with `-` as `_`."""
-    # Several hosts replace `-` by `_`, and some compare names without case.
+    """Return the form that must be unique among names: lower case, with `_` for `-`."""
+    # Several hosts replace `-` with `_`, and some compare names case-insensitively.
     return name.replace("-", "_").casefold()
 
 
@@ -68,10 +68,10 @@ def check_aliases(aliases: Iterable[str], *, max_length: int = DEFAULT_NAME_LENG
     Raises:
         AliasError: An alias is malformed, or two of them look the same to a host.
     """
-    given = list(aliases)
-    malformed = [alias for alias in given if len(alias) > _MAX_ALIAS_LENGTH or not _ALIAS.fullmatch(alias)]
+    all_aliases = list(aliases)
+    malformed = [alias for alias in all_aliases if len(alias) > _MAX_ALIAS_LENGTH or not _ALIAS.fullmatch(alias)]
     alike: dict[str, list[str]] = defaultdict(list)
-    for alias in given:
+    for alias in all_aliases:
         if alias not in malformed:
             alike[normalized_name(alias_prefix(alias, max_length))].append(alias)
     clashes = [group for group in alike.values() if len(group) > 1]
@@ -80,11 +80,11 @@ def check_aliases(aliases: Iterable[str], *, max_length: int = DEFAULT_NAME_LENG
         form = f"letters and digits, joined by single '-' or '_', at most {_MAX_ALIAS_LENGTH} characters"
         sentences.append(f"server aliases must be {form}: {', '.join(map(repr, malformed))}")
     for group in clashes:
-        named = ", ".join(map(repr, group))
-        sentences.append(f"server aliases look the same once compiled into tool names: {named}")
+        quoted = ", ".join(map(repr, group))
+        sentences.append(f"server aliases look the same once compiled into tool names: {quoted}")
     if sentences:
         offenders = {*malformed, *chain.from_iterable(clashes)}
-        raise AliasError([alias for alias in given if alias in offenders], "; ".join(sentences))
+        raise AliasError([alias for alias in all_aliases if alias in offenders], "; ".join(sentences))
 
 
 def compile_names(
@@ -95,28 +95,28 @@ def compile_names(
     prefixed: bool = True,
     renames: Mapping[ToolName, str] = {},
 ) -> dict[ToolName, CompiledName]:
-    """Return the wrapper name of each tool of one server; their order makes no difference.
+    """Return the wrapper name of each tool of one server, independently of the order of tools.
 
-    A shortened or sanitised name ends with 8 hexadecimal digits of a digest of its own (server, tool) pair, so that
-    no other tool or server can change it. Valid names that look alike to a host (`list-items`, `List_Items`) get a
-    digest as well, except for one that is already in normalized form.
+    A shortened or sanitised name ends with 8 hexadecimal digits of the digest of its (server, tool) pair, so it
+    does not depend on any other tool. Valid names that look alike to a host (`list-items`, `List_Items`) get a digest
+    as well, except for a name that is already in normalized form.
 
     Raises:
-        RegistryError: The limit is too small for distinct names.
+        RegistryError: `max_length` is too small for distinct names.
     """
     if max_length < MIN_NAME_LENGTH:
         raise RegistryError(f"names need at least {MIN_NAME_LENGTH} characters, not {max_length}")
     prefix = alias_prefix(server, max_length) + NAME_SEPARATOR if prefixed else ""
     candidates = {tool: _NameCandidate(server, tool, prefix, max_length, prefixed, renames.get(tool)) for tool in tools}
     _resolve_collisions(list(candidates.values()), verbatim_allowed=not prefixed)
-    return {tool: CompiledName(name=found.name, reason=found.reason) for tool, found in candidates.items()}
+    return {tool: CompiledName(name=candidate.name, reason=candidate.reason) for tool, candidate in candidates.items()}
 
 
 class _NameCandidate:
-    """The name that one tool is about to get.
+    """The tentative name of one tool.
 
     Attributes:
-        level: How often its digest was lengthened; 0 for a name without a digest.
+        level: How often the digest was lengthened; 0 for a name without a digest.
         verbatim: The tool's own name is kept exactly.
     """
 
@@ -175,21 +175,21 @@ class _NameCandidate:
             return WrapperName(f"{self.prefix}{plain}_{digest}")
         if room < _MIN_READABLE_CHARS:
             return WrapperName(f"{self.prefix}{plain[:room]}{digest}")
-        # Names differ at both ends: the verb is in front, and what tells siblings apart at the back.
+        # Names differ at both ends: the verb comes first, and the end distinguishes siblings.
         tail = (room - 2) * 2 // 5
         head = room - 2 - tail
         return WrapperName(f"{self.prefix}{plain[:head]}_{plain[-tail:]}_{digest}")
 
 
 def _resolve_collisions(candidates: list[_NameCandidate], *, verbatim_allowed: bool) -> None:
-    """Lengthen the digests of names that look alike until none do; the order of candidates makes no difference."""
+    """Lengthen the digests of names that look alike until all are distinct, independently of their order."""
     for _round in range(_MAX_ROUNDS):
         groups: dict[str, list[_NameCandidate]] = defaultdict(list)
         for candidate in candidates:
             groups[normalized_name(candidate.name)].append(candidate)
         collisions = [group for group in groups.values() if len(group) > 1]
         if verbatim_allowed:
-            # Without a prefix an exact name is a promise, even if a sibling looks like it to a host.
+            # An unprefixed verbatim name must not change, even if a sibling looks like it to a host.
             collisions = [group for group in collisions if not all(c.verbatim and not c.renamed for c in group)]
         if not collisions:
             return
@@ -208,7 +208,7 @@ def _resolve_collision(group: list[_NameCandidate]) -> None:
         keepers = digested if len(digested) == 1 else []
     else:
         keepers = [candidate for candidate in plain if candidate.is_normalized]
-        # Between a tool that configuration renames and one that has that very name, the latter keeps it.
+        # A tool keeps its own name; another tool that configuration renames to it gets a digest.
         keepers = keepers if len(keepers) == 1 else [candidate for candidate in keepers if not candidate.renamed]
     for candidate in group:
         if candidate not in keepers:
@@ -216,7 +216,7 @@ def _resolve_collision(group: list[_NameCandidate]) -> None:
 
 
 def alias_prefix(alias: str, max_length: int) -> str:
-    """Return an alias as it appears in names: starting with a letter, and short enough to leave room for a tool."""
+    """Return an alias as it appears in names: it starts with a letter and leaves room for the tool's name."""
     part = alias if alias[:1].isalpha() else "s" + alias
     room = max(_DIGEST_LENGTH + 2, max_length - len(NAME_SEPARATOR) - _TOOL_CHARS)
     if len(part) <= room:
@@ -226,5 +226,5 @@ def alias_prefix(alias: str, max_length: int) -> str:
 
 
 def _pair_digest(server: str, tool: str) -> str:
-    # An alias has no NUL, so two pairs never give the same text. `surrogatepass`, since names come as they were sent.
+    # An alias contains no NUL, so different pairs give different texts. Upstream names may have lone surrogates.
     return sha256(f"{server}\0{tool}".encode("utf-8", "surrogatepass")).hexdigest()

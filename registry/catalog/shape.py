@@ -1,43 +1,139 @@
-"""What configuration says about servers and their tools, in the form that the catalog and calls need."""
+"""Configuration and operators' notes about servers and their tools."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
 
-from registry.catalog.filters import OPEN, NameFilter
-from registry.catalog.hints import Hints, careful, hints_of
-from registry.catalog.names import DEFAULT_NAME_LENGTH, ServerName, ToolName
-from registry.catalog.notes import Note
-from registry.catalog.overrides import ToolOverride
+from registry.catalog.names import DEFAULT_NAME_LENGTH, NAME_SEPARATOR, ServerName, ToolName
+from registry.catalog.overrides import Hints, ToolOverride, hints_of, most_cautious_hints
+from registry.catalog.uris import allows_uri, denies_uri
+from registry.schema.schemas import digest
 
-# What may be repaired in a call; the docstring of `registry.arguments.repair` defines the levels.
+
+@dataclass(frozen=True, slots=True)
+class NameFilter:
+    """Patterns of names or URIs; `deny` has precedence over `allow`."""
+
+    allow: tuple[str, ...] = ("*",)
+    deny: tuple[str, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """True if every name passes."""
+        return not self.deny and "*" in self.allow
+
+    def admits(self, name: str) -> bool:
+        """Return whether a name passes."""
+        return _matches_any(name, self.allow) and not _matches_any(name, self.deny)
+
+    def allows_uri(self, uri: str) -> bool:
+        """Return whether `allow` matches a URI in every form in which its server may read it."""
+        return allows_uri(uri, self.allow)
+
+    def denies_uri(self, uri: str) -> bool:
+        """Return whether `deny` matches any spelling of a URI that its server may treat as the same URI."""
+        return denies_uri(uri, self.deny)
+
+
+OPEN: Final = NameFilter()
+
+
+def selects_name(pattern: str, *, server: str, original: str, exposed: str, prefixed: bool) -> bool:
+    """Return whether a profile's pattern selects a tool or a prompt.
+
+    The two sides of a pattern with `__` are matched against the server and the name separately, so that a server
+    cannot enter a selection of another server's tools by its choice of names. A pattern without `__` matches either
+    name.
+
+    Args:
+        server: The alias of the server.
+        original: The item's name at the server.
+        exposed: The item's exposed name.
+        prefixed: Whether the exposed name begins with the alias.
+    """
+    alias, separator, local = pattern.partition(NAME_SEPARATOR)
+    if not separator or not alias:
+        return fnmatchcase(original, pattern) or fnmatchcase(exposed, pattern)
+    # Exposed names may have an adapted alias and a renamed or shortened tool name; users may know either form.
+    prefix, own = server, exposed
+    if prefixed:
+        prefix, _, own = exposed.partition(NAME_SEPARATOR)
+    return (fnmatchcase(server, alias) or fnmatchcase(prefix, alias)) and (
+        fnmatchcase(original, local) or fnmatchcase(own, local)
+    )
+
+
+def server_of(pattern: str) -> str | None:
+    """Return the server part of a name pattern; None if nothing precedes a `__`."""
+    alias, separator, _ = pattern.partition(NAME_SEPARATOR)
+    return alias if separator and alias else None
+
+
+def _matches_any(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+# A note is appended to a description, of which hosts show 2,048 characters; it may use half of them.
+MAX_NOTE_LENGTH = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """An operator's note on one tool.
+
+    Attributes:
+        digest: Digest of the upstream's definition when the note was written; the note applies to no other definition.
+        of_failure: The note is about a failure, and ends with the next success.
+        until_s: When the note ends, in seconds since 1970; None for never.
+    """
+
+    id: str
+    text: str
+    digest: str
+    of_failure: bool = False
+    until_s: float | None = None
+
+
+def notes_about(upstream: Mapping[str, Any], notes: tuple[Note, ...]) -> tuple[Note, ...]:
+    """Return the notes that were written about exactly this definition."""
+    if not notes:  # nearly every tool: skip computing the digest
+        return ()
+    current = digest(upstream)
+    return tuple(note for note in notes if note.digest == current)
+
+
+# How far a call may be repaired; the docstring of `registry.arguments.repair` defines the levels.
 RepairLevel = Literal["off", "safe", "full"]
-# What becomes of arguments that cannot be checked within bounds: refused, or sent and reported as unchecked.
+# Arguments that cannot be checked within bounds are refused (strict), or sent and reported as unchecked (lenient).
 Validation = Literal["strict", "lenient"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolHints:
-    """What configuration tells hosts about tools beside their descriptions.
+    """Configured hints to hosts, besides descriptions.
 
     Attributes:
-        annotations: Those to add; the upstream's own have precedence.
+        annotations: Annotations to add; the upstream's own have precedence.
         search_hint: Words by which hosts find a tool.
-        always_load: Whether hosts that load tools on demand load it at once; None where that is not said.
+        always_load: Whether hosts that load tools on demand load it at once; None if not configured.
+        max_result_chars: How many characters of a result hosts may show to a model.
     """
 
     annotations: Mapping[str, Any] = field(default_factory=dict)
     search_hint: str | None = None
     always_load: bool | None = None
+    max_result_chars: int | None = None
 
-    def over(self, other: ToolHints) -> ToolHints:
-        """Return these hints, and others where these say nothing."""
+    def with_fallback(self, other: ToolHints) -> ToolHints:
+        """Return these hints, completed by those of `other`."""
         return ToolHints(
             annotations={**other.annotations, **self.annotations},
             search_hint=self.search_hint or other.search_hint,
             always_load=other.always_load if self.always_load is None else self.always_load,
+            max_result_chars=other.max_result_chars if self.max_result_chars is None else self.max_result_chars,
         )
 
 
@@ -45,20 +141,75 @@ _NO_HINTS: Final = ToolHints()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerShape:
-    """How one server's tools are named, documented and called, and which are exposed. Patterns match upstream names.
+class ResultRules:
+    """How much of a tool's results callers receive at once; None for a setting that is not configured.
 
     Attributes:
-        named: Every tool of which configuration says anything.
+        select: Whether calls may name the part of the result that they need.
+        max_bytes: Size above which a result is cut, and the rest is read with `read_result`.
+        max_binary_bytes: Size above which images, audio and blobs become resource links.
+        binary_types: Patterns of the media types that are returned inline.
+    """
+
+    select: bool | None = None
+    max_bytes: int | None = None
+    max_binary_bytes: int | None = None
+    binary_types: tuple[str, ...] | None = None
+
+    @property
+    def apply(self) -> bool:
+        """True if some result may differ from the upstream's."""
+        return bool(self.select) or self.makes_links
+
+    @property
+    def makes_links(self) -> bool:
+        """True if binary content may become a resource link."""
+        return (self.max_bytes, self.max_binary_bytes, self.binary_types) != (None, None, None)
+
+    def with_fallback(self, other: ResultRules) -> ResultRules:
+        """Return these rules, completed by those of `other`."""
+        return ResultRules(
+            select=other.select if self.select is None else self.select,
+            max_bytes=other.max_bytes if self.max_bytes is None else self.max_bytes,
+            max_binary_bytes=other.max_binary_bytes if self.max_binary_bytes is None else self.max_binary_bytes,
+            binary_types=other.binary_types if self.binary_types is None else self.binary_types,
+        )
+
+    def restricted_to(self, other: ResultRules) -> ResultRules:
+        """Return rules that satisfy both: the smaller sizes, and a selection only if neither forbids it."""
+        types = other.binary_types if self.binary_types is None else self.binary_types
+        return ResultRules(
+            select=False if False in (self.select, other.select) else self.select or other.select,
+            max_bytes=_smaller_limit(self.max_bytes, other.max_bytes),
+            max_binary_bytes=_smaller_limit(self.max_binary_bytes, other.max_binary_bytes),
+            binary_types=types,
+        )
+
+
+def _smaller_limit(first: int | None, second: int | None) -> int | None:
+    return min((size for size in (first, second) if size is not None), default=None)
+
+
+NO_RESULT_RULES: Final = ResultRules()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerShape:
+    """How one server's tools are named, documented, called and exposed. Patterns match upstream names.
+
+    Attributes:
+        named: Every tool that configuration mentions.
         hidden: Tools that are not exposed, whatever `tools` says.
-        tools, prompts, resources: Which of each kind are exposed; those of resources are for their templates too.
-        private_connections: A session that can be asked has a connection of its own.
+        tools, prompts, resources: Which items of each kind are exposed; `resources` applies to templates too.
+        private_connections: Whether each session that can answer server requests has its own connection.
+        has_instances: Whether each session or caller has its own process.
         notes: Operators' notes, by tool.
-        repair: What may be repaired in calls of this server; `repairs` has single tools.
+        repair: How far calls may be repaired; `repairs` overrides it for single tools.
         validation: Whether arguments that cannot be checked are refused.
-        defaults: Values for parameters of these names, where a call omits them.
-        hints: For every tool; `tool_hints` has those of single tools, which have precedence.
-        plain_nulls: Show optional arguments without null as an alternative.
+        defaults: Values for parameters of these names that a call omits.
+        hints: Hints for every tool; `tool_hints` overrides them for single tools.
+        plain_nulls: Whether optional arguments are shown without null as an alternative.
+        results: How much of a result callers receive; `tool_results` overrides it for single tools.
     """
 
     prefixed: bool = True
@@ -70,6 +221,7 @@ class ServerShape:
     prompts: NameFilter = OPEN
     resources: NameFilter = OPEN
     private_connections: bool = False
+    has_instances: bool = False
     overrides: Mapping[str, ToolOverride] = field(default_factory=dict)
     notes: Mapping[str, tuple[Note, ...]] = field(default_factory=dict)
     display_name: str | None = None
@@ -87,28 +239,41 @@ class ServerShape:
     repairs: Mapping[str, RepairLevel] = field(default_factory=dict)
     validation: Validation = "lenient"
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    results: ResultRules = NO_RESULT_RULES
+    tool_results: Mapping[str, ResultRules] = field(default_factory=dict)
+
+    def result_rules(self, tool: str) -> ResultRules:
+        """Return the configured rules for the results of this tool."""
+        own = self.tool_results.get(tool)
+        return self.results if own is None else own.with_fallback(self.results)
 
     def repair_level(self, tool: str) -> RepairLevel:
-        """Return what may be repaired in calls of this tool."""
+        """Return how far calls of this tool may be repaired."""
         return self.repairs.get(tool, self.repair)
 
     def hints_of(self, tool: str) -> ToolHints:
-        """Return what hosts are told about this tool."""
+        """Return the configured hints of this tool."""
         own = self.tool_hints.get(tool)
-        return self.hints if own is None else own.over(self.hints)
+        return self.hints if own is None else own.with_fallback(self.hints)
 
-    def rights_of(self, tool: str, hints: Hints) -> Hints:
-        """Return what a tool with these hints counts as: the operator's word on the tool decides.
+    def loads_at_once(self, tool: str) -> bool:
+        """Return whether a tool is pinned, and its own configuration does not turn `always_load` off."""
+        own = self.tool_hints.get(tool)
+        return tool in self.pinned and (own is None or own.always_load is not False)
 
-        What is said of the whole server stands for what the tool does not say, and never makes it less harmful.
+    def effective_hints(self, tool: str, hints: Hints) -> Hints:
+        """Return the effective hints of a tool that declares `hints`, which decide about access.
+
+        Annotations configured for the tool win. Annotations configured for the server fill in missing hints, and never
+        make a tool count as less harmful than it declares.
         """
-        own, whole = self.tool_hints.get(tool), hints_of(self.hints.annotations)
-        if whole:
-            hints = careful(hints_of({**whole, **hints}), hints_of({**hints, **whole}))
+        own, server_hints = self.tool_hints.get(tool), hints_of(self.hints.annotations)
+        if server_hints:
+            hints = most_cautious_hints(hints_of({**server_hints, **hints}), hints_of({**hints, **server_hints}))
         return hints if own is None else hints_of({**hints, **hints_of(own.annotations)})
 
     def exposes(self, tool: str) -> bool:
-        """Return whether this tool has a wrapper at all."""
+        """Return whether this tool has a wrapper."""
         return tool not in self.hidden and self.tools.admits(tool)
 
 
@@ -117,11 +282,11 @@ _DEFAULT: Final = ServerShape()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What configuration says about the catalog; the order of servers decides who keeps a shared unprefixed name."""
+    """The configuration of the catalog; the order of servers decides which keeps a shared unprefixed name."""
 
     max_length: int = DEFAULT_NAME_LENGTH
     servers: Mapping[ServerName, ServerShape] = field(default_factory=dict)
 
-    def of(self, server: ServerName) -> ServerShape:
-        """Return the shape of one server; the defaults if configuration says nothing about it."""
+    def for_server(self, server: ServerName) -> ServerShape:
+        """Return the shape of one server, or the default shape."""
         return self.servers.get(server, _DEFAULT)

@@ -1,8 +1,10 @@
 """Tool definitions in the subset of JSON Schema that a host or a model API accepts.
 
-`client_profiles` is what each of them accepts, as data. `definitions` lowers one definition and maps the arguments of
-calls back. `lowering` walks a schema: `flattening` replaces references and composition, with `merging` to make one
-schema of several, and `shaping` writes types and objects in the required form. What a dialect cannot express is noted
-in a `loss_report` and described by `schema_prose`. `argument_mapping` turns arguments for the lowered schema into
-arguments for the original. `null_removal` is independent of all dialects.
+definitions      Lower a definition to a dialect, report the losses, and map calls back.
+client_profiles  The rules of hosts and model APIs, as data.
+merging          Merge several schemas of one value into a single schema that accepts no less.
+flattening       Replace references and composition that a dialect does not support with plain schemas.
+lowering         Lower one schema to a dialect, and record what was lost.
+schema_prose     Describe schemas in a few words, and record what a lowered schema no longer expresses.
+shaping          Write one schema in the form that a model API requires.
 """

@@ -1,6 +1,7 @@
-"""What hosts and model APIs accept, as data: names, descriptions, and forms of schemas.
+"""The rules of hosts and model APIs, as data.
 
-These rules were measured, or are documented or reported by others. They change, so each is a value here, never code.
+The rules were measured, or taken from documentation and bug reports. They change over time, so each rule is a
+value in a table rather than code.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ _BOUNDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """The rules of one host or model API. The defaults are those of the protocol: nothing is rejected.
+    """The rules of one host or model API. The defaults are the rules of the protocol, which rejects nothing.
 
     Attributes:
         shown: The form in which the host shows a tool's name to its model, from `{label}` and `{tool}`.
-        name_limit: Characters of that name.
-        characters: Characters that are kept in a name; the host replaces any other by `_`.
+        name_limit: The length limit of the shown name.
+        characters: Characters that may occur in a name; the host replaces all others with `_`.
         first: Characters that a shown name may begin with.
-        tools_limit: The number of tools that are accepted.
-        description_limit: Characters of a tool's description.
+        tools_limit: The number of tools that the host accepts.
+        description_limit: The length limit of a tool's description.
         edits: Whether schemas are lowered at all.
-        root_refused: Composition that the root of a schema must not have.
+        root_refused: Composition keywords that the root of a schema must not have.
         refs: Whether local `$ref`s are supported; otherwise they are inlined.
         known: The only supported keywords; None for all except `unknown`.
         unknown: Keywords that are rejected, removed, or ignored.
         formats: The only supported values of `format` for each type; None for all.
         tuples: Whether the items of an array may have a schema for each position.
         typed: Whether every schema needs a type, unless it has only `anyOf`; other composition is not supported.
-        type_lists: Whether `type` may be a list; otherwise `nullable` stands for null.
+        type_lists: Whether `type` may be a list; otherwise `nullable` expresses null.
         text_enums_only: Whether only strings may be enumerated.
         arrays_need_items: Whether an array without `items` is rejected.
-        strict: Every object is closed and every property required; optional ones accept null.
+        strict: Every object is closed and every property required; optional properties accept null.
         closes_root: The host itself rejects arguments that the root does not declare.
-        key_pattern: What the name of a property must match as a whole.
-        checks_results: The host checks results against `outputSchema`, and shows an error in place of one that does not
-            fit.
+        key_pattern: The pattern that a property name must match as a whole.
+        checks_results: The host validates results against `outputSchema`, and shows an error instead of an invalid one.
+        loads_on_demand: The host loads tools on demand, except tools that are marked with `anthropic/alwaysLoad`.
     """
 
     name: str
@@ -68,16 +69,17 @@ class Dialect:
     closes_root: bool = False
     key_pattern: str | None = None
     checks_results: bool = False
+    loads_on_demand: bool = False
 
     def removes(self, keyword: str) -> bool:
-        """Return whether a keyword is not supported."""
+        """Return whether the dialect does not support a keyword."""
         return keyword in self.unknown or (self.known is not None and keyword not in self.known)
 
 
 _COMPOSITION: Final = frozenset({"anyOf", "oneOf", "allOf"})
 _ANTHROPIC: Final = Dialect(
     name="anthropic",
-    # No `tools_limit`: it is 128 without tool search, and it is not known beforehand whether that is used.
+    # No `tools_limit`: without tool search it is 128, but whether the host uses tool search is not known here.
     name_limit=64,
     root_refused=_COMPOSITION,
     key_pattern=r"[a-zA-Z0-9_.-]{1,64}",
@@ -105,7 +107,7 @@ _STRICT: Final = replace(
     },
     tuples=False,
     typed=True,
-    # `strict` gives items a type, too.
+    # `strict` adds typed items.
     arrays_need_items=False,
     strict=True,
 )
@@ -132,7 +134,7 @@ _GEMINI: Final = Dialect(
     text_enums_only=True,
     arrays_need_items=True,
 )
-# Hosts that offer models of several makers have to keep the strictest rules among them.
+# Hosts that offer models of several vendors have to follow the strictest of their rules.
 _ANY_MODEL: Final = replace(_ANTHROPIC, arrays_need_items=True)
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
@@ -144,6 +146,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
             name="claude-code",
             shown="mcp__{label}__{tool}",
             description_limit=2_048,
+            loads_on_demand=True,
         ),
         replace(_ANTHROPIC, name="claude-desktop", shown="mcp__{label}__{tool}", description_limit=2_048),
         replace(_ANY_MODEL, name="cursor", shown="{label}{tool}", name_limit=59),
@@ -182,45 +185,45 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
 
 
 def shown_name(name: str, dialect: Dialect, label: str) -> str:
-    """Return a name as the host shows it to its model, before it is shortened."""
+    """Return a name as the host shows it to its model, before any truncation."""
     unclean = f"[^{dialect.characters}]"
     return dialect.shown.format(label=re.sub(unclean, "_", label), tool=re.sub(unclean, "_", name))
 
 
 def name_fits(name: str, dialect: Dialect, label: str = "gateway") -> bool:
-    """Return whether a host shows a name in full and unchanged, except for `-`, which many replace by `_`."""
+    """Return whether a host shows a name in full and unchanged, ignoring that many replace `-` with `_`."""
     return name_problem(name, dialect, label) is None
 
 
 def name_problem(name: str, dialect: Dialect, label: str = "gateway") -> str | None:
-    """Return why a name is not supported under the label that the host gives us, or None."""
-    shown = shown_name(name, dialect, label)
-    if dialect.name_limit is not None and len(shown) > dialect.name_limit:
-        return f"shown as {len(shown)} characters, and {dialect.name} takes {dialect.name_limit}"
-    if not re.match(f"[{dialect.first}]", shown):
-        return f"{dialect.name} does not take its first character"
+    """Return why a name is not supported under the label that the host gives the gateway, or None."""
+    displayed = shown_name(name, dialect, label)
+    if dialect.name_limit is not None and len(displayed) > dialect.name_limit:
+        return f"shown with {len(displayed)} characters; {dialect.name} accepts {dialect.name_limit}"
+    if not re.match(f"[{dialect.first}]", displayed):
+        return f"{dialect.name} does not accept its first character"
     if re.search(f"[^-{dialect.characters.removesuffix('-')}]", name):
         return f"it has characters that {dialect.name} replaces"
     return None
 
 
 def name_budget(dialect: Dialect, label: str = "gateway") -> int | None:
-    """Return the number of characters that a name may have under a label; None if there is no limit."""
+    """Return the length that a name may have under a label; None for any length."""
     return None if dialect.name_limit is None else dialect.name_limit - len(shown_name("", dialect, label))
 
 
 def unsupported_names(names: Iterable[str], dialect: Dialect, label: str = "gateway") -> dict[str, str]:
-    """Return each name that a host would drop, change or confuse with another, with the reason."""
-    found: dict[str, str] = {}
+    """Return each name that a host would drop, change or confuse with another name, with the reason."""
+    problems: dict[str, str] = {}
     alike: dict[str, list[str]] = defaultdict(list)
-    given = list(names)
-    for index, name in enumerate(given):
+    all_names = list(names)
+    for index, name in enumerate(all_names):
         alike[shown_name(name, dialect, label)].append(name)
         if (reason := name_problem(name, dialect, label)) is not None:
-            found[name] = reason
+            problems[name] = reason
         elif dialect.tools_limit is not None and index >= dialect.tools_limit:
-            found[name] = f"{dialect.name} takes {dialect.tools_limit} tools"
-    for shown, group in alike.items():
+            problems[name] = f"{dialect.name} accepts {dialect.tools_limit} tools"
+    for displayed, group in alike.items():
         if len(group) > 1:
-            found |= {name: f"{dialect.name} shows {len(group)} tools as {shown}" for name in group}
-    return found
+            problems |= {name: f"{dialect.name} shows {len(group)} tools as {displayed}" for name in group}
+    return problems

@@ -1,11 +1,11 @@
-"""Lower a definition to what a host or model API accepts, report what was lost, and map calls back.
+"""Lower a definition to a dialect, report the losses, and map calls back.
 
-A lowered schema is for reading: calls are always checked against the original. It accepts whatever the original
-accepts, or reports in `losses` where it is `narrower`. Nothing is ever wrapped: alternatives at the root become one
-object, and prose says which members belong together.
+A lowered schema is only shown to models: calls are always checked against the original. It accepts everything that the
+original accepts, unless a loss is marked as `narrower`. Alternatives at the root are merged into one object without any
+wrapping, and prose says which members belong together.
 
-If a description gets too long, remarks about the root's schema first move from the tool's description to that of its
-schema; only then is the description itself cut, with a mark.
+If a description becomes too long, remarks about the root's schema first move from the tool's description to that of
+the schema. Only if this is not enough is the description itself cut, with a mark.
 """
 
 from __future__ import annotations
@@ -17,40 +17,208 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final
 
-from registry.dialects.argument_mapping import original_arguments
 from registry.dialects.client_profiles import DIALECTS, Dialect
 from registry.dialects.flattening import MAX_UNROLLED_LEVELS
-from registry.dialects.loss_report import SchemaLoss
 from registry.dialects.lowering import SchemaLowering
+from registry.dialects.merging import ANNOTATIONS
+from registry.dialects.schema_prose import SchemaLoss
 from registry.errors import SchemaRejected
+from registry.schema import schemas
+from registry.schema.check_cost import MAX_INSTANCE_DEPTH
 from registry.schema.json_paths import NO_NAMES
-from registry.schema.json_values import containers
+from registry.schema.json_values import containers, reuse_if_same
 from registry.schema.packed_definition import PackedDefinition, members_of
-from registry.schema.references import SchemaDocument
+from registry.schema.references import REFERENCE_KEYWORDS, SchemaDocument
+
+# Schemas that are considered for one value, including references, `allOf` and alternatives.
+_MAX_SCHEMAS: Final = 64
+# Levels of nested alternatives that are searched for null; null is assumed to be accepted below them, and is kept.
+_MAX_NULL_DEPTH: Final = 16
+_BRANCHES: Final = ("allOf", "anyOf", "oneOf")
+
+
+def original_arguments(
+    arguments: dict[str, Any],
+    original: dict[str, Any],
+    document: SchemaDocument,
+    keys: Mapping[str, str],
+    *,
+    nulls: bool,
+) -> dict[str, Any]:
+    """Restore the original names of arguments, and remove nulls that stand for omitted ones.
+
+    Nulls are kept if the original schema accepts the arguments. The same object is returned if nothing changes.
+
+    Args:
+        original: The input schema of the tool.
+        document: The input schema with its references resolved.
+        keys: The original name of each renamed property.
+        nulls: Whether the lowered schema requires nulls that the original may reject.
+    """
+    nulls = nulls and _has_null(arguments)
+    if not keys and not nulls:
+        return arguments
+    mapper = _ArgumentMapper(document, keys)
+    if keys:
+        arguments = mapper.map(arguments, [original], 0, drop=False)
+    if not nulls:
+        return arguments
+    try:
+        if schemas.validator(original, schemas.digest(original)).is_valid(arguments):
+            return arguments
+    except SchemaRejected:
+        pass  # the original cannot be compiled, so it cannot decide about nulls
+    result: dict[str, Any] = mapper.map(arguments, [original], 0, drop=True)
+    return result
+
+
+class _ArgumentMapper:
+    """Walks over arguments together with the schemas that describe them."""
+
+    __slots__ = ("_described_by_ids", "_document", "_keys")
+
+    def __init__(self, document: SchemaDocument, keys: Mapping[str, str]) -> None:
+        self._document = document
+        self._keys = keys
+        # Keyed by identity: the items of an array share their schemas, which live as long as the document.
+        self._described_by_ids: dict[tuple[int, ...], list[dict[str, Any]]] = {}
+
+    def map(self, value: Any, about: list[Any], depth: int, *, drop: bool) -> Any:
+        if depth > MAX_INSTANCE_DEPTH or not isinstance(value, dict | list):
+            return value
+        described = self._schemas_of_value(about)
+        if not described:
+            return value
+        if isinstance(value, list):
+            items: list[Any] = []
+            # A plain loop: a comprehension or callback adds frames, and 200 levels would overflow Python's stack.
+            for index, item in enumerate(value):
+                items.append(self.map(item, _item_schemas(described, index), depth + 1, drop=drop))
+            return reuse_if_same(value, items)
+        members: dict[str, Any] = {}
+        changed = False
+        for key, child in value.items():
+            name = key if drop else self._original_name(key, value, described)
+            below = _member_schemas(described, name)
+            if drop and child is None and below and not self._accepts_null(below):
+                changed = True
+                continue
+            members[name] = self.map(child, below, depth + 1, drop=drop)
+            changed = changed or name != key or members[name] is not child
+        return members if changed else value
+
+    def _original_name(self, key: str, value: dict[str, Any], described: list[dict[str, Any]]) -> str:
+        original = self._keys.get(key)
+        if original is None or original in value:
+            return key
+        # The new name of a property may be an ordinary name in other objects.
+        is_known = any(original in (node.get(word) or ()) for node in described for word in ("properties", "required"))
+        return original if is_known else key
+
+    def _schemas_of_value(self, about: list[Any]) -> list[dict[str, Any]]:
+        """Return every schema that describes the same value: references, `allOf`, alternatives."""
+        identity = tuple(map(id, about))
+        if identity in self._described_by_ids:
+            return self._described_by_ids[identity]
+        pending, seen = list(about), set()
+        described: list[dict[str, Any]] = []
+        while pending and len(described) < _MAX_SCHEMAS:
+            node = pending.pop(0)
+            if not isinstance(node, dict) or id(node) in seen:
+                continue
+            seen.add(id(node))
+            described.append(node)
+            for keyword in _BRANCHES:
+                pending += node[keyword] if isinstance(node.get(keyword), list) else []
+            pending += [node[keyword] for keyword in ("then", "else") if keyword in node]
+            for keyword in ("dependentSchemas", "dependencies"):
+                dependent = node.get(keyword)
+                pending += dependent.values() if isinstance(dependent, dict) else []
+            pending += self._document.targets(node)
+        self._described_by_ids[identity] = described
+        return described
+
+    def _accepts_null(self, about: list[Any]) -> bool:
+        """Return whether null may be intended: some schema that constrains the value accepts it."""
+        constraints = [schema for schema in about if not isinstance(schema, dict) or schema.keys() - ANNOTATIONS]
+        return not constraints or any(self._may_be_null(schema, 0) for schema in constraints)
+
+    def _may_be_null(self, schema: Any, depth: int) -> bool:
+        if not isinstance(schema, dict) or depth > _MAX_NULL_DEPTH:
+            return schema is not False
+        kind = schema.get("type")
+        if kind is not None and kind != "null" and not (isinstance(kind, list) and "null" in kind):
+            return False
+        if ("const" in schema and schema["const"] is not None) or None not in schema.get("enum", (None,)):
+            return False
+        if schema.get("not") == {}:
+            return False
+        for keyword in ("anyOf", "oneOf"):
+            branches = schema.get(keyword, [True])[:_MAX_SCHEMAS]
+            if not any(self._may_be_null(branch, depth + 1) for branch in branches):
+                return False
+        demands = [*schema.get("allOf", ())[:_MAX_SCHEMAS]]
+        if not REFERENCE_KEYWORDS.isdisjoint(schema):
+            demands += self._document.targets(schema)
+        return all(self._may_be_null(demand, depth + 1) for demand in demands)
+
+
+def _member_schemas(described: list[dict[str, Any]], name: str) -> list[Any]:
+    """Return the schemas of one member of an object, by name or as an additional property."""
+    members: list[Any] = []
+    for node in described:
+        properties = node.get("properties")
+        if isinstance(properties, dict) and name in properties:
+            members.append(properties[name])
+            continue
+        patterns = node.get("patternProperties")
+        members += patterns.values() if isinstance(patterns, dict) else []
+        if isinstance(undeclared := node.get("additionalProperties"), dict):
+            members.append(undeclared)
+    return members
+
+
+def _item_schemas(described: list[dict[str, Any]], index: int) -> list[Any]:
+    item_schemas: list[Any] = []
+    for node in described:
+        for keyword in ("prefixItems", "items"):
+            items = node.get(keyword)
+            if isinstance(items, list):
+                item_schemas += items[index : index + 1]
+            elif isinstance(items, dict):
+                item_schemas.append(items)
+        item_schemas += [
+            node[keyword] for keyword in ("additionalItems", "contains") if isinstance(node.get(keyword), dict)
+        ]
+    return item_schemas
+
+
+def _has_null(value: Any) -> bool:
+    return any(None in (node.values() if isinstance(node, dict) else node) for node in containers(value))
+
 
 CUT_MARK: Final = " […]"
-# Passes until a schema stays the same. Two are usual, and each further one needs composition inside composition.
+# Passes until the schema no longer changes. Two are usual; each level of nested composition may need one more.
 _MAX_PASSES: Final = 4
-# Of a name that is replaced: characters that are looked at, and those that the readable part of the new one keeps. With
-# the longest digest that makes 63, one less than model APIs accept.
+# Characters that are read of a name to replace, and characters that the readable part of the new name keeps. With the
+# longest digest a new name has 63 characters, one less than model APIs accept.
 _READ_CHARS: Final = 512
 _MAX_READABLE: Final = 30
-# Hexadecimal digits that keep new names apart; the next one is only used if a name is taken.
+# Hexadecimal digits that distinguish new names; a longer digest is only used if the name is taken.
 _DIGEST_LENGTHS: Final = (8, 16, 32)
 _NO_SCHEMA: Final[dict[str, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoweredDefinition:
-    """One definition in a dialect, with what maps calls back.
+    """One definition in a dialect, with the data to map calls back.
 
     Attributes:
         definition: The same object if nothing had to change.
-        losses: What the schema no longer says, and where.
-        original_names: New names of renamed properties, each with its original; one name is replaced everywhere alike.
+        original_names: The original name of each renamed property; a name is replaced in the same way everywhere.
         null_means_omitted: The lowered schema requires null where the original omits an argument.
-        original: The input schema that calls are checked against, if they need mapping.
-        document: The same with its references; None if calls need no mapping.
+        original: The input schema that calls are checked against, if calls need mapping.
+        document: The input schema with its references resolved; None if calls need no mapping.
     """
 
     definition: Mapping[str, Any]
@@ -61,14 +229,14 @@ class LoweredDefinition:
     document: SchemaDocument | None = field(default=None, repr=False, compare=False)
 
     def packed(self) -> LoweredDefinition:
-        """Return the same for who keeps it: one of thousands that are looked at now and then."""
+        """Return an equal value with a packed definition, for storing thousands of rarely read definitions."""
         if isinstance(self.definition, PackedDefinition):
             return self
-        return replace(self, definition=PackedDefinition.of(self.definition))
+        return replace(self, definition=PackedDefinition.pack(self.definition))
 
     @property
     def shown_names(self) -> Mapping[str, str]:
-        """Original names of renamed properties, each with its new name."""
+        """The new name of each renamed property, by original name."""
         return {old: new for new, old in self.original_names.items()}
 
     @property
@@ -78,17 +246,17 @@ class LoweredDefinition:
 
 
 def lower_definition(definition: Mapping[str, Any], dialect: str | Dialect) -> LoweredDefinition:
-    """Return an admitted definition lowered to a dialect; lowering the result again changes nothing.
+    """Lower an admitted definition to a dialect; lowering the result again changes nothing.
 
-    Never raises for what intake admits. Names are left alone (see `client_profiles.name_fits`), and so are output
-    schemas, which no model is shown.
+    Never raises for a definition that intake admits. Tool names are not changed (see `client_profiles.name_fits`), and
+    neither are output schemas, which models do not see.
 
     Args:
-        definition: The definition as the profile words it.
-        dialect: Its rules, or their name in `registry.dialects.client_profiles.DIALECTS`.
+        definition: The definition as the profile shows it.
+        dialect: The rules, or their name in `registry.dialects.client_profiles.DIALECTS`.
     """
     rules = DIALECTS[dialect] if isinstance(dialect, str) else dialect
-    # Asked for last: a packed definition is read for it.
+    # Checked last, because it parses a packed definition.
     if not rules.edits or not isinstance(schema := (plain := members_of(definition)).get("inputSchema"), dict):
         return LoweredDefinition(definition=definition)
     names: Mapping[str, str] = NO_NAMES
@@ -100,21 +268,21 @@ def lower_definition(definition: Mapping[str, Any], dialect: str | Dialect) -> L
         losses, remarks = lowering.losses, list(lowering.remarks)
         document = lowering.flattening.document if names or rules.strict else None
         for _again in range(_MAX_PASSES if lowered is not schema else 0):
-            # What was simplified inside may allow what is around it to be simplified further.
+            # A simplified subschema may allow the schema around it to be simplified as well.
             before, (lowered, lowering) = lowered, _lower_schema(lowered, rules, NO_NAMES)
             if lowered is before:
                 break
             losses += lowering.losses
             remarks += lowering.remarks
     except (RecursionError, SchemaRejected, ValueError, TypeError) as error:
-        # Boundary: a schema that cannot be lowered must not keep its tool from being listed.
+        # Boundary: a tool is listed even if its schema cannot be lowered.
         lowered, losses = {"type": "object"}, [SchemaLoss((), "inputSchema", f"not shown: {type(error).__name__}")]
     if rules.closes_root and (schema.get("additionalProperties") or schema.get("patternProperties")):
         losses.append(SchemaLoss((), "additionalProperties", f"{rules.name} closes the root", narrower=True))
     changed = plain if lowered is schema else {**plain, "inputSchema": lowered}
-    shown = _with_description(changed, remarks, rules, losses)
+    described = _with_description(changed, remarks, rules, losses)
     return LoweredDefinition(
-        definition=definition if shown is plain else shown,
+        definition=definition if described is plain else described,
         losses=tuple(losses),
         original_names=MappingProxyType({new: old for old, new in names.items()}) if names else NO_NAMES,
         null_means_omitted=rules.strict,
@@ -124,10 +292,10 @@ def lower_definition(definition: Mapping[str, Any], dialect: str | Dialect) -> L
 
 
 def map_arguments(arguments: Any, lowered: LoweredDefinition) -> Any:
-    """Return the arguments of a call for the original schema; the same object if nothing had to change.
+    """Map the arguments of a call to the original schema; the same object if nothing had to change.
 
     Original names are restored. A null is removed if it stands for an omitted argument in the dialect and the original
-    does not accept it. Anything but an object is left to be repaired.
+    does not accept it. Arguments that are not an object are left to the repair step.
     """
     if lowered.document is None or not isinstance(arguments, dict):
         return arguments
@@ -147,11 +315,11 @@ def _lower_schema(
             if not lowering.flattening.exhausted:
                 break
         targets = lowering.flattening.document.target_ids if lowering.has_contravariant else frozenset()
-        found = weakened | (lowering.changed & targets)
-        if found == weakened:
+        more_weakened = weakened | (lowering.changed & targets)
+        if more_weakened == weakened:
             return lowered, lowering
-        # What is weakened by this may be several references away: after two passes every target counts as weakened.
-        weakened = found if not weakened else targets
+        # A weakened target may affect others through references: count all targets as weakened from the third pass on.
+        weakened = more_weakened if not weakened else targets
 
 
 def _with_description(
@@ -162,9 +330,9 @@ def _with_description(
     limit = rules.description_limit
     if remarks:
         prose = "; ".join(remarks)
-        whole = f"{text}\n\n{prose}" if text else prose
-        if limit is None or len(whole) <= limit:
-            return {**definition, "description": whole}
+        combined = f"{text}\n\n{prose}" if text else prose
+        if limit is None or len(combined) <= limit:
+            return {**definition, "description": combined}
         schema = definition["inputSchema"]
         before = schema.get("description")
         prose = f"{before} ({prose})" if isinstance(before, str) and before else prose
@@ -176,26 +344,26 @@ def _with_description(
 
 
 def _accepted_names(schema: dict[str, Any], pattern: str | None) -> Mapping[str, str]:
-    """Return new names for properties whose own are not accepted: distinct, stable, and used by no other property."""
+    """Return a new name for each property name that is not accepted: distinct, stable, and otherwise unused."""
     if pattern is None:
         return NO_NAMES
     names: dict[str, None] = {}
     for node in containers(schema):
         for keyword in ("properties", "required"):
-            given = node.get(keyword) if isinstance(node, dict) else None
-            if isinstance(given, dict | list):
-                names |= dict.fromkeys(name for name in given if isinstance(name, str))
+            named_properties = node.get(keyword) if isinstance(node, dict) else None
+            if isinstance(named_properties, dict | list):
+                names |= dict.fromkeys(name for name in named_properties if isinstance(name, str))
     accepted = re.compile(pattern)
     renamed: dict[str, str] = {}
-    taken = set(names)
-    # Sorted, so that a name does not depend on the order of the schema when a digest has to be longer.
+    used_names = set(names)
+    # Sorted, so that longer digests do not depend on the order of the schema.
     for name in sorted(name for name in names if not accepted.fullmatch(name)):
         digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
         plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name[:_READ_CHARS]).strip("_.-")[:_MAX_READABLE]
         for length in _DIGEST_LENGTHS:
             new = f"{plain or 'key'}_{digest[:length]}"
-            if new not in taken:
+            if new not in used_names:
                 break
-        taken.add(new)
+        used_names.add(new)
         renamed[name] = new
     return renamed

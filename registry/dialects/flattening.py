@@ -1,4 +1,4 @@
-"""Replace references and composition that a dialect does not support by plain schemas."""
+"""Replace references and composition that a dialect does not support with plain schemas."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from registry.dialects import schema_prose
 from registry.dialects.client_profiles import Dialect
-from registry.dialects.loss_report import IDENTITY_KEYWORDS, LossReport, SchemaPosition
 from registry.dialects.merging import ANNOTATIONS, any_of, merge_all, merge_any
+from registry.dialects.schema_prose import IDENTITY_KEYWORDS, LossReport, SchemaPosition
 from registry.dialects.shaping import with_inferred_type
 from registry.errors import SchemaRejected
 from registry.schema.display_text import excerpt
@@ -17,33 +17,33 @@ from registry.schema.json_values import without_keys
 from registry.schema.references import REFERENCE_KEYWORDS, SchemaDocument
 from registry.schema.schemas import MAX_SCHEMA_BYTES, measure
 
-# Levels of a recursion that are expanded where it cannot be referred to. Nested filters and folders rarely need more,
-# and each level multiplies the size.
+# Levels of a recursion to expand if the dialect has no references. Nested filters and folders rarely need more, and
+# every level multiplies the size.
 MAX_UNROLLED_LEVELS: Final = 3
-# Schemas that are merged into one; generated ones have a dozen at most. Beyond this only hostile ones are left out.
+# Schemas that are merged into one. Generated schemas have a dozen at most; only hostile ones exceed the limit.
 _MAX_PARTS: Final = 256
-# Alternatives inside alternatives that are merged, by recursion.
+# Levels of nested alternatives that are merged recursively.
 _MAX_NESTED_ALTERNATIVES: Final = 32
-# Characters that expanding references may add to twice the size of a schema: some 25,000 tokens, which is more than
-# anybody lists.
+# Characters that expanding references may add to twice the size of a schema: about 25,000 tokens, more than any client
+# would list.
 _MAX_GROWTH: Final = 100_000
-# Titles of alternatives that are described, and characters of each.
+# Titles of alternatives that are described, and characters of each title.
 _MAX_TITLES: Final = 20
 _MAX_TITLE: Final = 40
-# An alternative with any of these cannot be expressed as an enumeration.
+# An alternative with any of these keywords cannot be expressed as an enumeration.
 _COMPOUND: Final = REFERENCE_KEYWORDS | {"allOf", "anyOf", "oneOf"}
 _COMPOSITION: Final = ("anyOf", "oneOf")
-# Drafts in which whatever stands beside a reference is ignored. What only describes or locates a schema is kept.
+# In these drafts the neighbours of `$ref` are ignored; those that only describe or locate a schema are kept.
 _KEPT_BESIDE_REFERENCES: Final = ANNOTATIONS | {"$defs", "definitions", "$schema", "$id"}
 _DRAFTS_WITHOUT_SIBLINGS: Final = re.compile(r"json-schema\.org/draft-0[3-7]/")
 
 
 class Flattening:
-    """One pass over one document, with counts of what is being expanded and how large the whole has become.
+    """One pass over one document, which tracks open expansions and the total size.
 
     Attributes:
         document: The original with its references.
-        exhausted: References were cut off because the whole became too large.
+        exhausted: References were cut off because the result became too large.
     """
 
     def __init__(self, root: dict[str, Any], rules: Dialect, report: LossReport, unrolled: int) -> None:
@@ -59,41 +59,40 @@ class Flattening:
                     self._by_pointer[f"#/{keyword}/{name.replace('~', '~0').replace('/', '~1')}"] = target
         declared = root.get("$schema")
         self._ignores_siblings = isinstance(declared, str) and bool(_DRAFTS_WITHOUT_SIBLINGS.search(declared))
-        # The root counts as expanded once: `#` refers back to it.
+        # The root counts as expanded once, because `#` refers back to it.
         self._open_counts: Counter[int] = Counter({id(root): 1})
         self._size_left = _MAX_GROWTH + 2 * _size(root)
 
-    def flatten(self, node: dict[str, Any], position: SchemaPosition, whole: bool) -> dict[str, Any]:
-        """Return a schema without the composition that the dialect does not support; its subschemas stay as they are.
+    def flatten(self, node: dict[str, Any], position: SchemaPosition, is_root: bool) -> dict[str, Any]:
+        """Return a schema without the composition that the dialect does not support; its subschemas are not changed.
 
         Args:
-            node: The schema.
-            position: Where it will be.
-            whole: It is the root, where no composition is supported.
+            position: The position in the lowered schema.
+            is_root: Whether the schema is the root, where composition is not supported.
         """
         self._size_left -= own_size(node)
-        plain = self._without_references(node, position, whole)
+        plain = self._without_references(node, position, is_root)
         if not self._rules.typed:
-            return self._merge_alternatives(plain, position, whole)
-        plain = self._merge_alternatives(with_inferred_type(plain, position.path, self._report), position, whole)
-        # Once more: merging can bring up keywords that imply a type.
+            return self._merge_alternatives(plain, position, is_root)
+        plain = self._merge_alternatives(with_inferred_type(plain, position.path, self._report), position, is_root)
+        # Again, because merging can introduce keywords that imply a type.
         return with_inferred_type(plain, position.path, self._report)
 
     def close(self, position: SchemaPosition) -> None:
-        """Count the definitions that were expanded into a schema as closed, once its subschemas are done."""
+        """Mark the definitions that were expanded into a schema as closed, after its subschemas have been lowered."""
         for target in position.opened:
             self._open_counts[target] -= 1
 
-    def _without_references(self, node: dict[str, Any], position: SchemaPosition, whole: bool) -> dict[str, Any]:
+    def _without_references(self, node: dict[str, Any], position: SchemaPosition, is_root: bool) -> dict[str, Any]:
         """Return a schema without the references and the `allOf` that the dialect does not support."""
         rules = self._rules
-        flatten = isinstance(node.get("allOf"), list) and (whole or rules.typed)
-        if flatten and not whole and (alias := self._alias(node)) is not None:
+        flatten = isinstance(node.get("allOf"), list) and (is_root or rules.typed)
+        if flatten and not is_root and (alias := self._alias(node)) is not None:
             return alias
-        if not flatten and not self._must_inline(node, whole):
+        if not flatten and not self._must_inline(node, is_root):
             return node
         parts: list[dict[str, Any]] = []
-        # First in, first out: a schema's own keywords are merged before those it refers to, and have precedence.
+        # A queue, so that a schema's own keywords are merged first and have precedence over those it refers to.
         pending: list[Any] = [node]
         seen = {id(node)}
         while pending:
@@ -102,7 +101,7 @@ class Flattening:
                 self._report.record(position.path, "allOf", f"more than {_MAX_PARTS} parts")
                 break
             own = part if part is node else without_keys(part, IDENTITY_KEYWORDS)
-            if self._must_inline(part, whole or (rules.typed and (flatten or part is not node))):
+            if self._must_inline(part, is_root or (rules.typed and (flatten or part is not node))):
                 own = without_keys(own, REFERENCE_KEYWORDS)
                 if self._ignores_siblings:
                     own = {key: child for key, child in own.items() if key in _KEPT_BESIDE_REFERENCES}
@@ -110,17 +109,17 @@ class Flattening:
                     if not isinstance(target, dict) or id(target) in seen:
                         continue
                     if self._open_counts[id(target)] >= self._max_levels or self._size_left < 0:
-                        parts.append(self._truncated(target, position))
+                        parts.append(self._truncate_schema(target, position))
                         continue
                     seen.add(id(target))
                     position.opened.append(id(target))
                     self._open_counts[id(target)] += 1
                     self._size_left -= own_size(target)
                     pending.append(target)
-            if (whole or rules.typed) and isinstance(members := own.get("allOf"), list):
+            if (is_root or rules.typed) and isinstance(members := own.get("allOf"), list):
                 own = without_keys(own, {"allOf"})
                 for member in members:
-                    if member is False:  # nothing matches, which only `not` can say in an object schema
+                    if member is False:  # matches nothing, which an object schema can only express with `not`
                         parts.append({"not": {}})
                     elif isinstance(member, dict) and id(member) not in seen:
                         seen.add(id(member))
@@ -129,9 +128,14 @@ class Flattening:
         return merge_all(parts)
 
     def _alias(self, node: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the reference itself for a lone one inside `allOf`, which is how older generators write it."""
-        [member, *others] = node["allOf"] or [None]
-        if others or not isinstance(member, dict) or member.keys() != {"$ref"} or self._must_inline(member, False):
+        """Return a schema whose `allOf` is a single reference as that reference; older generators write it this way."""
+        [member, *more_members] = node["allOf"] or [None]
+        if (
+            more_members
+            or not isinstance(member, dict)
+            or member.keys() != {"$ref"}
+            or self._must_inline(member, False)
+        ):
             return None
         if node.keys() - ANNOTATIONS - IDENTITY_KEYWORDS != {"allOf"}:
             return None
@@ -142,59 +146,59 @@ class Flattening:
             return False
         if always or not self._rules.refs or not node.keys().isdisjoint({"$dynamicRef", "$recursiveRef"}):
             return True
-        beside = node.keys() - {"$ref"} - ANNOTATIONS - IDENTITY_KEYWORDS
-        if self._rules.typed and beside and not self._ignores_siblings:
+        siblings = node.keys() - {"$ref"} - ANNOTATIONS - IDENTITY_KEYWORDS
+        if self._rules.typed and siblings and not self._ignores_siblings:
             return True
         target = self._by_pointer.get(node["$ref"]) if isinstance(node["$ref"], str) else None
         targets = self.document.targets(node)
         return not isinstance(target, dict) or len(targets) != 1 or targets[0] is not target
 
-    def _truncated(self, target: dict[str, Any], position: SchemaPosition) -> dict[str, Any]:
+    def _truncate_schema(self, target: dict[str, Any], position: SchemaPosition) -> dict[str, Any]:
         kind = target.get("type")
         if self._size_left < 0:
             self.exhausted = True
             position.remarks.append("too large to be shown")
             self._report.record(position.path, "$ref", "too large to be inlined")
         else:
-            position.remarks.append(f"goes on in the same way, shown {self._max_levels} levels deep")
+            position.remarks.append(f"continues in the same way, shown {self._max_levels} levels deep")
             self._report.record(position.path, "$ref", f"recursion shown {self._max_levels} levels deep")
         ignored = self._ignores_siblings and "$ref" in target
         return {"type": kind} if isinstance(kind, str) and not self._rules.strict and not ignored else {}
 
-    def _merge_alternatives(self, node: dict[str, Any], position: SchemaPosition, whole: bool) -> dict[str, Any]:
-        """Return a schema whose alternatives are supported as they are, or are merged into one object."""
-        if not (whole or self._rules.typed):
+    def _merge_alternatives(self, node: dict[str, Any], position: SchemaPosition, is_root: bool) -> dict[str, Any]:
+        """Return a schema whose alternatives are supported, or are merged into one object."""
+        if not (is_root or self._rules.typed):
             return node
         plain, lists = self._split_alternatives(node, position)
         if not lists:
             return plain
-        if not whole and (plain.get("type") != "object" or len(lists) == 1):
+        if not is_root and (plain.get("type") != "object" or len(lists) == 1):
             return self._with_one_list(node, plain, lists, position)
         for keyword, branches in lists:
-            plain = merge_all([plain, self._united(keyword, branches, position, 0)])
+            plain = merge_all([plain, self._merge_branches(keyword, branches, position, 0)])
         return self._split_alternatives(plain, position)[0]
 
     def _with_one_list(
         self, node: dict[str, Any], plain: dict[str, Any], lists: list[tuple[str, list[Any]]], position: SchemaPosition
     ) -> dict[str, Any]:
-        """Return a schema with one list of alternatives and no constraints beside it, or with their common form."""
-        others = []
+        """Return a schema with one list of alternatives and no constraints next to it, or with their common form."""
+        remaining = []
         for keyword, branches in lists:
             usable = [branch for branch in branches if branch is not False and branch != {"not": {}}]
             joined = any_of(usable) if usable else {}
             if not isinstance(joined, dict) or not joined.keys() & {"enum", "const"} or joined.keys() & _COMPOUND:
-                others.append((keyword, branches, usable))
+                remaining.append((keyword, branches, usable))
                 continue
             titles = [branch for branch in usable if isinstance(branch, dict) and isinstance(branch.get("title"), str)]
             if titles:
-                position.remarks.append("; ".join(map(_titled, titles[:_MAX_TITLES])))
+                position.remarks.append("; ".join(map(_describe_titled, titles[:_MAX_TITLES])))
             plain = merge_all([plain, without_keys(joined, ANNOTATIONS)])
-        for keyword, branches, usable in others:
+        for keyword, branches, usable in remaining:
             constraints = (
                 {key for key in plain if not self._rules.removes(key)} - ANNOTATIONS - IDENTITY_KEYWORDS - {"nullable"}
             )
             if plain.get("type") == "object" and constraints:
-                plain = merge_all([plain, self._united(keyword, branches, position, 0)])
+                plain = merge_all([plain, self._merge_branches(keyword, branches, position, 0)])
             elif constraints:
                 self._report.describe(keyword, {keyword: branches}, position)
             else:
@@ -206,31 +210,33 @@ class Flattening:
         return self._split_alternatives(plain, position)[0] if "allOf" in plain else plain
 
     def _split_alternatives(self, node: dict[str, Any], position: SchemaPosition) -> tuple[dict[str, Any], list[Any]]:
-        """Return a schema and its lists of alternatives apart; what else its `allOf` holds is described."""
+        """Split a schema from its lists of alternatives; describe everything else that its `allOf` contains."""
         lists = [(keyword, node[keyword]) for keyword in _COMPOSITION if isinstance(node.get(keyword), list)]
         if not lists and "allOf" not in node:
             return node, []
-        for left in node.get("allOf", ()):
-            for keyword, value in left.items():
+        for part in node.get("allOf", ()):
+            for keyword, value in part.items():
                 if keyword in _COMPOSITION and isinstance(value, list):
                     lists.append((keyword, value))
                 else:
-                    self._report.describe(keyword, left, position)
+                    self._report.describe(keyword, part, position)
         return without_keys(node, (*_COMPOSITION, "allOf")), lists
 
-    def _united(self, keyword: str, branches: list[Any], position: SchemaPosition, depth: int) -> dict[str, Any]:
-        # Remarks about single alternatives would be lost in the sentence that describes all of them.
+    def _merge_branches(
+        self, keyword: str, branches: list[Any], position: SchemaPosition, depth: int
+    ) -> dict[str, Any]:
+        # Remarks about single alternatives would not fit the sentence that describes all of them.
         quiet = SchemaPosition(position.path, [], position.opened)
-        flat = [self._summarized(branch, quiet, depth) for branch in branches]
+        flat = [self._summarize_branch(branch, quiet, depth) for branch in branches]
         united = merge_any(flat)
         if depth == 0:
             position.remarks.append(schema_prose.describe_alternatives(keyword, flat))
         self._report.record(position.path, keyword, "alternatives merged into one object", narrower=united.narrower)
-        for lost in sorted(united.lost):
-            self._report.record(position.path, lost, "not shown for each alternative")
+        for dropped_keyword in sorted(united.lost):
+            self._report.record(position.path, dropped_keyword, "not shown for each alternative")
         return united.schema
 
-    def _summarized(self, branch: Any, position: SchemaPosition, depth: int) -> Any:
+    def _summarize_branch(self, branch: Any, position: SchemaPosition, depth: int) -> Any:
         if not isinstance(branch, dict):
             return branch
         if depth > _MAX_NESTED_ALTERNATIVES:
@@ -238,11 +244,11 @@ class Flattening:
             return {}
         flat, lists = self._split_alternatives(self._without_references(branch, position, True), position)
         for keyword, branches in lists:
-            flat = merge_all([flat, self._united(keyword, branches, position, depth + 1)])
+            flat = merge_all([flat, self._merge_branches(keyword, branches, position, depth + 1)])
         return self._split_alternatives(flat, position)[0]
 
 
-def _titled(schema: dict[str, Any]) -> str:
+def _describe_titled(schema: dict[str, Any]) -> str:
     return f"{schema_prose.describe_schema(schema)}: {excerpt(schema['title'], _MAX_TITLE)}"
 
 
@@ -250,12 +256,12 @@ def _size(root: dict[str, Any]) -> int:
     try:
         return measure(root).size
     except SchemaRejected:
-        return MAX_SCHEMA_BYTES  # only what was lowered before can be larger than intake admits
+        return MAX_SCHEMA_BYTES  # only a schema that was lowered before can exceed the limit of intake
 
 
 def own_size(node: dict[str, Any]) -> int:
     """Return the approximate number of characters of a schema without its subschemas."""
-    # Eight characters stand for quotes, colon, comma and a short value.
+    # Eight characters account for quotes, colon, comma and a short value.
     size = 10 + 8 * len(node)
     for value in node.values():
         if isinstance(value, str):

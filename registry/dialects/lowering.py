@@ -1,8 +1,8 @@
-"""Lower one schema to a dialect: inline references, merge composition, and describe the rest in prose.
+"""Lower one schema to a dialect, and record what was lost.
 
-Every change makes a schema accept more, or is recorded as `narrower`. Where accepting more inside means accepting less
-outside (`not`, `if`, `oneOf` and the like are contravariant), the outer keyword is removed. The target of a reference
-counts as inside: `changed` tells the next pass which definitions this one has changed.
+Every change makes a schema accept more, or is recorded as `narrower`. Below contravariant keywords (`not`, `if`,
+`oneOf` and the like) accepting more inside means accepting less outside, so the outer keyword is removed. This
+also applies to the targets of references: `changed` tells the next pass which definitions this pass has changed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from registry.dialects.client_profiles import Dialect
 from registry.dialects.flattening import MAX_UNROLLED_LEVELS, Flattening
-from registry.dialects.loss_report import LossReport, SchemaLoss, SchemaPosition
 from registry.dialects.merging import any_of
+from registry.dialects.schema_prose import LossReport, SchemaLoss, SchemaPosition
 from registry.dialects.shaping import in_dialect_form, without_unsupported_values
 from registry.schema.display_text import excerpt
 from registry.schema.json_paths import JsonPath
-from registry.schema.json_values import containers, edited, map_items, unless_same, without_keys
+from registry.schema.json_values import containers, edited, map_items, reuse_if_same, without_keys
 from registry.schema.references import (
     REFERENCE_KEYWORDS,
     SINGLE_SUBSCHEMAS,
@@ -26,15 +26,15 @@ from registry.schema.references import (
 )
 from registry.schema.schemas import MAX_SCHEMA_DEPTH
 
-# Half of what intake admits: each level of a schema takes several frames of Python's stack here.
+# Half of the depth that intake admits, because each level of a schema takes several Python stack frames here.
 _MAX_SHOWN_DEPTH: Final = MAX_SCHEMA_DEPTH // 2
-# Nodes visited in search of references to weakened definitions, in one pass: about a tenth of a second.
+# Nodes visited in one pass to find references to weakened definitions: about a tenth of a second.
 _MAX_SEARCH_STEPS: Final = 200_000
-# How much of a property's original name is quoted.
+# Characters of a property's original name that are quoted.
 _MAX_NAME: Final = 100
-# These depend on what is beside them, and reject more if that is removed.
+# These keywords depend on their neighbours, and reject more if a neighbour is removed.
 _UNEVALUATED: Final = frozenset({"unevaluatedItems", "unevaluatedProperties"})
-# Keywords that accept less where what is inside accepts more.
+# Keywords that accept less if their subschemas accept more.
 _CONTRAVARIANT: Final = frozenset({"not", "if", "contains", "oneOf"}) | _UNEVALUATED
 
 
@@ -42,10 +42,10 @@ class SchemaLowering:
     """One pass over one input schema.
 
     Attributes:
-        remarks: What has to be added to the description of the tool, since the root has none of its own.
-        changed: The schemas of the original that were changed, by identity.
-        flattening: What replaces references, and knows where those of the original lead.
-        has_contravariant: Whether there is any keyword that accepts less where what is inside accepts more.
+        remarks: Remarks for the description of the tool, because the root of a schema has no description.
+        changed: The changed schemas of the original, by identity.
+        flattening: The pass that replaces references and resolves those of the original.
+        has_contravariant: Whether the schema has a keyword that accepts less if its subschemas accept more.
     """
 
     def __init__(
@@ -57,13 +57,11 @@ class SchemaLowering:
         *,
         weakened: frozenset[int] = frozenset(),
     ) -> None:
-        """Begin a pass.
+        """Start a pass.
 
         Args:
-            root: The schema.
-            rules: The dialect.
-            names: Properties that are renamed, each with its new name.
-            unrolled: How many levels of a recursion are expanded where references are not supported.
+            names: The new name of each renamed property.
+            unrolled: Levels of a recursion to expand if references are not supported.
             weakened: Definitions that are known to accept more once they are lowered, by identity.
         """
         self.remarks: list[str] = []
@@ -73,32 +71,32 @@ class SchemaLowering:
         self._steps = 0
         self._rules = rules
         self._names = names
-        # To mention the original name in the description of a renamed property.
+        # Used to mention the original name in the description of a renamed property.
         self._originals = {new: old for old, new in names.items()}
         self._report = LossReport()
         self.flattening = Flattening(root, rules, self._report, unrolled)
 
     @property
     def losses(self) -> list[SchemaLoss]:
-        """What was lost so far, each loss once."""
+        """The losses so far, without duplicates."""
         return list(dict.fromkeys(self._report.losses))
 
     def root(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Return the lowered root of the input schema; the same object if nothing had to change."""
-        lowered: dict[str, Any] = self._lower(schema, (), 0, whole=bool(self._rules.root_refused))
+        lowered: dict[str, Any] = self._lower(schema, (), 0, is_root=bool(self._rules.root_refused))
         if lowered is schema:
             return schema
         return _without_unused_definitions({**lowered, "type": "object"} if "type" not in lowered else lowered)
 
-    def _lower(self, node: Any, path: JsonPath, depth: int, *, whole: bool = False, name: str | None = None) -> Any:
-        """Return one schema lowered; `name` is the original name of a property that is renamed."""
+    def _lower(self, node: Any, path: JsonPath, depth: int, *, is_root: bool = False, name: str | None = None) -> Any:
+        """Return one schema lowered; `name` is the original name of a renamed property."""
         rules, report = self._rules, self._report
         if isinstance(node, bool):
             if not rules.typed:
                 return node
             if not node:
                 report.record(path, "false", "accepts anything instead of nothing")
-            # APIs that require types accept no boolean schemas.
+            # APIs that require types do not accept boolean schemas.
             node = {}
         if not isinstance(node, dict):
             return node
@@ -107,17 +105,17 @@ class SchemaLowering:
             report.record(path, "depth", f"not shown beyond {_MAX_SHOWN_DEPTH} levels")
             position.remarks.append("not shown")
             return self._finish({}, position)
-        plain = self.flattening.flatten(node, position, whole)
+        plain = self.flattening.flatten(node, position, is_root)
         if not rules.tuples:
             plain = self._without_tuples(plain, position)
         plain = without_unsupported_values(plain, rules, position, report)
-        plain = self._without_unknown(plain, position, whole)
-        plain = self._renamed(plain, path)
+        plain = self._without_unknown(plain, position, is_root)
+        plain = self._rename_properties(plain, path)
         lowered = self._without_contravariant(node, plain, self._children(plain, path, depth), position)
         self.flattening.close(position)
         finished = self._finish(lowered, position)
         if finished is not node:
-            # By identity, which holds as long as the original document is alive.
+            # The identity stays valid as long as the original document is alive.
             self.changed.add(id(node))
         return finished
 
@@ -139,28 +137,28 @@ class SchemaLowering:
         if not isinstance(positions, list):
             return node
         self._report.describe(keyword, node, position)
-        rest = node.get("items" if keyword == "prefixItems" else "additionalItems", True)
+        further_items = node.get("items" if keyword == "prefixItems" else "additionalItems", True)
         plain = without_keys(node, ("prefixItems", "items", "additionalItems"))
-        # An array that ends with its last position has no further items to accept.
+        # If `maxItems` does not exceed the number of positions, no further items can follow.
         limit = node.get("maxItems")
-        if not (isinstance(limit, int | float) and limit <= len(positions)) and rest is not False:
-            positions = [*positions, rest]
+        if not (isinstance(limit, int | float) and limit <= len(positions)) and further_items is not False:
+            positions = [*positions, further_items]
         return {**plain, "items": any_of(positions) if positions else {}}
 
-    def _without_unknown(self, node: dict[str, Any], position: SchemaPosition, whole: bool) -> dict[str, Any]:
+    def _without_unknown(self, node: dict[str, Any], position: SchemaPosition, is_root: bool) -> dict[str, Any]:
         rules = self._rules
-        removed = {key for key in node if rules.removes(key) or (whole and key in rules.root_refused)}
+        removed = {key for key in node if rules.removes(key) or (is_root and key in rules.root_refused)}
         if not removed:
             return node
         if "patternProperties" in removed and "additionalProperties" in node:
-            # Alone it would apply to the names that the patterns accepted.
+            # Without the patterns it would also apply to the names that they accepted.
             removed.add("additionalProperties")
         for keyword in node:
             if keyword in removed:
                 self._report.describe(keyword, node, position)
         return without_keys(node, removed)
 
-    def _renamed(self, node: dict[str, Any], path: JsonPath) -> dict[str, Any]:
+    def _rename_properties(self, node: dict[str, Any], path: JsonPath) -> dict[str, Any]:
         names = self._names
         if not names:
             return node
@@ -178,15 +176,15 @@ class SchemaLowering:
         required = node.get("required")
         if (demanded := self._renamed_list(required)) is not required:
             changes["required"] = demanded
-        # A schema without properties may stand beside one that has some, and describe the same object.
-        whole = {word for word in ("enum", "const") if word in node and (changes or _holds_object(node[word]))}
-        removed = whole | ({"propertyNames"} & node.keys())
+        # A schema without properties may describe the same object as a neighbour that has some.
+        value_keywords = {word for word in ("enum", "const") if word in node and (changes or _holds_object(node[word]))}
+        removed = value_keywords | ({"propertyNames"} & node.keys())
         if not changes and not removed and "patternProperties" not in node:
             return node
         if "patternProperties" in node:
             removed |= {"patternProperties", "additionalProperties"} & node.keys()
         for keyword in sorted(removed):
-            self._report.record(path, keyword, "removed, for it speaks of names that are others here")
+            self._report.record(path, keyword, "removed, because it refers to names that were changed")
         for name in node.get("properties", ()):
             if name in names:
                 self._report.record(
@@ -207,11 +205,11 @@ class SchemaLowering:
             if isinstance(child, dict) and key in SUBSCHEMA_MAPS:
                 below = self._lower_members(key, child, path, depth)
             elif isinstance(child, list) and key in SUBSCHEMA_LISTS:
-                # A plain loop: with a comprehension or a callback, a level would take twice as much of Python's stack.
+                # A plain loop: a comprehension or callback would double the stack frames per level.
                 items: list[Any] = []
                 for index, item in enumerate(child):
                     items.append(self._lower(item, (*path, key, index), depth + 1))
-                below = unless_same(child, items)
+                below = reuse_if_same(child, items)
             elif (isinstance(child, dict) and key in SINGLE_SUBSCHEMAS) or (isinstance(child, bool) and key == "items"):
                 below = self._lower(child, (*path, key), depth + 1)
             lowered[key] = below
@@ -244,14 +242,16 @@ class SchemaLowering:
     def _without_contravariant(
         self, node: dict[str, Any], plain: dict[str, Any], lowered: dict[str, Any], position: SchemaPosition
     ) -> dict[str, Any]:
-        """Return a schema without what would accept less now, because something inside or beside it accepts more."""
+        """Return a schema without keywords that would accept less now that a subschema or neighbour accepts more."""
         guards = _CONTRAVARIANT & lowered.keys()
         self.has_contravariant = self.has_contravariant or bool(guards)
-        weakened = {key for key in guards if self._refers_to_weakened(node if key in _UNEVALUATED else node.get(key))}
-        if lowered is node and not weakened:
+        weakened_guards = {
+            key for key in guards if self._refers_to_weakened(node if key in _UNEVALUATED else node.get(key))
+        }
+        if lowered is node and not weakened_guards:
             return lowered
         removed: set[str] = set()
-        changed = weakened | {key for key in lowered if lowered[key] is not plain[key]}
+        changed = weakened_guards | {key for key in lowered if lowered[key] is not plain[key]}
         if "not" in changed:
             removed.add("not")
         if "if" in changed:
@@ -272,9 +272,9 @@ class SchemaLowering:
         return without_keys(lowered, removed) if removed else lowered
 
     def _refers_to_weakened(self, schema: Any) -> bool:
-        """Return whether references in a schema lead to a weakened definition, directly or through others."""
+        """Return whether a schema refers to a weakened definition, directly or through other definitions."""
         pending, seen = [schema] if self._weakened else [], set[int]()
-        # Not `containers`: what is inside a node that was seen must not be walked again.
+        # Not `containers`, because nodes that were visited already must not be walked again.
         while pending:
             node = pending.pop()
             if id(node) in seen:
@@ -283,7 +283,7 @@ class SchemaLowering:
             self._steps += 1
             if isinstance(node, dict) and not REFERENCE_KEYWORDS.isdisjoint(node):
                 targets = self.flattening.document.targets(node)
-                # A copy of a reference is unknown to the document, so nothing can be ruled out.
+                # The document does not know copied references, so nothing can be ruled out for them.
                 if not targets or self._steps > _MAX_SEARCH_STEPS or any(id(t) in self._weakened for t in targets):
                     return True
                 pending += targets
@@ -297,18 +297,18 @@ def _holds_object(value: Any) -> bool:
 
 
 def _without_unused_definitions(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema without the definitions that only references which were inlined referred to."""
+    """Return a schema without the definitions that are unused after inlining."""
     for keyword in ("$defs", "definitions"):
         definitions = schema.get(keyword)
         if not isinstance(definitions, dict):
             continue
-        named = {f"#/{keyword}/{name.replace('~', '~0').replace('/', '~1')}": name for name in definitions}
+        names_by_pointer = {f"#/{keyword}/{name.replace('~', '~0').replace('/', '~1')}": name for name in definitions}
         used: set[str] = set()
         pending: list[Any] = [without_keys(schema, {keyword})]
         while pending:
             for node in containers(pending.pop()):
                 pointer = node.get("$ref") if isinstance(node, dict) else None
-                name = named.get(pointer) if isinstance(pointer, str) else None
+                name = names_by_pointer.get(pointer) if isinstance(pointer, str) else None
                 if name is not None and name not in used:
                     used.add(name)
                     pending.append(definitions[name])

@@ -1,6 +1,6 @@
-"""Merge schemas of one value into a single one that accepts no less: all of them at once, or any of them.
+"""Merge several schemas of one value into a single schema that accepts no less.
 
-Subschemas are never copied, so that they can still be recognised by identity.
+Subschemas are never copied, so that they can still be recognized by identity.
 """
 
 from __future__ import annotations
@@ -11,89 +11,92 @@ from typing import Any, Final
 
 from registry.schema.schemas import canonical_json
 
-# Keywords that describe a value and constrain nothing.
+# Keywords that describe a value without constraining it.
 ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples", "example", "$comment", "deprecated"})
-# What alternatives of an object can be merged in; any other keyword of one of them is lost.
+# Keywords of object alternatives that can be merged; any other keyword of an alternative is lost.
 MERGEABLE: Final = frozenset({"type", "properties", "required", "additionalProperties"})
-# Of two lower bounds the greater one holds, of two upper bounds the smaller.
+# The greater of two lower bounds applies, and the smaller of two upper bounds.
 _LOWER: Final = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})
 _UPPER: Final = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})
 _MAPS: Final = frozenset({"properties", "patternProperties"})
-# The meaning of each keyword depends on the others, so they stay together or are not merged at all.
+# Keywords that depend on each other: they stay together or are not merged.
 _GROUPS: Final = (
     frozenset({"if", "then", "else"}),
     frozenset({"contains", "minContains", "maxContains"}),
 )
 _TUPLE: Final = frozenset({"prefixItems", "items", "additionalItems"})
-# In draft 4 a boolean excludes the bound beside it.
+# In draft 4 a boolean makes the bound next to it exclusive.
 _BOUNDS: Final = (frozenset({"minimum", "exclusiveMinimum"}), frozenset({"maximum", "exclusiveMaximum"}))
-# Alternatives for one property; with more, a model would read thousands of tokens to learn that much is accepted.
+# Alternatives for one property. Reading more would cost a model thousands of tokens for little information.
 _MAX_DISTINCT: Final = 64
 
 
 def merge_all(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return one schema for what matches all of these; what one schema cannot express is in its `allOf`."""
+    """Return one schema for values that match all of these; the part that cannot be merged goes into its `allOf`."""
     if len(parts) == 1:
-        return parts[0]  # the very object, which tells callers that nothing had to change
+        return parts[0]  # the same object, so that callers see that nothing changed
     merged: dict[str, Any] = dict(parts[0])
-    rest: list[Any] = list(merged.pop("allOf", ()))
+    unmerged: list[Any] = list(merged.pop("allOf", ()))
     for part in parts[1:]:
         part = dict(part)
-        rest.extend(part.pop("allOf", ()))
+        unmerged.extend(part.pop("allOf", ()))
         for group in _GROUPS:
-            _keep_group_apart(merged, part, group, rest)
+            _keep_group_apart(merged, part, group, unmerged)
         if (
             "prefixItems" in part
             or "prefixItems" in merged
             or isinstance(part.get("items"), list)
             or isinstance(merged.get("items"), list)
         ):
-            _keep_group_apart(merged, part, _TUPLE, rest)
+            _keep_group_apart(merged, part, _TUPLE, unmerged)
         for bounds in _BOUNDS:
             if any(isinstance(schema.get(keyword), bool) for schema in (merged, part) for keyword in bounds):
-                _keep_group_apart(merged, part, bounds, rest)
+                _keep_group_apart(merged, part, bounds, unmerged)
         for keyword, value in part.items():
             if keyword not in merged:
                 merged[keyword] = value
             elif not equal_json(merged[keyword], value):
-                _merge_keyword(merged, keyword, value, rest)
-    if rest:
-        merged["allOf"] = rest
+                _merge_keyword(merged, keyword, value, unmerged)
+    if unmerged:
+        merged["allOf"] = unmerged
     return merged
 
 
-def _keep_group_apart(merged: dict[str, Any], part: dict[str, Any], group: frozenset[str], rest: list[Any]) -> None:
+def _keep_group_apart(merged: dict[str, Any], part: dict[str, Any], group: frozenset[str], unmerged: list[Any]) -> None:
     if merged.keys() & group and part.keys() & group:
-        rest.append({keyword: part.pop(keyword) for keyword in list(part) if keyword in group})
+        unmerged.append({keyword: part.pop(keyword) for keyword in list(part) if keyword in group})
 
 
-def _merge_keyword(merged: dict[str, Any], keyword: str, value: Any, rest: list[Any]) -> None:
-    known = merged[keyword]
+def _merge_keyword(merged: dict[str, Any], keyword: str, value: Any, unmerged: list[Any]) -> None:
+    current = merged[keyword]
     if keyword in ANNOTATIONS or keyword.startswith(("$", "x-", "unevaluated")):
-        return  # `unevaluated…` depends on its neighbours, and has another meaning in a schema of its own
-    if keyword in _MAPS and isinstance(known, dict) and isinstance(value, dict):
+        return  # `unevaluated…` depends on its neighbours, and would mean something else in a separate schema
+    if keyword in _MAPS and isinstance(current, dict) and isinstance(value, dict):
         merged[keyword] = {
-            **known,
-            **{name: _both_subschemas(known[name], below) if name in known else below for name, below in value.items()},
+            **current,
+            **{
+                name: _both_subschemas(current[name], below) if name in current else below
+                for name, below in value.items()
+            },
         }
-    elif keyword == "required" and isinstance(known, list) and isinstance(value, list):
-        merged[keyword] = list(dict.fromkeys([*known, *value]))
+    elif keyword == "required" and isinstance(current, list) and isinstance(value, list):
+        merged[keyword] = list(dict.fromkeys([*current, *value]))
     elif keyword == "additionalProperties" or keyword == "items":
-        merged[keyword] = _both_subschemas(known, value)
+        merged[keyword] = _both_subschemas(current, value)
     elif keyword == "type":
-        merged[keyword] = _common_types(known, value)
+        merged[keyword] = _common_types(current, value)
     elif keyword == "enum":
-        # Without a common option nothing matches; the first list at least keeps the schema readable.
+        # Without a common option nothing matches; keep the first list, so that the schema stays readable.
         allowed = {canonical_json(option) for option in value}
-        merged[keyword] = [option for option in known if canonical_json(option) in allowed] or known
-    elif keyword in _LOWER and _is_number(known) and _is_number(value):
-        merged[keyword] = max(known, value)
-    elif keyword in _UPPER and _is_number(known) and _is_number(value):
-        merged[keyword] = min(known, value)
+        merged[keyword] = [option for option in current if canonical_json(option) in allowed] or current
+    elif keyword in _LOWER and _is_number(current) and _is_number(value):
+        merged[keyword] = max(current, value)
+    elif keyword in _UPPER and _is_number(current) and _is_number(value):
+        merged[keyword] = min(current, value)
     elif keyword == "uniqueItems":
         merged[keyword] = True
     else:
-        rest.append({keyword: value})
+        unmerged.append({keyword: value})
 
 
 def _is_number(value: Any) -> bool:
@@ -109,7 +112,7 @@ def _both_subschemas(first: Any, second: Any) -> Any:
 
 
 def _common_types(first: Any, second: Any) -> Any:
-    """Return the types in both; the first if there are none, since then nothing matches and any type accepts more."""
+    """Return the types in both; if there are none, the first, which accepts more than the empty intersection."""
     ours, theirs = ([types] if isinstance(types, str) else types for types in (first, second))
     shared = [name for name in ours if name in theirs or (name == "integer" and "number" in theirs)]
     if "integer" in theirs and "number" in ours and "integer" not in ours:
@@ -118,18 +121,18 @@ def _common_types(first: Any, second: Any) -> Any:
 
 
 def equal_json(first: Any, second: Any) -> bool:
-    """Return whether two JSON values are equal; unlike `==`, 1 is not true and 1.0 is not 1."""
+    """Return whether two JSON values are equal; unlike with `==`, 1 differs from true and from 1.0."""
     return first is second or canonical_json(first) == canonical_json(second)
 
 
 @dataclass(frozen=True, slots=True)
 class MergedAlternatives:
-    """One schema for the objects that match at least one of several.
+    """One schema for the objects that match at least one of several schemas.
 
     Attributes:
-        schema: It accepts no less, unless `narrower`.
-        lost: Keywords of the alternatives that it does not have.
-        narrower: An object with a property that its alternative does not declare may not match.
+        schema: The merged schema, which accepts no less unless `narrower` is set.
+        lost: Keywords of the alternatives that the merged schema lacks.
+        narrower: The merged schema may reject an object with a property that its alternative does not declare.
     """
 
     schema: dict[str, Any]
@@ -138,7 +141,7 @@ class MergedAlternatives:
 
 
 def merge_any(branches: Sequence[Any]) -> MergedAlternatives:
-    """Return one object schema for what matches at least one of these; schemas that no object matches are ignored."""
+    """Merge schemas into one for objects that match at least one of them; schemas that match no object are ignored."""
     usable = [branch for branch in branches if isinstance(branch, dict) and _may_be_object(branch)]
     if not usable or any(branch is True for branch in branches):
         return MergedAlternatives({}, frozenset(), False)
@@ -147,20 +150,20 @@ def merge_any(branches: Sequence[Any]) -> MergedAlternatives:
             {key: value for key, value in usable[0].items() if key not in ANNOTATIONS}, frozenset(), False
         )
     declared: dict[str, list[Any]] = {}
-    lost: set[str] = set()
+    dropped: set[str] = set()
     for branch in usable:
         for name, below in _properties(branch).items():
             declared.setdefault(name, []).append(below)
-        lost |= branch.keys() - MERGEABLE - ANNOTATIONS
+        dropped |= branch.keys() - MERGEABLE - ANNOTATIONS
         if isinstance(branch.get("additionalProperties"), dict):
-            lost.add("additionalProperties")
+            dropped.add("additionalProperties")
     schema: dict[str, Any] = {}
     if declared:
         schema["properties"] = {name: any_of(schemas) for name, schemas in declared.items()}
     demanded = [branch["required"] for branch in usable if isinstance(branch.get("required"), list)]
     if len(demanded) == len(usable):
-        others = [set(names) for names in demanded[1:]]
-        required = [name for name in demanded[0] if all(name in names for names in others)]
+        further_names = [set(names) for names in demanded[1:]]
+        required = [name for name in demanded[0] if all(name in names for names in further_names)]
         if required:
             schema["required"] = required
     closed = [_is_closed(branch) for branch in usable]
@@ -169,12 +172,12 @@ def merge_any(branches: Sequence[Any]) -> MergedAlternatives:
     narrower = any(
         not shut and len(_properties(branch)) < len(declared) for branch, shut in zip(usable, closed, strict=True)
     )
-    return MergedAlternatives(schema, frozenset(lost), narrower)
+    return MergedAlternatives(schema, frozenset(dropped), narrower)
 
 
 def any_of(schemas: Sequence[Any]) -> Any:
-    """Return the schema for what matches at least one of these; enumerations become one."""
-    # By canonical form, since the same type is often written with members in another order.
+    """Return a schema for values that match at least one of these; enumerations are combined."""
+    # Compared in canonical form, because the same type is often written with its members in another order.
     distinct = list({canonical_json(schema): schema for schema in schemas}.values())
     if len(distinct) == 1:
         return distinct[0]

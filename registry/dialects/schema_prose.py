@@ -1,31 +1,33 @@
-"""Describe schemas and their keywords in a few words, for models that are not shown the keywords."""
+"""Describe schemas in a few words, and record what a lowered schema no longer expresses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from registry.schema.display_text import excerpt
+from registry.schema.json_paths import JsonPath
 from registry.schema.json_values import without_keys
 from registry.schema.schemas import compact_json
 
-# One clause. It is added to a description whose length is limited, beside others like it.
+# Characters of one clause. It is added to a description of limited length, together with other clauses.
 MAX_PROSE: Final = 160
-# A value or a name inside of such a clause.
+# Characters of a value or a name inside such a clause.
 _MAX_VALUE: Final = 60
 _MAX_NAME: Final = 40
-# Members of an enumeration or object, and alternatives of a union, before the rest is left out.
+# Members of an enumeration or object, and alternatives of a union, that are named before the rest is left out.
 _MAX_MEMBERS: Final = 6
 _MAX_ALTERNATIVES: Final = 12
 _MAX_OPTIONS: Final = 20
 _MAX_EXAMPLES: Final = 2
-# Schemas inside schemas; with three levels the clause would be cut anyway.
+# Levels of nested schemas; with three levels the clause would be cut anyway.
 _MAX_NESTED: Final = 2
-# Integers of more bits have 38 digits and more.
+# Larger integers have 38 digits or more.
 _MAX_INTEGER_BITS: Final = 128
-# The largest integer that JavaScript holds exactly, which its generators write as a bound where none is meant.
+# The largest integer that JavaScript represents exactly; its generators write it as a bound if none is intended.
 _NO_BOUND: Final = 2**53 - 1
-# Pairs of bounds that are described together, with their unit, by whichever comes first.
+# Pairs of bounds that are described together, with their unit, when the lower bound is reached.
 _PAIRS: Final = {
     "minLength": ("minLength", "maxLength", " characters"),
     "minItems": ("minItems", "maxItems", " items"),
@@ -50,7 +52,7 @@ def format_value(value: Any) -> str:
 
 
 def describe_schema(schema: Any, depth: int = 0) -> str:
-    """Describe what a schema accepts in a few words, whatever its size."""
+    """Describe in a few words what a schema accepts, whatever its size."""
     if not isinstance(schema, dict):
         return "nothing" if schema is False else "anything"
     if "const" in schema:
@@ -68,11 +70,11 @@ def describe_schema(schema: Any, depth: int = 0) -> str:
     text = " or ".join(kinds[:_MAX_MEMBERS])
     if depth < _MAX_NESTED and isinstance(properties := schema.get("properties"), dict) and properties:
         members = [
-            f"{_short(name)}: {describe_schema(below, depth + 1)}" for name, below in list(properties.items())[:4]
+            f"{_short_name(name)}: {describe_schema(below, depth + 1)}" for name, below in list(properties.items())[:4]
         ]
         text = f"{text or 'object'} with {', '.join(members)}"
     elif isinstance(required := schema.get("required"), list) and required:
-        text = f"{text or 'object'} with {_names(required)}"
+        text = f"{text or 'object'} with {_joined_names(required)}"
     if isinstance(schema.get("$ref"), str):
         text = excerpt(schema["$ref"].rpartition("/")[2], _MAX_NAME) or "the whole"
     parts = [text] if text else []
@@ -83,7 +85,7 @@ def describe_schema(schema: Any, depth: int = 0) -> str:
 
 
 def describe_alternatives(keyword: str, branches: Sequence[Any]) -> str:
-    """Describe what each alternative of an object requires, in their original order."""
+    """Describe what each alternative of an object requires, in the original order."""
     described = [excerpt(_alternative(branch), MAX_PROSE) for branch in branches[:_MAX_ALTERNATIVES]]
     text = "; ".join(f"{number}) {words}" for number, words in enumerate(described, 1))
     return f"{'Exactly one' if keyword == 'oneOf' else 'One'} of: {text}" + (
@@ -97,36 +99,36 @@ def _alternative(branch: Any) -> str:
     declared = branch.get("properties")
     properties = declared if isinstance(declared, dict) else {}
     fixed = [name for name, below in properties.items() if isinstance(below, dict) and "const" in below]
-    parts = [f"{_short(name)} = {format_value(properties[name]['const'])}" for name in fixed[:_MAX_MEMBERS]]
+    parts = [f"{_short_name(name)} = {format_value(properties[name]['const'])}" for name in fixed[:_MAX_MEMBERS]]
     required = branch.get("required")
     needed = [name for name in required if name not in fixed] if isinstance(required, list) else []
     if needed:
-        parts.append(f"needs {_names(needed)}")
-    others = [name for name in properties if name not in fixed and name not in needed]
-    if others:
-        parts.append(f"takes {_names(others)}")
+        parts.append(f"needs {_joined_names(needed)}")
+    optional = [name for name in properties if name not in fixed and name not in needed]
+    if optional:
+        parts.append(f"takes {_joined_names(optional)}")
     title = branch.get("title")
     text = ", ".join(parts) or describe_schema(without_keys(branch, {"properties"}))
-    return f"{_short(title)}: {text}" if isinstance(title, str) and title else text
+    return f"{_short_name(title)}: {text}" if isinstance(title, str) and title else text
 
 
 def describe_keyword(keyword: str, schema: Mapping[str, Any]) -> str | None:
-    """Describe one keyword of a schema; None if there is nothing to say, or another keyword says it."""
+    """Describe one keyword of a schema; None if there is nothing to say, or if another keyword covers it."""
     value = schema[keyword]
     if keyword in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
         return _range(keyword, schema)
     if keyword in _PAIRS:
         low, high, unit = _PAIRS[keyword]
-        return _between(schema[low], schema.get(high), unit)
+        return _describe_range(schema[low], schema.get(high), unit)
     if keyword in _UPPER:
         return None if _UPPER[keyword] in schema else f"at most {format_value(value)}{_PAIRS[_UPPER[keyword]][2]}"
-    words = _words(keyword, value, schema)
+    words = _describe_value(keyword, value, schema)
     return excerpt(words, MAX_PROSE) if words else None
 
 
-def _words(keyword: str, value: Any, schema: Mapping[str, Any]) -> str | None:
+def _describe_value(keyword: str, value: Any, schema: Mapping[str, Any]) -> str | None:  # noqa: C901 - one case per keyword
     match keyword:
-        # Generators write a default of null for everything that is optional.
+        # Generators write a default of null for every optional argument.
         case "default" if value is None:
             return None
         case "format" | "pattern" | "default":
@@ -153,12 +155,13 @@ def _words(keyword: str, value: Any, schema: Mapping[str, Any]) -> str | None:
             return many + "; ".join(describe_schema(item) for item in value[:_MAX_MEMBERS])
         case "dependentRequired" | "dependencies" | "dependentSchemas" if isinstance(value, dict):
             return "; ".join(
-                f"{_short(name)} needs {_names(needs) if isinstance(needs, list) else describe_schema(needs)}"
+                f"{_short_name(name)} needs "
+                + (_joined_names(needs) if isinstance(needs, list) else describe_schema(needs))
                 for name, needs in list(value.items())[:_MAX_MEMBERS]
             )
         case "patternProperties" if isinstance(value, dict):
             return "; ".join(
-                f"names like {_short(pattern)}: {describe_schema(below)}"
+                f"names like {_short_name(pattern)}: {describe_schema(below)}"
                 for pattern, below in list(value.items())[:_MAX_MEMBERS]
             )
         case "propertyNames" | "contains":
@@ -168,7 +171,7 @@ def _words(keyword: str, value: Any, schema: Mapping[str, Any]) -> str | None:
         case "prefixItems" | "items" if isinstance(value, list):
             return f"in this order: {', '.join(describe_schema(item) for item in value[:_MAX_MEMBERS])}"
         case "required" if isinstance(value, list) and value:
-            return f"needs {_names(value)}"
+            return f"needs {_joined_names(value)}"
         case "contentEncoding" | "contentMediaType":
             return format_value(value)
         case "deprecated":
@@ -176,17 +179,17 @@ def _words(keyword: str, value: Any, schema: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _short(name: str) -> str:
+def _short_name(name: str) -> str:
     return excerpt(name, _MAX_NAME)
 
 
-def _names(names: list[Any]) -> str:
-    text = ", ".join(_short(str(name)) for name in names[:_MAX_MEMBERS])
+def _joined_names(names: list[Any]) -> str:
+    text = ", ".join(_short_name(str(name)) for name in names[:_MAX_MEMBERS])
     return text + (" …" if len(names) > _MAX_MEMBERS else "")
 
 
 def _range(keyword: str, schema: Mapping[str, Any]) -> str | None:
-    """Describe both bounds for the first one that a schema has, and nothing for the others."""
+    """Describe all bounds of a schema at once if `keyword` is its first bound; otherwise return None."""
     order = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
     # In draft 4 the exclusive bounds are booleans.
     present = [key for key in order if key in schema and not isinstance(schema[key], bool)]
@@ -205,7 +208,68 @@ def _range(keyword: str, schema: Mapping[str, Any]) -> str | None:
     return ", ".join(f"{words[key]} {format_value(schema[key])}" for key in present)
 
 
-def _between(low: Any, high: Any, unit: str) -> str | None:
+def _describe_range(low: Any, high: Any, unit: str) -> str | None:
     if high is None:
         return f"at least {format_value(low)}{unit}" if low not in (0, None) else None
     return f"{format_value(low)}{unit}" if low == high else f"{format_value(low)} to {format_value(high)}{unit}"
+
+
+# Keywords that identify or locate a schema without constraining values.
+IDENTITY_KEYWORDS: Final = frozenset(
+    {"$id", "$schema", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$defs", "definitions"}
+)
+# Removing these keywords does not change the meaning of a schema, so it is not a loss.
+_NOT_REPORTED: Final = IDENTITY_KEYWORDS | {"$comment", "title", "$vocabulary"}
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaLoss:
+    """A loss of information at one place of a lowered schema.
+
+    Attributes:
+        path: The place in the lowered schema; empty for the root and the tool as a whole.
+        keyword: The keyword that was changed.
+        how: A phrase that describes the change.
+        narrower: Some call that the original accepts cannot be expressed; otherwise the schema accepts more.
+    """
+
+    path: JsonPath
+    keyword: str
+    how: str
+    narrower: bool = False
+
+
+@dataclass(slots=True)
+class SchemaPosition:
+    """One schema while it is lowered.
+
+    Attributes:
+        path: The place in the lowered schema.
+        remarks: Remarks to add to its description.
+        opened: The definitions that were expanded into it, by identity.
+    """
+
+    path: JsonPath
+    remarks: list[str] = field(default_factory=list)
+    opened: list[int] = field(default_factory=list)
+
+
+class LossReport:
+    """The losses of one pass."""
+
+    __slots__ = ("losses",)
+
+    def __init__(self) -> None:
+        self.losses: list[SchemaLoss] = []
+
+    def record(self, path: JsonPath, keyword: str, how: str, *, narrower: bool = False) -> None:
+        """Record one loss for operators."""
+        self.losses.append(SchemaLoss(path, keyword, how, narrower))
+
+    def describe(self, keyword: str, node: Mapping[str, Any], position: SchemaPosition) -> None:
+        """Record the loss of a keyword, and describe it to models if a few words suffice."""
+        prose = describe_keyword(keyword, node)
+        if prose:
+            position.remarks.append(prose)
+        if keyword not in _NOT_REPORTED and not keyword.startswith("x-"):
+            self.record(position.path, keyword, f"described: {prose}" if prose else "removed")

@@ -1,17 +1,82 @@
-"""Write one schema in the form that a model API requires: types, null, enumerations, closed objects."""
+"""Write one schema in the form that a model API requires.
+
+Many APIs accept null for every optional argument. Declaring that for each argument doubles the types that a model reads
+and gives it no useful information. Null is still accepted, because calls are checked against the original schema.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from registry.dialects import schema_prose
 from registry.dialects.client_profiles import Dialect
-from registry.dialects.loss_report import LossReport, SchemaPosition
 from registry.dialects.merging import ANNOTATIONS
+from registry.dialects.schema_prose import LossReport, SchemaPosition
 from registry.schema.json_paths import JsonPath
-from registry.schema.json_values import without_keys
+from registry.schema.json_values import map_items, map_members, without_keys
+from registry.schema.packed_definition import members_of
+from registry.schema.references import DATA_KEYWORDS, SUBSCHEMA_MAPS
+from registry.schema.schemas import MAX_SCHEMA_DEPTH
 
-# Strict objects need a type for everything; these stand for a value of any type that is no container.
+_NULL: Final = {"type": "null"}
+
+
+def remove_null_alternatives(definition: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a definition whose input schema offers null nowhere as an alternative; the same object if unchanged."""
+    members = members_of(definition)
+    schema = members.get("inputSchema")
+    plain = _without_null(schema, 0)
+    return definition if plain is schema else {**members, "inputSchema": plain}
+
+
+def _without_null(node: Any, depth: int) -> Any:
+    # Intake limits the depth, but a snapshot may have been edited.
+    if not isinstance(node, dict) or depth > MAX_SCHEMA_DEPTH:
+        return node
+    changed = {key: _in_keyword(key, child, depth) for key, child in node.items()}
+    types, options, branches = changed.get("type"), changed.get("enum"), changed.get("anyOf")
+    if remaining_types := _non_null_alternatives(types, "null", str):
+        changed["type"] = remaining_types[0] if len(remaining_types) == 1 else remaining_types
+        if remaining := _non_null_alternatives(options, None):
+            changed["enum"] = remaining
+        _drop_null_default(changed)
+    if remaining := _non_null_alternatives(branches, _NULL):
+        own = without_keys(changed, {"anyOf"})
+        if len(remaining) > 1:
+            changed["anyOf"] = remaining
+        elif isinstance(remaining[0], dict) and not remaining[0].keys() & own.keys() - {"description"}:
+            # The argument's own description has precedence over that of its type.
+            changed = {**remaining[0], **own}
+        _drop_null_default(changed)
+    same = changed.keys() == node.keys() and all(child is node[key] for key, child in changed.items())
+    return node if same else changed
+
+
+def _non_null_alternatives(alternatives: Any, null: Any, kind: type = object) -> list[Any]:
+    """Return the alternatives without null; empty if null is absent or alone, or if any is not of type `kind`."""
+    if not isinstance(alternatives, list) or null not in alternatives:
+        return []
+    remaining = [option for option in alternatives if option != null]
+    return remaining if all(isinstance(option, kind) for option in remaining) else []
+
+
+def _drop_null_default(schema: dict[str, Any]) -> None:
+    if schema.get("default", ...) is None:
+        del schema["default"]
+
+
+def _in_keyword(key: str, child: Any, depth: int) -> Any:
+    if key in SUBSCHEMA_MAPS and isinstance(child, dict):
+        return map_members(child, lambda below: _without_null(below, depth + 1))
+    if key in DATA_KEYWORDS:
+        return child
+    if isinstance(child, list):
+        return map_items(child, lambda below: _without_null(below, depth + 1))
+    return _without_null(child, depth + 1)
+
+
+# Strict objects need a type for everything; any scalar has one of these.
 _SCALAR_TYPES: Final = ["string", "number", "boolean", "null"]
 _NUMBER_KEYWORDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _KEYWORDS_OF_TYPE: Final = {
@@ -21,7 +86,7 @@ _KEYWORDS_OF_TYPE: Final = {
     "number": (*_NUMBER_KEYWORDS, "format"),
     "integer": (*_NUMBER_KEYWORDS, "format"),
 }
-# Keywords that authors only write where they mean one type.
+# Keywords that imply one type, because authors only use them with it.
 _IMPLIED_TYPES: Final = {
     **dict.fromkeys(("properties", "required", "additionalProperties", "patternProperties"), "object"),
     **dict.fromkeys(_KEYWORDS_OF_TYPE["array"], "array"),
@@ -32,7 +97,7 @@ _TYPE_GIVING_KEYWORDS: Final = frozenset({"type", "$ref", "anyOf", "oneOf", "enu
 
 
 def with_inferred_type(node: dict[str, Any], path: JsonPath, report: LossReport) -> dict[str, Any]:
-    """Return a schema with the type that its author clearly meant, if it has none."""
+    """Return a schema with the type that its other keywords imply, unless it has a type."""
     if "type" in node or "$ref" in node:
         return node
     if "const" in node or isinstance(node.get("enum"), list):
@@ -42,7 +107,7 @@ def with_inferred_type(node: dict[str, Any], path: JsonPath, report: LossReport)
     kind = next((_IMPLIED_TYPES[key] for key in node if key in _IMPLIED_TYPES), None)
     if kind is None:
         return node
-    report.record(path, "type", f"taken for {'an' if kind[0] in 'ao' else 'a'} {kind}", narrower=True)
+    report.record(path, "type", f"assumed to be {'an' if kind[0] in 'ao' else 'a'} {kind}", narrower=True)
     return {**node, "type": kind}
 
 
@@ -67,7 +132,7 @@ def without_unsupported_values(
         if not any(changed["format"] in rules.formats.get(name, ()) for name in kinds):
             changed = _drop_keyword(changed, "format", position, report)
     if rules.text_enums_only:
-        # `const` says more than `enum`, and becomes one below.
+        # `const` is more specific than `enum`, and is rewritten as an `enum` below.
         if "const" in changed and "enum" in changed:
             changed = _drop_keyword(changed, "enum", position, report)
         if isinstance(changed.get("const"), str) and changed["const"]:
@@ -76,7 +141,7 @@ def without_unsupported_values(
         options = changed.get("enum")
         if isinstance(options, list):
             texts = [option for option in options if isinstance(option, str) and option]
-            # Null goes without a word: it has become `nullable`, or the caller may omit the argument.
+            # Dropping null needs no remark: `nullable` expresses it, or the caller may omit the argument.
             if len(texts) < sum(option is not None for option in options) or not texts:
                 changed = _drop_keyword(changed, "enum", position, report)
             elif len(texts) < len(options):
@@ -85,7 +150,7 @@ def without_unsupported_values(
 
 
 def _with_numeric_bounds(node: dict[str, Any]) -> dict[str, Any]:
-    """Write the bounds of draft 4, where a boolean excludes the bound itself, as later drafts do."""
+    """Rewrite the bounds of draft 4, where a boolean excludes the bound itself, in the form of later drafts."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(is_exclusive := node.get(exclusive), bool):
             node = without_keys(node, {exclusive})
@@ -102,10 +167,10 @@ def _drop_keyword(node: dict[str, Any], keyword: str, position: SchemaPosition, 
 def in_dialect_form(
     node: dict[str, Any], rules: Dialect, position: SchemaPosition, report: LossReport
 ) -> dict[str, Any]:
-    """Return a schema, whose subschemas are in this form already, in the form of the dialect."""
+    """Return a schema in the form of the dialect; its subschemas must already have that form."""
     if rules.typed and isinstance(required := node.get("required"), list):
         properties = node.get("properties") or {}
-        # APIs reject a required name that is not declared; it is described instead.
+        # APIs reject a required name that is not declared, so it is described instead.
         undeclared = [name for name in required if name not in properties]
         if undeclared:
             report.describe("required", {"required": undeclared}, position)
@@ -135,13 +200,13 @@ def _with_nullable(node: dict[str, Any]) -> dict[str, Any]:
         return _by_type(node, kinds)
     branches = node.get("anyOf")
     if isinstance(branches, list):
-        others = [
+        non_null = [
             branch for branch in branches if branch.get("type") != "null" or branch.keys() - {"type", *ANNOTATIONS}
         ]
-        if others and len(others) < len(branches):
-            node = {**node, "anyOf": others, "nullable": True}
-            if len(others) == 1 and not (node.keys() & others[0].keys()) - ANNOTATIONS - {"nullable"}:
-                node = {**others[0], **without_keys(node, {"anyOf"})}
+        if non_null and len(non_null) < len(branches):
+            node = {**node, "anyOf": non_null, "nullable": True}
+            if len(non_null) == 1 and not (node.keys() & non_null[0].keys()) - ANNOTATIONS - {"nullable"}:
+                node = {**non_null[0], **without_keys(node, {"anyOf"})}
     return node
 
 
@@ -159,36 +224,36 @@ def _by_type(node: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
 
 def _strict(node: dict[str, Any], position: SchemaPosition, report: LossReport) -> dict[str, Any]:
     if "$ref" in node:
-        # Nothing may stand beside a reference here, so it moves into an alternative of its own.
-        rest = {key: value for key, value in node.items() if key in ANNOTATIONS}
-        return {**rest, "anyOf": [{"$ref": node["$ref"]}]} if rest else node
+        # A reference must not have neighbours here, so it moves into an alternative.
+        kept_annotations = {key: value for key, value in node.items() if key in ANNOTATIONS}
+        return {**kept_annotations, "anyOf": [{"$ref": node["$ref"]}]} if kept_annotations else node
     kind = node.get("type")
     if kind is None:
         if not position.path or node.keys() & _TYPE_GIVING_KEYWORDS:
             return node
-        report.record(position.path, "type", "only texts, numbers, booleans and null", narrower=True)
+        report.record(position.path, "type", "only strings, numbers, booleans and null", narrower=True)
         return {**node, "type": _SCALAR_TYPES}
     kinds = [kind] if isinstance(kind, str) else kind
     if "array" in kinds and "items" not in node:
-        report.record((*position.path, "items"), "type", "only texts, numbers, booleans and null", narrower=True)
+        report.record((*position.path, "items"), "type", "only strings, numbers, booleans and null", narrower=True)
         node = {**node, "items": {"type": _SCALAR_TYPES}}
-    return _closed(node, position, report) if "object" in kinds else node
+    return _close_object(node, position, report) if "object" in kinds else node
 
 
-def _closed(node: dict[str, Any], position: SchemaPosition, report: LossReport) -> dict[str, Any]:
+def _close_object(node: dict[str, Any], position: SchemaPosition, report: LossReport) -> dict[str, Any]:
     properties = node.get("properties")
     properties = properties if isinstance(properties, dict) else {}
     required = node.get("required")
     required = required if isinstance(required, list) else []
     closed = node.get("additionalProperties") is False
-    demanded = set(required)  # a list of thousands of names would be searched for each property
-    written: dict[str, Any] = {}
+    demanded = set(required)  # searched once per property, of which there may be thousands
+    strict_properties: dict[str, Any] = {}
     changed = not closed or not {"properties", "required"} <= node.keys() or required != list(properties)
     for name, below in properties.items():
-        written[name] = below if name in demanded else _nullable(below)
-        if written[name] is not below:
+        strict_properties[name] = below if name in demanded else _nullable(below)
+        if strict_properties[name] is not below:
             changed = True
-            report.record((*position.path, "properties", name), "required", "null stands for what is left out")
+            report.record((*position.path, "properties", name), "required", "null represents an omitted value")
     if not closed:
         stated = "additionalProperties" in node
         how = "members of any name cannot be given" if stated else "members that are not declared cannot be given"
@@ -199,11 +264,11 @@ def _closed(node: dict[str, Any], position: SchemaPosition, report: LossReport) 
             position.remarks.append(f"{words}, which cannot be given here")
     if not changed:
         return node
-    return {**node, "properties": written, "required": list(properties), "additionalProperties": False}
+    return {**node, "properties": strict_properties, "required": list(properties), "additionalProperties": False}
 
 
 def _nullable(node: Any) -> Any:
-    """Return a schema that accepts null as well; the same object if it does already."""
+    """Return a schema that accepts null as well; the same object if it already does."""
     if not isinstance(node, dict):
         return node
     if isinstance(branches := node.get("anyOf"), list):

@@ -1,8 +1,9 @@
-"""What an upstream listed, item by item: accepted as it is, repaired, or quarantined with a reason.
+"""Intake of listings: each item is accepted, repaired, or quarantined with a reason.
 
-`tools` and `prompts_and_resources` check one item at a time, and report with `issues`. `repairs` corrects the members
-of a definition that make hosts reject a whole list, `schema_repairs` its schemas by `keyword_forms`, and
-`param_headers` checks the annotations that mirror parameters in HTTP headers. `annotations` repairs what resources and
-content items have in common, and `content` the items of results, of prompts and of contents of resources. `injection`
-scores texts that try to instruct a model.
+content         Repair content items and annotations that clients would reject.
+issues          Report an issue for each item that is not accepted, and detect texts that try to instruct a model.
+item_intake     Check the prompts, resources and templates of a listing one by one.
+keyword_forms   Convert malformed values of schema keywords to the form that the specification requires.
+schema_repairs  Repair schemas, so that no client rejects a list because of them.
+tool_intake     Check the tools of a listing one by one.
 """

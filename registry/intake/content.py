@@ -1,26 +1,189 @@
-"""Repair content items of results, messages of prompts and contents of resources that clients refuse as a whole.
+"""Repair content items and annotations that clients would reject.
 
-The official SDKs check a result as one value: one member of the wrong type costs all of it. Only such members are
-changed, as far as their meaning is clear; unknown members, unknown types of items and all texts stay.
+The official SDKs validate a result as a whole: one member of the wrong type invalidates all of it. Only such members
+are changed, if their meaning is clear. Unknown members, unknown item types and all texts are kept.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from registry.intake.annotations import repair_annotations, repair_icons, repair_meta, repair_size
 from registry.intake.issues import RepairNotes
-from registry.schema.json_values import edited, map_items
+from registry.schema.display_text import clean
+from registry.schema.json_values import edited, map_items, without_keys
+
+_ROLES: Final = ("user", "assistant")
+# `z.iso.datetime({offset: true})`, which the TypeScript SDK applies to the whole list.
+_DATE_TIME: Final = re.compile(
+    r"(\d{4}-\d{2}-\d{2})T(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
+)
+# No valid date is longer, and the time of the date parsers grows with the length of the text.
+_MAX_DATE_CHARS: Final = 64
+# As seconds since 1970 this is the year 5138, as milliseconds 1973: greater numbers are milliseconds.
+_LEAST_MILLISECONDS: Final = 100_000_000_000
+# Pydantic does not accept a float beyond 64 bits as an integer.
+_MAX_SIZE: Final = 2**63
+_WHOLE_NUMBER: Final = re.compile(r"\d{1,18}")
+
+
+OWN_META: Final = "typegate/"
+"""Prefix of `_meta` members that only the gateway may write, so that upstreams cannot forge them."""
+
+
+def is_own_meta(name: str) -> bool:
+    """Return whether the name of a `_meta` member is reserved for the gateway, in any spelling."""
+    return clean(name).strip().casefold().startswith(OWN_META)
+
+
+def repair_meta(value: Any, notes: RepairNotes) -> Any:
+    """Return a `_meta` object without reserved members; None if it is not an object."""
+    if not isinstance(value, dict):
+        return None
+    ours = [name for name in value if is_own_meta(name)]
+    if not ours:
+        return value
+    notes.append(("own_meta", "members of _meta that are reserved for this gateway were removed"))
+    return without_keys(value, ours)
+
+
+def repair_annotations(value: Any, notes: RepairNotes) -> Any:
+    """Return annotations that conform to the protocol's schema, with unknown members kept; None for a non-object."""
+    if not isinstance(value, dict):
+        return None
+    changes: dict[str, Any] = {}
+    dropped: list[str] = []
+    for member, repair in _MEMBERS.items():
+        if member not in value:
+            continue
+        repaired = repair(value[member])
+        if repaired is None:
+            dropped.append(member)
+        elif repaired is not value[member]:
+            changes[member] = repaired
+    for member in (*changes, *dropped):
+        done = "removed" if member in dropped else "repaired"
+        notes.append(("annotations", f"annotations.{member} did not conform to the protocol, and was {done}"))
+    return edited(value, changes, dropped)
+
+
+def repair_size(value: Any) -> int | None:
+    """Return a size in bytes, or None if the value is not a size."""
+    if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value.strip()):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, float):
+        if not abs(value) < _MAX_SIZE:
+            return None
+        return math.ceil(value)  # clients that expect an integer also reject `12.0`
+    return value
+
+
+def repair_icons(value: Any, notes: RepairNotes) -> Any:
+    """Return a list of icons without those that have no source; None for a value that is not a list."""
+    if not isinstance(value, list):
+        return None
+    repaired = map_items(value, _icon)
+    if repaired is value and None not in value:  # `_icon` returns null for null, which looks unchanged
+        return value
+    notes.append(("icons", "icons of the wrong shape were repaired or dropped"))
+    return [icon for icon in repaired if icon is not None]
+
+
+def _icon(icon: Any) -> Any:
+    if not isinstance(icon, dict) or not isinstance(icon.get("src"), str):
+        return None
+    changes: dict[str, Any] = {}
+    dropped: list[str] = []
+    sizes = icon.get("sizes", [])
+    if isinstance(sizes, str):
+        changes["sizes"] = sizes.split()
+    elif not isinstance(sizes, list) or not all(isinstance(size, str) for size in sizes):
+        dropped.append("sizes")
+    if "mimeType" in icon and not isinstance(icon["mimeType"], str):
+        dropped.append("mimeType")
+    if "theme" in icon and icon["theme"] not in ("light", "dark"):
+        dropped.append("theme")
+    return edited(icon, changes=changes, dropped=dropped)
+
+
+def _audience(value: Any) -> list[str] | None:
+    roles: Any = [value] if isinstance(value, str) else value
+    if not isinstance(roles, list):
+        return None
+    if value is roles and all(role in _ROLES for role in roles):
+        return value
+    spelled = dict.fromkeys(role.strip().casefold() for role in roles if isinstance(role, str))
+    return [role for role in spelled if role in _ROLES] or None
+
+
+def _priority(value: Any) -> float | int | None:
+    if isinstance(value, str) and len(value) <= _MAX_DATE_CHARS:
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and 0 <= value <= 1 else None
+
+
+def _last_modified(value: Any) -> str | None:
+    if isinstance(value, str):
+        match = _DATE_TIME.fullmatch(value)
+        if match is not None and _is_date(match[1]):
+            return value
+    try:
+        moment = _parse_time(value)
+        utc = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, TypeError, OverflowError, OSError):
+        return None
+    return utc.isoformat().replace("+00:00", "Z")
+
+
+def _parse_time(value: Any) -> datetime:
+    """Return the point in time that a text or number denotes.
+
+    Raises:
+        ValueError, TypeError, OverflowError, OSError: The value does not denote a point in time.
+    """
+    if isinstance(value, str) and len(value) <= _MAX_DATE_CHARS:
+        try:
+            return datetime.fromisoformat(value.strip())
+        except ValueError:
+            return parsedate_to_datetime(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return datetime.fromtimestamp(value / 1000 if value >= _LEAST_MILLISECONDS else value, UTC)
+    raise ValueError("it is not a point in time")
+
+
+def _is_date(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+_MEMBERS: Final = {"audience": _audience, "priority": _priority, "lastModified": _last_modified}
+
 
 _ASSISTANTS: Final = frozenset({"assistant", "ai", "bot", "model"})
-_ROLES: Final = ("user", "assistant")
-# First characters of well-known formats in base64, for data whose type its server does not name.
+# First characters of common formats in base64, used if the server does not name the type of its data.
 _SIGNATURES: Final = (
-    ("iVBORw0KGgo", "image/png"), ("/9j/", "image/jpeg"), ("R0lGOD", "image/gif"), ("Qk", "image/bmp"),
-    ("SUQz", "audio/mpeg"), ("//uQ", "audio/mpeg"), ("T2dnU", "audio/ogg"),
-)  # fmt: skip
+    ("iVBORw0KGgo", "image/png"),
+    ("/9j/", "image/jpeg"),
+    ("R0lGOD", "image/gif"),
+    ("Qk", "image/bmp"),
+    ("SUQz", "audio/mpeg"),
+    ("//uQ", "audio/mpeg"),
+    ("T2dnU", "audio/ogg"),
+)
 _UNKNOWN_TYPE: Final = "application/octet-stream"
 # `completion.values` of the protocol's schema.
 _MAX_COMPLETIONS: Final = 100
@@ -28,12 +191,12 @@ _NAMELESS_URI: Final = "resource:content"
 
 
 def is_sound_text(item: Any) -> bool:
-    """Return whether an item is plain text, as most are; anything else needs a closer look."""
+    """Return whether an item is plain valid text, as most items are; others are checked in detail."""
     return type(item) is dict and len(item) == 2 and item.get("type") == "text" and type(item.get("text")) is str
 
 
 def repair_content(content: list[Any], notes: RepairNotes) -> list[Any]:
-    """Return content items that no client refuses; the same list if it already is one."""
+    """Return content items that no client rejects; the same list if all items are valid."""
     repaired = map_items(content, lambda item: repair_item(item, notes))
     if None not in repaired:
         return repaired
@@ -42,7 +205,7 @@ def repair_content(content: list[Any], notes: RepairNotes) -> list[Any]:
 
 
 def repair_item(item: Any, notes: RepairNotes) -> Any:
-    """Return a content item, the very object if a client accepts it; None for null."""
+    """Return a content item that no client rejects; the same object if it is valid, None for null."""
     if is_sound_text(item) or item is None:
         return item
     if not isinstance(item, dict):
@@ -55,11 +218,11 @@ def repair_item(item: Any, notes: RepairNotes) -> Any:
         item = {**item, "type": kind}
     checks = _CHECKS.get(kind)
     if checks is None:
-        return item  # of an extension, or of a later version of the protocol
+        return item  # from an extension, or from a later version of the protocol
     repaired = _repair_members(item, checks, notes)
     completed = _COMPLETIONS[kind](repaired)
     if completed is None:
-        notes.append(("content", f"an item of the type {kind} lacked what the type needs, and is shown as text"))
+        notes.append(("content", f"an item of the type {kind} lacked required members, and is shown as text"))
         return _as_text(item)
     if completed is not repaired:
         notes.append(("content", f"an item of the type {kind} was completed"))
@@ -67,7 +230,7 @@ def repair_item(item: Any, notes: RepairNotes) -> Any:
 
 
 def repair_messages(messages: Any, notes: RepairNotes) -> Any:
-    """Return the messages of a prompt, the same object if no client refuses them: one item each, of a known role."""
+    """Return prompt messages that no client rejects, with one item and a known role each; the same object if valid."""
     if isinstance(messages, str | dict):
         messages = [messages]
     if not isinstance(messages, list):
@@ -80,12 +243,12 @@ def repair_messages(messages: Any, notes: RepairNotes) -> Any:
 
 
 def repair_contents(contents: Any, uri: str, notes: RepairNotes) -> Any:
-    """Return what was read of a resource, the same object if no client refuses it.
+    """Return resource contents that no client rejects; the same object if they are valid.
 
     Args:
-        contents: As the server sent it.
-        uri: What was asked for, for contents that name no URI.
-        notes: Takes what was repaired.
+        contents: The contents as sent by the server.
+        uri: The requested URI, for contents that do not name one.
+        notes: Receives the repairs.
     """
     if isinstance(contents, str | dict):
         notes.append(("content", "the contents were not a list"))
@@ -93,19 +256,19 @@ def repair_contents(contents: Any, uri: str, notes: RepairNotes) -> Any:
     if not isinstance(contents, list):
         return contents
 
-    def repaired(one: Any) -> Any:
-        if isinstance(one, str):
-            one = {"text": one}
-        if isinstance(one, dict) and not isinstance(one.get("uri"), str):
-            one = {**one, "uri": uri}
-        return _resource(one, notes) if isinstance(one, dict) else None
+    def repaired(item: Any) -> Any:
+        if isinstance(item, str):
+            item = {"text": item}
+        if isinstance(item, dict) and not isinstance(item.get("uri"), str):
+            item = {**item, "uri": uri}
+        return _resource(item, notes) if isinstance(item, dict) else None
 
-    found = map_items(contents, repaired)
-    return found if found is contents and None not in found else [one for one in found if one is not None]
+    items = map_items(contents, repaired)
+    return items if items is contents and None not in items else [item for item in items if item is not None]
 
 
 def repair_completion(completion: Any, notes: RepairNotes) -> Any:
-    """Return the values of a completion, at most a hundred texts; the same object if no client refuses them."""
+    """Return completion values that no client rejects, at most 100 texts; the same object if they are valid."""
     if not isinstance(completion, dict):
         return completion
     checks: Mapping[str, _Repair] = {
@@ -114,8 +277,8 @@ def repair_completion(completion: Any, notes: RepairNotes) -> Any:
         "hasMore": lambda value, _: value if isinstance(value, bool) else None,
     }
     repaired = _repair_members(completion, checks, notes)
-    given, kept = completion.get("values"), repaired.get("values", [])
-    if isinstance(given, list) and len(given) > len(kept) == _MAX_COMPLETIONS:
+    all_values, kept_values = completion.get("values"), repaired.get("values", [])
+    if isinstance(all_values, list) and len(all_values) > len(kept_values) == _MAX_COMPLETIONS:
         return {**repaired, "hasMore": True}
     return repaired if "values" in repaired else {**repaired, "values": []}
 
@@ -140,7 +303,7 @@ def _repair_members(item: dict[str, Any], checks: Mapping[str, _Repair], notes: 
 
 
 def _kind_of(item: dict[str, Any]) -> str:
-    """Return the type of an item that does not name it."""
+    """Return the type of an item that does not name its type."""
     if isinstance(item.get("resource"), dict):
         return "resource"
     if isinstance(item.get("data"), str):
@@ -149,10 +312,10 @@ def _kind_of(item: dict[str, Any]) -> str:
 
 
 def _as_text(value: Any) -> dict[str, Any]:
-    return {"type": "text", "text": _written(value)}
+    return {"type": "text", "text": _to_text(value)}
 
 
-def _written(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -161,17 +324,17 @@ def _only_text(value: Any, notes: RepairNotes) -> Any:
 
 
 def _any_text(value: Any, notes: RepairNotes) -> Any:
-    return "" if value is None else value if isinstance(value, str) else _written(value)
+    return "" if value is None else value if isinstance(value, str) else _to_text(value)
 
 
 def _base64(value: Any, notes: RepairNotes) -> Any:
-    """Return data without the beginning of a `data:` URL, and in the alphabet that browsers decode."""
+    """Return data without the prefix of a `data:` URL, in the alphabet that browsers decode."""
     if not isinstance(value, str):
         return None
     if value.startswith("data:"):
-        head, found, data = value.partition(";base64,")
-        return data if found and "," not in head else value
-    # The two letters of base64url, which base64 does not have; other letters may be of any encoding.
+        head, separator, data = value.partition(";base64,")
+        return data if separator and "," not in head else value
+    # Convert base64url, recognized by its two special characters; data in other encodings is kept.
     return value.replace("-", "+").replace("_", "/") if _is_base64url(value) else value
 
 
@@ -183,14 +346,14 @@ def _is_base64url(value: str) -> bool:
 
 
 def _resource(value: Any, notes: RepairNotes) -> Any:
-    """Return the contents of a resource; None for what has neither text nor data."""
+    """Return the contents of a resource; None without text and data."""
     if not isinstance(value, dict):
         return None
     item = _repair_members(value, {"mimeType": _only_text, "_meta": repair_meta, "blob": _base64}, notes)
     if not isinstance(item.get("text"), str) and not isinstance(item.get("blob"), str):
         if item.get("text") is None:
             return None
-        item = {**item, "text": _written(item["text"])}
+        item = {**item, "text": _to_text(item["text"])}
         notes.append(("wrong_type", "the text of a resource was not text"))
     if not isinstance(item.get("uri"), str):
         item = {**item, "uri": _NAMELESS_URI}
@@ -219,7 +382,7 @@ def _repair_message(message: Any, notes: RepairNotes) -> list[Any]:
 def _values(values: Any, notes: RepairNotes) -> Any:
     if not isinstance(values, list):
         return None
-    texts = map_items(values, lambda value: value if isinstance(value, str) else _written(value))
+    texts = map_items(values, lambda value: value if isinstance(value, str) else _to_text(value))
     return texts if len(texts) <= _MAX_COMPLETIONS else texts[:_MAX_COMPLETIONS]
 
 
@@ -232,10 +395,15 @@ _CHECKS: Final[Mapping[str, Mapping[str, _Repair]]] = {
     "resource": {**_COMMON, "resource": _resource},
     "resource_link": {
         **_COMMON,
-        "uri": _only_text, "name": _only_text, "title": _only_text, "description": _only_text, "mimeType": _only_text,
-        "size": lambda value, _: repair_size(value), "icons": repair_icons,
+        "uri": _only_text,
+        "name": _only_text,
+        "title": _only_text,
+        "description": _only_text,
+        "mimeType": _only_text,
+        "size": lambda value, _: repair_size(value),
+        "icons": repair_icons,
     },
-}  # fmt: skip
+}
 
 
 def _complete_text(item: dict[str, Any]) -> dict[str, Any] | None:
@@ -247,10 +415,10 @@ def _complete_data(item: dict[str, Any]) -> dict[str, Any] | None:
         return item if "data" in item else None
     data = item["data"]
     if data.startswith("UklGR"):
-        found = "audio/wav" if item["type"] == "audio" else "image/webp"
+        media_type = "audio/wav" if item["type"] == "audio" else "image/webp"
     else:
-        found = next((kind for start, kind in _SIGNATURES if data.startswith(start)), _UNKNOWN_TYPE)
-    return {**item, "mimeType": found}
+        media_type = next((kind for start, kind in _SIGNATURES if data.startswith(start)), _UNKNOWN_TYPE)
+    return {**item, "mimeType": media_type}
 
 
 def _complete_resource(item: dict[str, Any]) -> dict[str, Any] | None:

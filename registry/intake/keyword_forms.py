@@ -1,6 +1,6 @@
-"""The form that each keyword of a schema has: what is meant by a value in another form, or that it means nothing.
+"""Convert malformed values of schema keywords to the form that the specification requires.
 
-Each function returns a value in the right form: the same object if it has that form, and `DROP` if nothing is meant.
+Each function returns the converted value: the same object if it is well-formed, or `DROP` if its meaning is unclear.
 """
 
 from __future__ import annotations
@@ -14,19 +14,46 @@ from registry.schema.schemas import canonical_json
 
 TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
 """The types of JSON Schema."""
-# Names of types in other languages, where no value of the language is anything else in JSON.
+# Type names of other languages, where every value of the type has the same type in JSON.
 _OTHER_TYPES: Final = {
-    "int": "integer", "int32": "integer", "int64": "integer", "uint": "integer", "uint32": "integer",
-    "uint64": "integer", "long": "integer", "short": "integer", "bigint": "integer", "float": "number",
-    "float32": "number", "float64": "number", "double": "number", "decimal": "number", "num": "number",
-    "str": "string", "text": "string", "char": "string", "varchar": "string", "bool": "boolean", "list": "array",
-    "tuple": "array", "set": "array", "vector": "array", "dict": "object", "dictionary": "object", "map": "object",
-    "hash": "object", "struct": "object", "record": "object", "none": "null", "nil": "null", "nonetype": "null",
+    "int": "integer",
+    "int32": "integer",
+    "int64": "integer",
+    "uint": "integer",
+    "uint32": "integer",
+    "uint64": "integer",
+    "long": "integer",
+    "short": "integer",
+    "bigint": "integer",
+    "float": "number",
+    "float32": "number",
+    "float64": "number",
+    "double": "number",
+    "decimal": "number",
+    "num": "number",
+    "str": "string",
+    "text": "string",
+    "char": "string",
+    "varchar": "string",
+    "bool": "boolean",
+    "list": "array",
+    "tuple": "array",
+    "set": "array",
+    "vector": "array",
+    "dict": "object",
+    "dictionary": "object",
+    "map": "object",
+    "hash": "object",
+    "struct": "object",
+    "record": "object",
+    "none": "null",
+    "nil": "null",
+    "nonetype": "null",
     "void": "null",
-}  # fmt: skip
+}
 
 DROP: Final = object()
-"""Stands for the value of a keyword that has to be removed."""
+"""Marks a keyword that has to be removed."""
 
 
 def schema_form(value: Any) -> Any:
@@ -35,17 +62,17 @@ def schema_form(value: Any) -> Any:
     if isinstance(value, str):
         if value.strip().lower() in ("true", "false"):
             return value.strip().lower() == "true"
-        found = _type(value)
-        return DROP if found is DROP else {"type": found}
-    return {} if value == [] else DROP  # PHP has one empty value for lists and objects
+        type_name = _type(value)
+        return DROP if type_name is DROP else {"type": type_name}
+    return {} if value == [] else DROP  # PHP serializes an empty object as an empty list
 
 
 def _property(value: Any) -> Any:
-    # Valid JSON Schema, but several model APIs and clients expect an object for each property.
+    # Booleans are valid JSON Schema, but several model APIs and clients expect an object for each property.
     if isinstance(value, bool):
         return {} if value else {"not": {}}
-    found = schema_form(value)
-    return {} if found is DROP or isinstance(found, bool) else found
+    schema = schema_form(value)
+    return {} if schema is DROP or isinstance(schema, bool) else schema
 
 
 def _schemas(value: Any) -> Any:
@@ -53,18 +80,18 @@ def _schemas(value: Any) -> Any:
         return [value]
     if not isinstance(value, list) or not value:
         return DROP
-    fixed = [schema_form(one) for one in value]
-    fixed = [True if one is DROP else one for one in fixed]
+    fixed = [schema_form(schema) for schema in value]
+    fixed = [True if schema is DROP else schema for schema in fixed]
     return value if all(new is old for new, old in zip(fixed, value, strict=True)) else fixed
 
 
-def _every(value: Any) -> Any:
-    """Return the schemas of `allOf`, without what is none."""
+def _valid_schemas(value: Any) -> Any:
+    """Return the schemas of `allOf`, without invalid members."""
     fixed = _schemas(value)
     if not isinstance(fixed, list):
         return fixed
-    kept = [one for one in fixed if one is not True] or [True]
-    return fixed if len(kept) == len(fixed) else kept
+    restricting = [schema for schema in fixed if schema is not True] or [True]
+    return fixed if len(restricting) == len(fixed) else restricting
 
 
 def _items(value: Any) -> Any:
@@ -99,26 +126,28 @@ def _dependent_names(value: Any) -> Any:
 
 
 def _names(value: Any) -> Any:
-    """Return a list of names, each once."""
+    """Return a list of distinct names."""
     if isinstance(value, str) and value and value.lower() not in ("true", "false"):
         return [value]
     if not isinstance(value, list):
         return DROP
-    kept = list(dict.fromkeys(name for name in value if isinstance(name, str)))
-    return value if len(kept) == len(value) else kept
+    names = list(dict.fromkeys(name for name in value if isinstance(name, str)))
+    return value if len(names) == len(value) else names
 
 
 def _type(value: Any) -> Any:
     if isinstance(value, list):
-        found: list[str] = []
-        for one in value:
-            kind = _type(one)
-            if kind is DROP or not isinstance(one, str):
-                # One of the alternatives is not known, so any type may be meant.
-                return DROP if one is not None else _type([*(other for other in value if other is not None), "null"])
-            found += kind if isinstance(kind, list) else [kind]
-        kept = list(dict.fromkeys(found))
-        return DROP if not kept else value if kept == value else kept
+        kinds: list[str] = []
+        for member in value:
+            kind = _type(member)
+            if kind is DROP or not isinstance(member, str):
+                # If one of the alternatives is unknown, any type may be intended.
+                return (
+                    DROP if member is not None else _type([*(option for option in value if option is not None), "null"])
+                )
+            kinds += kind if isinstance(kind, list) else [kind]
+        distinct = list(dict.fromkeys(kinds))
+        return DROP if not distinct else value if distinct == value else distinct
     if not isinstance(value, str):
         return DROP
     if value in TYPES:
@@ -138,17 +167,17 @@ def _type(value: Any) -> Any:
 
 
 def _options(value: Any) -> Any:
-    """Return the options of an `enum`, each once."""
+    """Return the distinct options of an `enum`."""
     if not isinstance(value, list) or not value:
         return DROP
     distinct: dict[bytes, Any] = {}
     for option in value:
         distinct.setdefault(canonical_json(option), option)
-    kept = list(distinct.values())
-    return value if len(kept) == len(value) else kept
+    options = list(distinct.values())
+    return value if len(options) == len(value) else options
 
 
-def _number(value: Any) -> Any:
+def _coerce_number(value: Any) -> Any:
     if isinstance(value, bool):
         return DROP
     if isinstance(value, str):
@@ -160,25 +189,29 @@ def _number(value: Any) -> Any:
 
 
 def _bound(value: Any) -> Any:
-    return value if isinstance(value, bool) else _number(value)
+    return value if isinstance(value, bool) else _coerce_number(value)
 
 
 def _divisor(value: Any) -> Any:
-    found = _number(value)
-    return found if found is not DROP and found > 0 else DROP
+    number = _coerce_number(value)
+    return number if number is not DROP and number > 0 else DROP
 
 
 def _count(value: Any) -> Any:
-    found = _number(value)
-    if found is DROP or found < 0 or found != int(found):
+    number = _coerce_number(value)
+    if number is DROP or number < 0 or number != int(number):
         return DROP
-    return int(found) if isinstance(found, float) else found
+    return int(number) if isinstance(number, float) else number
 
 
 def _switch(value: Any) -> Any:
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     return value if isinstance(value, bool) else DROP
+
+
+def _vocabulary(value: Any) -> Any:
+    return value if isinstance(value, dict) and all(isinstance(used, bool) for used in value.values()) else DROP
 
 
 def _text(value: Any) -> Any:
@@ -191,7 +224,7 @@ def _prose(value: Any) -> Any:
     return value if isinstance(value, str) else DROP
 
 
-def _list(value: Any) -> Any:
+def _coerce_list(value: Any) -> Any:
     return value if isinstance(value, list) else DROP if value is None else [value]
 
 
@@ -199,8 +232,9 @@ FORMS: Final[dict[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(("title", "description", "$comment"), _prose),
     **dict.fromkeys(("$schema", "$ref", "$dynamicRef", "$recursiveRef", "pattern", "format"), _text),
     **dict.fromkeys(("contentEncoding", "contentMediaType"), _text),
-    **dict.fromkeys(("minimum", "maximum"), _number),
+    **dict.fromkeys(("minimum", "maximum"), _coerce_number),
     **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _bound),
+    "$vocabulary": _vocabulary,
     "multipleOf": _divisor,
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _count),
     **dict.fromkeys(("minContains", "maxContains"), _count),
@@ -208,12 +242,12 @@ FORMS: Final[dict[str, Callable[[Any], Any]]] = {
     "type": _type,
     "enum": _options,
     "required": _names,
-    "examples": _list,
+    "examples": _coerce_list,
     **dict.fromkeys(("additionalProperties", "additionalItems", "contains", "not", "if", "then", "else"), schema_form),
     **dict.fromkeys(("propertyNames", "unevaluatedItems", "unevaluatedProperties", "contentSchema"), schema_form),
     "items": _items,
     **dict.fromkeys(("anyOf", "oneOf", "prefixItems"), _schemas),
-    "allOf": _every,
+    "allOf": _valid_schemas,
     "properties": lambda value: _map(value, _property),
     **dict.fromkeys(
         ("patternProperties", "$defs", "definitions", "dependentSchemas"), lambda value: _map(value, schema_form)
@@ -221,4 +255,4 @@ FORMS: Final[dict[str, Callable[[Any], Any]]] = {
     "dependencies": _dependencies,
     "dependentRequired": _dependent_names,
 }
-"""The form of each keyword."""
+"""The function that converts the value of each keyword."""

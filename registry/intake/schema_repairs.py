@@ -1,61 +1,166 @@
-"""Repair schemas so that no client loses a list to them, and whatever they accepted is still accepted.
+"""Repair schemas, so that no client rejects a list because of them.
 
-Each keyword is held to the form that the drafts give it (`keyword_forms`): what is clearly meant is written in that
-form, and what is not is removed. Identifiers are removed and references become pointers into the same schema: in a
-client that keeps the schemas of all servers together, equal identifiers would be one schema. Clients also compile the
-schemas of results, so their patterns are written in a syntax that all clients read.
+Each keyword is converted to the form that the drafts require (`keyword_forms`) if its meaning is clear, and removed if
+not. Identifiers are removed, and references become pointers into the same schema, because a client that compiles the
+schemas of all servers together would confuse schemas with equal identifiers. Clients also compile output schemas, so
+that their patterns are rewritten in a syntax that all clients support.
+
+Headers: specification 2026-07-28, basic/transports/streamable-http, "Custom Headers".
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 from registry.intake.issues import RepairNotes
 from registry.intake.keyword_forms import DROP, FORMS, TYPES, schema_form
-from registry.intake.param_headers import KEYWORD
 from registry.schema.checked_form import says_nullable, with_nulls_spelled_out
 from registry.schema.display_text import clean_json, excerpt
-from registry.schema.drafts import DRAFT_7, draft_of, has_lone_references, has_tuples_in_items, uri_of
 from registry.schema.json_values import map_items, without_keys
 from registry.schema.portable_patterns import portable
 from registry.schema.references import (
     DATA_KEYWORDS,
+    DRAFT_7,
     MISSING,
     REFERENCE_KEYWORDS,
     REMOTE,
+    SINGLE_SUBSCHEMAS,
+    SUBSCHEMA_LISTS,
+    SUBSCHEMA_MAPS,
     Resolution,
     SchemaDocument,
+    draft_of,
     encoded_pointer,
+    has_equal_anchors,
+    has_lone_references,
+    has_stray_identifiers,
+    has_tuples_in_items,
     pointers_of,
+    uri_of,
+    without_stray_identifiers,
 )
-from registry.schema.weakening import Edit, schema_objects, weakened
+from registry.schema.weakening import Edit, apply_edits, schema_objects
 
-# Texts that say what a schema accepts or refers to; all others are for readers, whatever they are called.
-_NO_PROSE: Final = REFERENCE_KEYWORDS | DATA_KEYWORDS | {
-    "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$schema", "pattern", "format", "contentEncoding",
-    "contentMediaType", KEYWORD,
-}  # fmt: skip
-# Values that are shown, and change nothing of what is accepted.
+KEYWORD: Final = "x-mcp-header"
+# As encoded in canonical JSON, for a quick test whether a definition has any annotation.
+KEYWORD_BYTES: Final = b'"x-mcp-header"'
+
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+# The types whose values have one unambiguous form as text.
+_TYPES: Final = frozenset({"string", "integer", "boolean"})
+# Characters of a path that a message shows; the names in it come from the upstream.
+_MAX_SHOWN_PATH: Final = 120
+
+PropertyPath = tuple[str, ...]
+
+
+def invalid_header(schema: object) -> str | None:
+    """Return why a header annotation is invalid, or None if all are valid."""
+    seen: set[str] = set()
+    for path, node in _schemas_with_paths(schema):
+        if KEYWORD not in node:
+            continue
+        header = node[KEYWORD]
+        if not path:
+            return f"{KEYWORD} is only allowed on properties, not in items, definitions or alternatives"
+        where = ".".join(path)[:_MAX_SHOWN_PATH]
+        if not isinstance(header, str) or not _TOKEN.fullmatch(header):
+            return f"{KEYWORD} of {where} is not a header token"
+        kind = node.get("type")
+        if not isinstance(kind, str) or kind not in _TYPES:
+            return f"{KEYWORD} of {where} needs the type string, integer or boolean"
+        if header.lower() in seen:
+            return f"{KEYWORD} of {where} is used twice"
+        seen.add(header.lower())
+    return None
+
+
+def header_paths(schema: object) -> dict[str, PropertyPath]:
+    """Return the path of the property for each annotated header; empty if any annotation is invalid."""
+    if invalid_header(schema) is not None:
+        return {}
+    return {node[KEYWORD]: path for path, node in _schemas_with_paths(schema) if path and KEYWORD in node}
+
+
+def without_headers(schema: Any) -> Any:
+    """Return the schema without header annotations. Its bounds have been checked, so the recursion is shallow."""
+    if not isinstance(schema, dict):
+        return schema
+    stripped: dict[str, Any] = {}
+    for key, child in schema.items():
+        if key == KEYWORD:
+            continue
+        if key in SUBSCHEMA_MAPS and isinstance(child, dict):
+            child = {name: without_headers(below) for name, below in child.items()}
+        elif key in SUBSCHEMA_LISTS and isinstance(child, list):
+            child = [without_headers(below) for below in child]
+        elif key in SINGLE_SUBSCHEMAS:
+            child = without_headers(child)
+        stripped[key] = child
+    return stripped
+
+
+def _schemas_with_paths(schema: object) -> Iterator[tuple[PropertyPath | None, dict[str, Any]]]:
+    """Yield each schema with its chain of properties, or with None if it is not reached by properties alone."""
+    stack: list[tuple[PropertyPath | None, object]] = [((), schema)]
+    while stack:
+        path, node = stack.pop()
+        if not isinstance(node, dict):
+            continue
+        yield path, node
+        for key, child in node.items():
+            if key == "properties" and isinstance(child, dict):
+                for name, below in child.items():
+                    stack.append((None if path is None else (*path, name), below))
+            elif key in SUBSCHEMA_MAPS and isinstance(child, dict):
+                stack.extend((None, below) for below in child.values())
+            elif key in SUBSCHEMA_LISTS and isinstance(child, list):
+                stack.extend((None, below) for below in child)
+            elif key in SINGLE_SUBSCHEMAS:
+                stack.append((None, child))
+
+
+# String keywords that affect validation or references; all other strings are prose.
+_NO_PROSE: Final = (
+    REFERENCE_KEYWORDS
+    | DATA_KEYWORDS
+    | {
+        "$id",
+        "id",
+        "$anchor",
+        "$dynamicAnchor",
+        "$recursiveAnchor",
+        "$schema",
+        "pattern",
+        "format",
+        "contentEncoding",
+        "contentMediaType",
+        KEYWORD,
+    }
+)
+# Data keywords that are shown to readers and do not affect validation.
 _SHOWN_DATA: Final = frozenset({"default", "examples", "example"})
 _ANNOTATIONS: Final = frozenset(
     {"title", "description", "$comment", "deprecated", "readOnly", "writeOnly", "examples", "default", "example"}
+    | {"$vocabulary"}
 )
-# What stays of a schema in a draft where a reference, which leads nowhere, stood for all that is beside it.
+# Neighbours of `$ref` that are kept when an unresolvable reference is removed in a draft that ignores neighbours.
 _BESIDE_REFERENCES: Final = _ANNOTATIONS | {"$schema", "$defs", "definitions"}
 _BOUNDS: Final = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
-# Of an outline: properties, and characters of a description. Together they stay far below the bounds of a schema.
+# Limits of an outline: properties, and characters of a description. It stays far below the bounds of a schema.
 _MAX_OUTLINED: Final = 200
 _MAX_OUTLINED_TEXT: Final = 1_000
 _REFERENCE: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{2})*")
 _ANCHOR: Final = re.compile(r"[A-Za-z_][-A-Za-z0-9._]*")
 _DEFINITIONS: Final = ("$defs", "definitions")
-# Keywords of 2020-12 that a schema which is declared as draft 7 would lose.
+# Keywords of 2020-12 that would lose their effect if the schema declared draft 7.
 _SINCE_2020: Final = frozenset({"prefixItems", "$dynamicRef", "$dynamicAnchor", "minContains", "maxContains"})
 
 
 def repair_root(schema: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
-    """Return an input schema with the root `type: object`, which arguments always have."""
+    """Return an input schema whose root has `type: object`, because arguments are always an object."""
     kind = schema.get("type")
     if kind == "object":
         return schema
@@ -69,7 +174,7 @@ def repair_root(schema: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
 
 
 def _with_root_apart(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema whose references to its root lead to a copy of it, for a root that is about to accept less."""
+    """Redirect references to the root to a copy of it, before the root itself is narrowed."""
     document = SchemaDocument(schema)
     if id(schema) not in document.target_ids:
         return schema
@@ -85,48 +190,60 @@ def _with_root_apart(schema: dict[str, Any]) -> dict[str, Any]:
                 edit.changes["$ref"] = f"#/$defs/{name}"
         return edit
 
-    apart: dict[str, Any] = weakened(schema, edit, document)
+    apart: dict[str, Any] = apply_edits(schema, edit, document)
     root = without_keys(apart, ("$schema", "$defs", "definitions", "$recursiveAnchor", "$dynamicAnchor", "$anchor"))
     return {**apart, "$defs": {**apart.get("$defs", {}), name: root}}
 
 
-def repair_schema(schema: Any, notes: RepairNotes, *, of_results: bool = False) -> Any:
+def repair_schema(
+    schema: Any,
+    notes: RepairNotes,
+    *,
+    of_results: bool = False,
+    document: SchemaDocument | None = None,
+    is_clean: bool = False,
+) -> Any:
     """Repair a schema within bounds and all of its subschemas; the same object if nothing was wrong.
 
     Args:
-        schema: The schema.
-        notes: What was repaired is added here.
-        of_results: Whether clients compile it to check results.
+        notes: Receives the repairs.
+        of_results: Whether it is an output schema, which clients compile to check results.
+        document: The schema with its resolved references, if known.
+        is_clean: Whether no text in the schema has hidden characters.
     """
     if not isinstance(schema, dict):
         return schema
-    document = SchemaDocument(schema)
+    document = SchemaDocument(schema) if document is None else document
     repair = _SchemaRepair(schema, document, notes, of_results=of_results)
-    repaired = weakened(schema, repair.edit, document, repair.nodes)
+    repaired = apply_edits(schema, repair.edit, document, repair.nodes)
     if of_results:
         spelled_out = with_nulls_spelled_out(repaired, lone_references=repair.has_lone_references)
         if spelled_out is not repaired:
-            notes.append(("nullable", "nullable is written as a type, as all clients read it"))
+            notes.append(("nullable", "nullable was replaced with a type that all clients support"))
         repaired = spelled_out
-    return _cleaned(repaired, notes)
+    if repair.has_stray_identifiers:
+        repaired = without_stray_identifiers(repaired, is_schema=True)
+    return repaired if is_clean else _remove_hidden_characters(repaired, notes)
 
 
 def outlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the names, types and descriptions of the properties of an object schema that cannot be used as a whole.
+    """Return an outline of an object schema that is not usable as a whole: property names, types and descriptions.
 
-    It accepts whatever the schema accepts.
+    The outline accepts everything that the schema accepts.
     """
     properties = schema.get("properties")
     outline: dict[str, Any] = {"type": "object"}
     if isinstance(description := schema.get("description"), str):
         outline["description"] = description[:_MAX_OUTLINED_TEXT]
     if isinstance(properties, dict):
-        shown = list(properties.items())[:_MAX_OUTLINED]
-        outline["properties"] = {name: _outlined_property(below) for name, below in shown if isinstance(name, str)}
+        outlined_members = list(properties.items())[:_MAX_OUTLINED]
+        outline["properties"] = {
+            name: _outlined_property(below) for name, below in outlined_members if isinstance(name, str)
+        }
     if isinstance(required := schema.get("required"), list):
         names = outline.get("properties", {})
-        if kept := [name for name in dict.fromkeys(map(str, required[:_MAX_OUTLINED])) if name in names]:
-            outline["required"] = kept
+        if required_names := [name for name in dict.fromkeys(map(str, required[:_MAX_OUTLINED])) if name in names]:
+            outline["required"] = required_names
     return outline
 
 
@@ -142,11 +259,11 @@ def _outlined_property(schema: Any) -> dict[str, Any]:
 
 
 class _SchemaRepair:
-    """Tells what to change in each schema of one document.
+    """Determines the changes to each schema of one document.
 
     Attributes:
-        has_lone_references: Whether its draft ignores what is beside a reference.
-        nodes: Every schema object in it.
+        has_lone_references: Whether the schema's draft ignores the neighbours of a reference.
+        nodes: Every schema object in the document.
     """
 
     def __init__(
@@ -157,13 +274,19 @@ class _SchemaRepair:
         self._notes = notes
         self._of_results = of_results
         self.nodes = nodes = schema_objects(schema, document)
-        known = {id(node) for node in nodes}
+        node_ids = {id(node) for node in nodes}
         declared = schema.get("$schema")
         self._draft = draft_of(declared)
         self.has_lone_references = has_lone_references(self._draft)
         self._loses_ids = any("$id" in node or "id" in node for node in nodes)
-        # Anchors of two resources would be those of one when their identifiers are gone.
-        self._loses_anchors = any(one in known and one != id(schema) for one in document.identified)
+        self._looping = document.looping(nodes) if of_results else frozenset()
+        self.has_stray_identifiers = of_results and has_stray_identifiers(schema, node_ids)
+        # Without identifiers, the anchors of several resources would collide. Ajv rejects schemas with equal anchors.
+        self._loses_anchors = (
+            self.has_stray_identifiers
+            or any(identity in node_ids and identity != id(schema) for identity in document.identified)
+            or has_equal_anchors(nodes)
+        )
         self._converts_tuples = not has_tuples_in_items(self._draft)
         self._new_draft = uri_of(self._draft) if self._draft else declared
         if self._draft == "draft-04":
@@ -171,31 +294,30 @@ class _SchemaRepair:
         elif (
             of_results
             and self._converts_tuples
-            and any(isinstance(node.get("items"), list) for node in nodes)
+            and any(isinstance(node.get("items"), list) and node["items"] for node in nodes)
             and not any(node.keys() & _SINCE_2020 for node in nodes)
         ):
-            # Clients differ: one reads such a list as draft 7 does whatever is declared, another only if it is.
+            # Some clients always read such a list as draft 7 does, others only if the schema declares draft 7.
             self._converts_tuples, self._new_draft = False, DRAFT_7
         self._pointers: dict[int, str] | None = None
 
     def edit(self, node: dict[str, Any]) -> Edit:
-        """Return what to change in one schema."""
+        """Return the changes to one schema."""
         edit = Edit()
         self._edit_identity(node, edit)
         for resolution in self._document.resolutions.get(id(node), ()):
             self._edit_reference(node, resolution, edit)
         for key, value in node.items():
-            if key in edit.dropped or key in edit.changes:
-                continue
             form = FORMS.get(key)
-            if form is None:
+            if form is None or (fixed := form(value)) is value or key in edit.dropped or key in edit.changes:
                 continue
-            fixed = form(value)
             if fixed is DROP:
                 self._drop(key, value, edit)
-            elif fixed is not value:
+            else:
                 edit.changes[key] = fixed
-                self._notes.append((_code_of(key, value), f"{_shown(key)} was written in another form"))
+                self._notes.append(
+                    (_code_of(key, value), f"{_key_for_message(key)} was converted to its standard form")
+                )
         self._edit_alternatives(node, edit)
         self._edit_tuple(node, edit)
         self._edit_bounds(node, edit)
@@ -218,32 +340,40 @@ class _SchemaRepair:
             if not is_root and self._loses_ids:
                 edit.dropped.add("$schema")
             elif is_root and self._of_results and self._draft is None and self._new_draft == node["$schema"]:
-                # A client refuses calls of a tool whose result is described in a dialect that it does not know.
+                # Clients reject calls of a tool whose output schema declares an unknown dialect.
                 edit.dropped.add("$schema")
-                self._notes.append(("dialect", "the dialect is not one of those that clients know"))
+                self._notes.append(("dialect", "the dialect is unknown to clients"))
             elif is_root and isinstance(node["$schema"], str) and _is_other_draft(node["$schema"], self._new_draft):
                 edit.changes["$schema"] = self._new_draft
-                self._notes.append(("dialect", "the draft was named in a form that not all clients know"))
+                self._notes.append(("dialect", "the draft was named in a form that not all clients support"))
         elif is_root and self._new_draft is not None:
             edit.changes["$schema"] = self._new_draft
-            self._notes.append(("dialect", "lists in `items` are those of draft 7, which was not declared"))
+            self._notes.append(("dialect", "lists in `items` require draft 7, which was not declared"))
         for key in ("$id", "id"):
             if key in node:
                 edit.dropped.add(key)
-                self._notes.append(("identifier", f"{key} was removed: in a client it may be that of another schema"))
+                self._notes.append(
+                    ("identifier", f"{key} was removed, because other schemas may have the same identifier")
+                )
         for key in ("$anchor", "$dynamicAnchor"):
             anchor = node.get(key)
             if key in node and (self._loses_anchors or not isinstance(anchor, str) or not _ANCHOR.fullmatch(anchor)):
                 edit.dropped.add(key)
-        if "$async" in node:  # of Ajv: its checks would return promises
+        if "$async" in node:  # an extension of Ajv, which would make checks return promises
             edit.dropped.add("$async")
 
     def _edit_reference(self, node: dict[str, Any], resolution: Resolution, edit: Edit) -> None:
         keyword, reference, target, from_root = resolution
         if target is MISSING or target is REMOTE or not isinstance(target, dict | bool):
-            what = "to another document, which is not fetched" if target is REMOTE else "to what is not there"
+            what = "another document, which is not fetched," if target is REMOTE else "a missing target"
             code = "output_reference" if self._of_results else "remote_ref" if target is REMOTE else "broken_ref"
-            self._notes.append((code, f"a reference was removed, which leads {what}: {excerpt(reference, 120)}"))
+            self._notes.append((code, f"a reference to {what} was removed: {excerpt(reference, 120)}"))
+            self._leave_out(node, keyword, edit)
+        elif id(node) in self._looping and id(target) in self._looping:
+            # Clients follow such references without end; Ajv even before it has a value to check.
+            self._notes.append(
+                ("output_reference", f"a reference that leads back to itself was removed: {excerpt(reference, 120)}")
+            )
             self._leave_out(node, keyword, edit)
         elif keyword == "$ref":
             self._edit_ref(node, reference, target, from_root, edit)
@@ -252,7 +382,7 @@ class _SchemaRepair:
                 leads_on = self._loses_anchors and isinstance(target, dict) and target.get("$recursiveAnchor") is True
             else:
                 leads_on = len(self._document.dynamic_anchors.get(reference.rpartition("#")[2], ())) > 1
-            # With several schemas of the name, the one that is meant depends on where a check comes from.
+            # With several anchors of that name, the target depends on the schema where validation started.
             if "$ref" not in node and isinstance(target, dict) and not leads_on:
                 edit.dropped.add(keyword)
                 edit.changes["$ref"] = self._pointer(target)
@@ -272,7 +402,7 @@ class _SchemaRepair:
         stays = from_root or not (self._loses_ids or self._loses_anchors)
         is_anchor = bool(fragment) and not fragment.startswith("/")
         if is_anchor and self.has_lone_references:
-            stays = False  # anchors came with 2019-09
+            stays = False  # anchors were introduced in 2019-09
         if stays and reference.startswith("#") and _REFERENCE.fullmatch(fragment):
             return
         if isinstance(target, dict):
@@ -288,7 +418,7 @@ class _SchemaRepair:
             return
         if pointer != reference:
             edit.changes["$ref"] = pointer
-            self._notes.append(("reference", f"a reference is written as a pointer now: {excerpt(reference, 120)}"))
+            self._notes.append(("reference", f"a reference was rewritten as a pointer: {excerpt(reference, 120)}"))
 
     def _pointer(self, target: dict[str, Any]) -> str:
         if self._pointers is None:
@@ -296,7 +426,7 @@ class _SchemaRepair:
         return self._pointers[id(target)]
 
     def _edit_alternatives(self, node: dict[str, Any], edit: Edit) -> None:
-        """Replace what stands for no schema among alternatives; `oneOf` with such a member says nothing certain."""
+        """Remove a `oneOf` with invalid members, whose meaning is uncertain."""
         either = edit.changes.get("oneOf")
         if isinstance(either, list) and isinstance(node["oneOf"], list):
             edit.dropped.add("oneOf")
@@ -304,16 +434,16 @@ class _SchemaRepair:
             edit.widens = edit.uncovers = True
 
     def _edit_tuple(self, node: dict[str, Any], edit: Edit) -> None:
-        """Move a list in `items` to `prefixItems`, where 2020-12 has it."""
+        """Move a list in `items` to `prefixItems`, its place in 2020-12."""
         tuples = edit.changes.get("items", node.get("items"))
         if (
-            not self._converts_tuples
-            or not isinstance(tuples, list)
+            not isinstance(tuples, list)
+            or (tuples and not self._converts_tuples)
             or "prefixItems" in node
             or "items" in edit.dropped
         ):
             return
-        self._notes.append(("tuple", "the schemas of single items stood in `items`, as in earlier dialects"))
+        self._notes.append(("tuple", "`items` had a schema for each position, as in earlier dialects"))
         edit.changes.pop("items", None)
         edit.dropped |= {"items", "additionalItems"}
         if tuples:
@@ -323,7 +453,7 @@ class _SchemaRepair:
             edit.changes["items"] = schema_form(node["additionalItems"])
 
     def _edit_bounds(self, node: dict[str, Any], edit: Edit) -> None:
-        """Make `exclusiveMinimum: true` beside a `minimum` a bound of its own, as since draft 6."""
+        """Convert `exclusiveMinimum: true` next to a `minimum` to a numeric bound, as in draft 6 and later."""
         for exclusive, plain in _BOUNDS:
             switch = node.get(exclusive)
             if not isinstance(switch, bool):
@@ -339,22 +469,24 @@ class _SchemaRepair:
                 edit.changes[exclusive] = bound
 
     def _edit_required(self, node: dict[str, Any], edit: Edit) -> None:
-        """Require the properties that say `required: true` themselves, as in draft 3."""
+        """Require the properties that contain `required: true` themselves, as in draft 3."""
         properties = node.get("properties")
         if not isinstance(properties, dict):
             return
-        said = [
+        required_names = [
             name
             for name, below in properties.items()
             if isinstance(below, dict) and (below.get("required") is True or below.get("required") == "true")
         ]
-        if said:
-            named = edit.changes.get("required", node.get("required"))
+        if required_names:
+            already_required = edit.changes.get("required", node.get("required"))
             edit.dropped.discard("required")
-            edit.changes["required"] = list(dict.fromkeys([*(named if isinstance(named, list) else ()), *said]))
+            edit.changes["required"] = list(
+                dict.fromkeys([*(already_required if isinstance(already_required, list) else ()), *required_names])
+            )
 
     def _edit_for_clients(self, node: dict[str, Any], edit: Edit) -> None:
-        """Write what the clients that compile schemas do not read alike in a form that all do."""
+        """Rewrite patterns that clients interpret differently in a form that all clients support."""
         pattern = node.get("pattern")
         if isinstance(pattern, str) and (same := portable(pattern)) != pattern:
             self._note_pattern(pattern, same)
@@ -368,32 +500,30 @@ class _SchemaRepair:
             self._edit_members(node, members, edit)
 
     def _edit_members(self, node: dict[str, Any], members: dict[str, Any], edit: Edit) -> None:
-        kept: dict[str, Any] = {}
+        portable_members: dict[str, Any] = {}
         for name, below in members.items():
             same = portable(name)
             if same != name:
                 self._note_pattern(name, same)
                 edit.widens = True
-            if same is not None and same not in kept:
-                kept[same] = below
-        if list(kept) == list(members):
+            if same is not None and same not in portable_members:
+                portable_members[same] = below
+        if list(portable_members) == list(members):
             return
-        edit.changes["patternProperties"] = kept
-        if len(kept) < len(members):
+        edit.changes["patternProperties"] = portable_members
+        if len(portable_members) < len(members):
             edit.dropped |= {"additionalProperties"} & node.keys()
             edit.uncovers = True
 
     def _note_pattern(self, pattern: str, same: str | None) -> None:
-        what = (
-            "was removed, since not all clients read it" if same is None else "is written so that all clients read it"
-        )
+        what = "was removed, because not all clients support it" if same is None else "was rewritten for all clients"
         self._notes.append(("pattern", f"a pattern of the output schema {what}: {excerpt(pattern, 120)}"))
 
 
-def _cleaned(node: Any, notes: RepairNotes) -> Any:
-    """Return a schema without hidden characters in what is read; the same object if there are none."""
+def _remove_hidden_characters(node: Any, notes: RepairNotes) -> Any:
+    """Return a schema without hidden characters in texts that are shown; the same object if there are none."""
     if isinstance(node, list):
-        return map_items(node, lambda item: _cleaned(item, notes))
+        return map_items(node, lambda item: _remove_hidden_characters(item, notes))
     if not isinstance(node, dict):
         return node
     changes: dict[str, Any] = {}
@@ -403,13 +533,17 @@ def _cleaned(node: Any, notes: RepairNotes) -> Any:
             if new is not child:
                 notes.append(("hidden_text", f"hidden characters removed from the {excerpt(key, 40)} of a schema"))
         else:
-            new = _cleaned(child, notes) if isinstance(child, dict | list) and key not in DATA_KEYWORDS else child
+            new = (
+                _remove_hidden_characters(child, notes)
+                if isinstance(child, dict | list) and key not in DATA_KEYWORDS
+                else child
+            )
         if new is not child:
             changes[key] = new
     return {**node, **changes} if changes else node
 
 
-# Keywords that describe members, so that without them `unevaluatedProperties` and the like would apply to these.
+# Keywords that cover members. Without them, `unevaluatedProperties` and the like would apply to these members.
 _COVERING: Final = frozenset(
     {"properties", "patternProperties", "additionalProperties", "items", "prefixItems", "additionalItems", "contains"}
     | {"allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "dependencies", "$ref"}
@@ -428,21 +562,21 @@ def _code_of(key: str, value: Any) -> str:
     if value is None:
         return _CODES.get(key, "null_member")
     if key == "properties" and isinstance(value, dict):
-        return "boolean_property" if any(isinstance(one, bool) for one in value.values()) else "properties"
+        return "boolean_property" if any(isinstance(schema, bool) for schema in value.values()) else "properties"
     return _CODES.get(key, "keyword")
 
 
 def _reason(key: str, value: Any) -> str:
     if value is None:
-        return f"{_shown(key)} of a schema was null"
-    if key == "required" and isinstance(value, bool):  # what it says is taken over by the object around it
+        return f"{_key_for_message(key)} of a schema was null"
+    if key == "required" and isinstance(value, bool):  # moved to the surrounding object
         return "required was a boolean inside a property"
     if key == "type" and isinstance(value, str):
         return f"{excerpt(value, 40)} is not a type"
-    return f"{_shown(key)} of a schema was not in the form of this keyword, and was removed"
+    return f"{_key_for_message(key)} of a schema was not in the form of this keyword, and was removed"
 
 
-def _shown(key: str) -> str:
+def _key_for_message(key: str) -> str:
     return excerpt(key, 40)
 
 

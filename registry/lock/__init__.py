@@ -1,10 +1,6 @@
-"""What was approved of a server, and how what it lists now differs from that.
+"""The approved definitions of each server, and their differences from a new listing.
 
-digests          one value, one digest: of the text that a model reads, of inputs, outputs and hints
-schema_changes   whether a changed schema takes less than before, or more
-surface          what of a server is locked: its identity, instructions, tools, prompts and templates
-changes          how two surfaces differ, by class
-difference       one change as lines for people
-lockfile         what is approved, as a text that is reviewed in git
-review           a listing compared with it: what is shown as it is, as approved, or not at all
+lockfile        The lock file: approved definitions and their digests, in a text that can be reviewed in git.
+review          Compare a listing with the approved definitions: find changes, and hold those that policy says.
+schema_changes  Decide whether a change of a schema narrows or widens it.
 """

@@ -1,7 +1,7 @@
-"""The lock file: what is approved of each server, as a text that is reviewed in git.
+"""The lock file: the approved definitions of each server and their digests, in a text that can be reviewed in git.
 
-It holds the approved definitions, so that a server's tools can be listed as approved whatever it lists today, and
-their digests, so that a reviewer sees at a glance what has changed and a slip of an editor is noticed.
+The definitions allow a server's tools to be listed as approved, whatever the server lists today. The digests show a
+reviewer at a glance what has changed, and reveal accidental edits.
 """
 
 from __future__ import annotations
@@ -11,18 +11,314 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from registry.errors import LockfileRejected
-from registry.lock.digests import digest_of, plain
-from registry.lock.surface import KEYS, LOCKED_KINDS, Definition, LockedKind, Surface, digests_of
 from registry.schema.packed_definition import PackedDefinition
 
+# Keywords that only people and models read.
+PROSE: Final = frozenset({"title", "description", "$comment", "examples", "default", "deprecated"})
+# Keywords with a schema, a list of schemas, or schemas by name. Elsewhere a member called `title` is a name, not prose.
+SCHEMA_KEYWORDS: Final = frozenset(
+    {
+        "additionalItems",
+        "additionalProperties",
+        "contains",
+        "contentSchema",
+        "else",
+        "if",
+        "items",
+        "not",
+        "propertyNames",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    }
+)
+SCHEMA_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
+SCHEMA_MAPS: Final = frozenset(
+    {"$defs", "definitions", "dependentSchemas", "dependencies", "patternProperties", "properties"}
+)
+
+
+def canonical(value: Any) -> str:
+    """Return the same text for all ways to write a JSON value: with any order of keys, and 1 also as 1.0 or 1e0."""
+    return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def digest_of(value: Any) -> str:
+    """Return the SHA-256 of a JSON value, as 64 hexadecimal digits."""
+    # The catalog's short digests are not sufficient: an attacker could choose definitions that collide.
+    return sha256(canonical(value).encode()).hexdigest()
+
+
+def without_prose(schema: Any) -> Any:
+    """Return a schema without the keywords that only people and models read."""
+    if not isinstance(schema, dict):
+        return schema
+    stripped: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        if keyword in PROSE:
+            continue
+        if keyword in SCHEMA_MAPS and isinstance(value, dict):
+            stripped[keyword] = {name: without_prose(each) for name, each in value.items()}
+        elif keyword in SCHEMA_LISTS and isinstance(value, list):
+            stripped[keyword] = [without_prose(each) for each in value]
+        elif keyword in SCHEMA_KEYWORDS:
+            stripped[keyword] = without_prose(value)
+        else:
+            stripped[keyword] = value
+    return stripped
+
+
+def prose_of(schema: Any) -> Any:
+    """Return the prose of a schema with the place of each text; None if there is none."""
+    if not isinstance(schema, dict):
+        return None
+    prose: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        part: Any = None
+        if keyword in PROSE:
+            part = [value]  # in a list, to distinguish a null value from a missing one
+        elif keyword in SCHEMA_MAPS and isinstance(value, dict):
+            part = {name: text for name, each in value.items() if (text := prose_of(each)) is not None} or None
+        elif keyword in SCHEMA_LISTS and isinstance(value, list):
+            texts = [prose_of(each) for each in value]
+            part = texts if any(text is not None for text in texts) else None
+        elif keyword in SCHEMA_KEYWORDS:
+            part = prose_of(value)
+        if part is not None:
+            prose[keyword] = part
+    return prose or None
+
+
+# Names of JSON types carry no information beyond the type.
+_TYPE_NAMES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
+# Standard keywords of all drafts. Any other keyword is a text that a model may read.
+_KEYWORDS: Final = frozenset(
+    {
+        *PROSE,
+        *SCHEMA_KEYWORDS,
+        *SCHEMA_LISTS,
+        *SCHEMA_MAPS,
+        "$anchor",
+        "$dynamicAnchor",
+        "$dynamicRef",
+        "$id",
+        "$recursiveAnchor",
+        "$recursiveRef",
+        "$ref",
+        "$schema",
+        "$vocabulary",
+        "const",
+        "contentEncoding",
+        "contentMediaType",
+        "dependentRequired",
+        "enum",
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "format",
+        "id",
+        "maxContains",
+        "maximum",
+        "maxItems",
+        "maxLength",
+        "maxProperties",
+        "minContains",
+        "minimum",
+        "minItems",
+        "minLength",
+        "minProperties",
+        "multipleOf",
+        "nullable",
+        "pattern",
+        "readOnly",
+        "required",
+        "type",
+        "uniqueItems",
+        "writeOnly",
+    }
+)
+# Keywords that name members of objects; a name that moves from one to another is still the same text.
+_NAMING: Final = frozenset({"dependencies", "dependentRequired", "dependentSchemas", "properties", "required"})
+# Keywords whose subschemas describe the same value as the surrounding schema.
+_IN_PLACE: Final = frozenset(
+    {"allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then"}
+)
+Text = tuple[tuple[str, ...], str]
+"""A text and its place: the path of the value that it describes, and the kind of text."""
+
+
+def strings_of(value: Any, place: tuple[str, ...] = ()) -> Iterator[Text]:
+    """Yield every string in a JSON value with its place, including member names; list positions are ignored."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield (*place, "{}"), name
+            yield from strings_of(each, (*place, name))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from strings_of(each, place)
+
+
+def strings_of_schema(schema: Any, place: tuple[str, ...] = ()) -> Iterator[Text]:
+    """Yield every text in a schema that a model reads, which excludes keywords and names of types.
+
+    Equivalent forms count as the same text: a value in `enum` or in `const`, and a name in `properties` or in
+    `required`.
+    """
+    if not isinstance(schema, Mapping):
+        yield from strings_of(schema, place)
+        return
+    for keyword, value in schema.items():
+        if keyword not in _KEYWORDS:
+            yield (*place, "keyword"), keyword
+        yield from _strings_of_keyword(keyword, value, place)
+
+
+def _strings_of_keyword(keyword: str, value: Any, place: tuple[str, ...]) -> Iterator[Text]:
+    inner = place if keyword in _IN_PLACE else (*place, keyword)
+    if keyword == "type":
+        yield from (text for text in strings_of(value, inner) if text[1] not in _TYPE_NAMES)
+    elif keyword in ("enum", "const"):
+        yield from strings_of(value, (*place, "value"))
+    elif keyword in SCHEMA_MAPS and isinstance(value, Mapping):
+        for name, each in value.items():
+            yield (*place, "name" if keyword in _NAMING else keyword), name
+            if isinstance(each, list):
+                yield from strings_of(each, (*place, "name"))
+            else:
+                yield from strings_of_schema(each, inner if keyword in _IN_PLACE else (*inner, name))
+    elif keyword in ("required", "dependentRequired"):
+        names = [*value, *value.values()] if isinstance(value, Mapping) else value
+        yield from strings_of(names, (*place, "name"))
+    elif keyword in SCHEMA_LISTS and isinstance(value, list):
+        for each in value:
+            yield from strings_of_schema(each, inner)
+    elif keyword in SCHEMA_KEYWORDS:
+        yield from strings_of_schema(value, inner)
+    else:
+        yield from strings_of(value, inner)
+
+
+# Members of a tool's definition that another digest covers; all others belong to `hints`.
+_OTHERS: Final = frozenset({"name", "title", "description", "inputSchema", "outputSchema", "annotations"})
+
+
+def tool_digests(definition: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digests of a tool: `text`, `input`, `output` and `hints`. None of them depends on its name."""
+    annotations = definition.get("annotations")
+    hints = dict(annotations) if isinstance(annotations, dict) else {}
+    title = hints.pop("title", None)
+    return {
+        "text": digest_of(
+            [
+                definition.get("title"),
+                definition.get("description"),
+                title,
+                prose_of(definition.get("inputSchema")),
+                prose_of(definition.get("outputSchema")),
+            ]
+        ),
+        "input": digest_of(without_prose(definition.get("inputSchema"))),
+        "output": digest_of(without_prose(definition.get("outputSchema"))),
+        "hints": digest_of([hints, {key: value for key, value in definition.items() if key not in _OTHERS}]),
+    }
+
+
+def plain(value: Any) -> Any:
+    """Return a JSON value with whole numbers as integers, however they were written."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value
+
+
+LockedKind = Literal["tools", "prompts", "resourceTemplates", "skills"]
+# Resources are not locked, because they depend on the current state of the server.
+LOCKED_KINDS: Final[tuple[LockedKind, ...]] = ("tools", "prompts", "resourceTemplates", "skills")
+KEYS: Final[Mapping[LockedKind, str]] = {
+    "tools": "name",
+    "prompts": "name",
+    "resourceTemplates": "uriTemplate",
+    "skills": "uri",
+}
+
+Definition = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surface:
+    """The part of a server's listing, after intake, that is locked.
+
+    Attributes:
+        identity: The program or address of the server: package and version, or origin and issuer.
+        instructions: The server's instructions to models.
+        items: The definitions of each kind, by upstream name.
+    """
+
+    identity: str = ""
+    instructions: str | None = None
+    items: Mapping[LockedKind, Mapping[str, Definition]] = field(default_factory=dict)
+
+    def definitions(self, kind: LockedKind) -> Mapping[str, Definition]:
+        """Return the definitions of one kind, by name."""
+        return self.items.get(kind, {})
+
+
+def by_name(definitions: Iterable[Definition], kind: LockedKind) -> dict[str, Definition]:
+    """Return definitions by name or URI template; the first wins if several are equal."""
+    named: dict[str, Definition] = {}
+    for definition in definitions:
+        name = definition.get(KEYS[kind])
+        if isinstance(name, str):
+            named.setdefault(name, definition)
+    return named
+
+
+def digests_of(kind: LockedKind, definition: Definition) -> dict[str, str]:
+    """Return the digests of an item of any kind: `text`, `input`, `output` and `hints`."""
+    return tool_digests(as_tool(kind, definition))
+
+
+def as_tool(kind: LockedKind, definition: Definition) -> Definition:
+    """Return an item in the form of a tool, so that the same rules apply to all kinds."""
+    if kind == "tools":
+        return definition
+    if kind == "skills":
+        # Everything in an entry, with the digests of the files, is text for models.
+        return {"_skill": {key: value for key, value in definition.items() if key != KEYS[kind]}}
+    if kind == "resourceTemplates":
+        # A template is identified by its URI, so its name is ordinary text.
+        text_members = {key: value for key, value in definition.items() if key not in (KEYS[kind], "annotations")}
+        return {**text_members, "_name": definition.get("name"), "_annotations": definition.get("annotations")}
+    arguments = definition.get("arguments")
+    named_arguments = (
+        [argument for argument in arguments if isinstance(argument, dict)] if isinstance(arguments, list) else []
+    )
+    schema = {
+        "type": "object",
+        "properties": {
+            str(argument.get("name")): {
+                key: value for key, value in argument.items() if key not in ("name", "required")
+            }
+            for argument in named_arguments
+        },
+        "required": [str(argument.get("name")) for argument in named_arguments if argument.get("required") is True],
+        "additionalProperties": False,
+    }
+    return {**{key: value for key, value in definition.items() if key != "arguments"}, "inputSchema": schema}
+
+
 VERSION: Final = 1
-"""Of the file's form; another one is not read."""
+"""Version of the file format; no other version is read."""
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Ten thousand tools with large schemas. A larger file is a mistaken path, which is not to fill the memory."""
-# Deeper than the definitions that intake admits, and well inside the interpreter's own limit.
+"""Enough for ten thousand tools with large schemas. A larger file is probably a wrong path; do not load it."""
+# Deeper than any definition that intake admits, and well within the interpreter's recursion limit.
 _MAX_DEPTH: Final = 200
 _SHOWN_CHARS: Final = 80
 _CONFIGURATION: Final = re.compile(r'\ufeff?\s*\{\s*"configuration"\s*:\s*("(?:[^"\\]|\\.)*")')
@@ -31,10 +327,10 @@ _INDENT: Final = "  "
 
 @dataclass(frozen=True, slots=True)
 class Lockfile:
-    """What is approved, by the aliases of servers.
+    """The approved surfaces, by server alias.
 
     Attributes:
-        configuration: The configuration file that it belongs to, relative to the lock file; empty where it names none.
+        configuration: The configuration file of the lock file, relative to it; empty if it names none.
     """
 
     servers: Mapping[str, Surface] = field(default_factory=dict)
@@ -42,20 +338,20 @@ class Lockfile:
     _digest: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     def to_text(self) -> str:
-        """Return the file: sorted, indented, and the same for equal content however it came together."""
+        """Return the text of the file: sorted, indented, and equal for equal content."""
         return "".join(self.pieces())
 
     def pieces(self) -> Iterator[str]:
-        """The same in pieces: no step of a file of megabytes keeps other threads waiting."""
-        servers = ((alias, _entry(self.servers[alias])) for alias in sorted(self.servers))
-        named = [("configuration", _leaf(self.configuration, 1))] if self.configuration else []
-        members = [*named, ("lockVersion", iter([str(VERSION)])), ("servers", _object_of(servers, 1))]
-        # What a reviewer would not see is written out: texts of servers are somebody else's.
-        yield from map(_with_escapes, _object_of(members, 0))
+        """Yield the text of the file in pieces, so that no single step blocks other threads for long."""
+        servers = ((alias, _entry_pieces(self.servers[alias])) for alias in sorted(self.servers))
+        configuration = [("configuration", _value_pieces(self.configuration, 1))] if self.configuration else []
+        members = [*configuration, ("lockVersion", iter([str(VERSION)])), ("servers", _object_pieces(servers, 1))]
+        # Escape invisible characters, because the texts come from servers and a reviewer has to see everything.
+        yield from map(_with_escapes, _object_pieces(members, 0))
         yield "\n"
 
     def digest(self) -> bytes:
-        """The SHA-256 of the file: equal for equal content."""
+        """Return the SHA-256 of the file's text, which is equal for equal content."""
         if not self._digest:
             hashed = sha256()
             for piece in self.pieces():
@@ -64,68 +360,68 @@ class Lockfile:
         return self._digest
 
     def with_server(self, alias: str, surface: Surface | None) -> Lockfile:
-        """Return the file with another entry of one server, or without one."""
-        others = {name: one for name, one in self.servers.items() if name != alias}
-        return Lockfile(others if surface is None else {**others, alias: surface}, self.configuration)
+        """Return the lock file with the entry of one server replaced, or removed."""
+        servers = {name: locked for name, locked in self.servers.items() if name != alias}
+        return Lockfile(servers if surface is None else {**servers, alias: surface}, self.configuration)
 
 
 def parse_lockfile(text: str) -> Lockfile:
-    """Read a lock file.
+    """Parse a lock file.
 
     Raises:
-        LockfileRejected: It is none, of another version, or says something else than its digests.
+        LockfileRejected: The text is not a lock file, has another version, or does not match its digests.
     """
     if len(text) > MAX_BYTES:
         raise LockfileRejected("is too big; expected at most 64 MiB")
     try:
-        document = json.loads(text, object_pairs_hook=_once)
+        document = json.loads(text, object_pairs_hook=_object_without_duplicates)
     except json.JSONDecodeError as error:
-        marks = "; it holds the marks of a merge" if re.search(r"^(?:<{7}|>{7}|={7})", text, re.MULTILINE) else ""
+        marks = "; it contains merge conflict markers" if re.search(r"^(?:<{7}|>{7}|={7})", text, re.MULTILINE) else ""
         where = f"line {error.lineno}, column {error.colno}"
         raise LockfileRejected(f"is not JSON at {where}: {error.msg}{marks}") from None
     except (RecursionError, ValueError):
-        raise LockfileRejected("is nested too deeply, or holds numbers too long to read") from None
+        raise LockfileRejected("is nested too deeply, or contains numbers that are too long") from None
     _check_depth(document)
-    root = _object(document, "the file")
+    root = _require_object(document, "the file")
     version = root.get("lockVersion")
     if version != VERSION or isinstance(version, bool):
-        what = "has no lockVersion" if version is None else "is of another version"
+        what = "has no lockVersion" if version is None else "has another version"
         raise LockfileRejected(f"{what}; expected {VERSION}", key="lockVersion")
-    _only(root, ("configuration", "lockVersion", "servers"), "")
+    _check_known_keys(root, ("configuration", "lockVersion", "servers"), "")
     configuration = root.get("configuration", "")
     if not isinstance(configuration, str):
-        raise LockfileRejected("is no text; expected the name of a configuration file", key="configuration")
-    servers = _object(root.get("servers"), "servers")
+        raise LockfileRejected("is not text; expected the name of a configuration file", key="configuration")
+    servers = _require_object(root.get("servers"), "servers")
     return Lockfile({alias: _surface(entry, f"servers.{alias}") for alias, entry in servers.items()}, configuration)
 
 
 def configuration_in(beginning: str) -> str:
-    """Return the configuration that a lock file names, from the beginning of its text; empty where it names none."""
-    found = _CONFIGURATION.match(beginning)
+    """Return the configuration file that the beginning of a lock file names; empty if it names none."""
+    match = _CONFIGURATION.match(beginning)
     try:
-        return str(json.loads(found[1])) if found is not None else ""
+        return str(json.loads(match[1])) if match is not None else ""
     except ValueError:
         return ""
 
 
-def _entry(surface: Surface) -> Iterator[str]:
-    members: dict[str, Iterator[str]] = {"identity": _leaf(surface.identity, 3)}
+def _entry_pieces(surface: Surface) -> Iterator[str]:
+    members: dict[str, Iterator[str]] = {"identity": _value_pieces(surface.identity, 3)}
     if surface.instructions:
-        said = {"digest": digest_of(surface.instructions), "text": surface.instructions}
-        members["instructions"] = _leaf(said, 3)
+        stated = {"digest": digest_of(surface.instructions), "text": surface.instructions}
+        members["instructions"] = _value_pieces(stated, 3)
     for kind in LOCKED_KINDS:
-        if surface.of(kind):
-            members[kind] = _object_of(_items(kind, surface.of(kind)), 3)
-    return _object_of(((name, members[name]) for name in sorted(members)), 2)
+        if surface.definitions(kind):
+            members[kind] = _object_pieces(_item_pieces(kind, surface.definitions(kind)), 3)
+    return _object_pieces(((name, members[name]) for name in sorted(members)), 2)
 
 
-def _items(kind: LockedKind, items: Mapping[str, Definition]) -> Iterator[tuple[str, Iterator[str]]]:
+def _item_pieces(kind: LockedKind, items: Mapping[str, Definition]) -> Iterator[tuple[str, Iterator[str]]]:
     for name in sorted(items):
-        yield name, _leaf({"definition": items[name], "digests": digests_of(kind, items[name])}, 4)
+        yield name, _value_pieces({"definition": items[name], "digests": digests_of(kind, items[name])}, 4)
 
 
-def _object_of(members: Iterable[tuple[str, Iterator[str]]], depth: int) -> Iterator[str]:
-    """An object as `json.dumps` writes it, its members one by one, so that no more than one is held at a time."""
+def _object_pieces(members: Iterable[tuple[str, Iterator[str]]], depth: int) -> Iterator[str]:
+    """Yield an object as `json.dumps` writes it, member by member, to hold only one member at a time."""
     opening = "{"
     for name, value in members:
         yield f"{opening}\n{_INDENT * (depth + 1)}{json.dumps(name, ensure_ascii=False)}: "
@@ -134,28 +430,31 @@ def _object_of(members: Iterable[tuple[str, Iterator[str]]], depth: int) -> Iter
     yield "{}" if opening == "{" else f"\n{_INDENT * depth}}}"
 
 
-def _leaf(value: Any, depth: int) -> Iterator[str]:
+def _value_pieces(value: Any, depth: int) -> Iterator[str]:
     text = json.dumps(plain(value), sort_keys=True, indent=_INDENT, ensure_ascii=False)
-    # No text in it has a line break that is not written out.
+    # Line breaks inside strings are escaped, so this only indents the lines of the JSON.
     yield text.replace("\n", f"\n{_INDENT * depth}")
 
 
 def _surface(value: Any, key: str) -> Surface:
-    entry = _object(value, key)
-    _only(entry, ("identity", "instructions", *LOCKED_KINDS), key)
-    identity, said = entry.get("identity"), entry.get("instructions")
+    entry = _require_object(value, key)
+    _check_known_keys(entry, ("identity", "instructions", *LOCKED_KINDS), key)
+    identity, stated = entry.get("identity"), entry.get("instructions")
     if not isinstance(identity, str):
-        raise LockfileRejected("is missing or no text; expected what is started or connected to", key=f"{key}.identity")
+        raise LockfileRejected("is missing or not text; expected a program or an address", key=f"{key}.identity")
     instructions: Any = None
-    if said is not None:
+    if stated is not None:
         where = f"{key}.instructions"
-        instructions = _object(said, where).get("text")
+        instructions = _require_object(stated, where).get("text")
         if not isinstance(instructions, str):
-            raise LockfileRejected("is missing or no text; expected the approved instructions", key=f"{where}.text")
-        if _object(said, where).get("digest") != digest_of(instructions):
-            raise _edited(where)
+            raise LockfileRejected("is missing or not text; expected the approved instructions", key=f"{where}.text")
+        if _require_object(stated, where).get("digest") != digest_of(instructions):
+            raise _digest_mismatch(where)
     items = {
-        kind: {name: _definition(kind, name, one, f"{key}.{kind}") for name, one in _object(entry[kind], key).items()}
+        kind: {
+            name: _definition(kind, name, item, f"{key}.{kind}")
+            for name, item in _require_object(entry[kind], key).items()
+        }
         for kind in LOCKED_KINDS
         if kind in entry
     }
@@ -164,44 +463,44 @@ def _surface(value: Any, key: str) -> Surface:
 
 def _definition(kind: LockedKind, name: str, value: Any, key: str) -> Definition:
     where = f"{key}.{name[:_SHOWN_CHARS]}"
-    entry = _object(value, where)
-    _only(entry, ("definition", "digests"), where)
-    definition = _object(entry.get("definition"), f"{where}.definition")
+    entry = _require_object(value, where)
+    _check_known_keys(entry, ("definition", "digests"), where)
+    definition = _require_object(entry.get("definition"), f"{where}.definition")
     if definition.get(KEYS[kind]) != name:
         raise LockfileRejected(f"is not the definition of {name[:_SHOWN_CHARS]}", key=f"{where}.definition")
     if entry.get("digests") != digests_of(kind, definition):
-        raise _edited(where)
-    return PackedDefinition.of(definition) if kind == "tools" else definition
+        raise _digest_mismatch(where)
+    return PackedDefinition.pack(definition) if kind == "tools" else definition
 
 
-def _edited(key: str) -> LockfileRejected:
-    # What was approved is what was reviewed: nobody reviews a definition under the digests of another one.
+def _digest_mismatch(key: str) -> LockfileRejected:
+    # A definition must not pass review under the digests of another one.
     return LockfileRejected(
-        "its digests are not those of its definition; expected what `typegate lock` or `typegate approve` wrote",
+        "its digests are not those of its definition; expected the output of `typegate lock` or `typegate approve`",
         key=key,
     )
 
 
-def _object(value: Any, key: str) -> dict[str, Any]:
+def _require_object(value: Any, key: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise LockfileRejected("is missing or no object; expected what `typegate lock` writes", key=key)
+        raise LockfileRejected("is missing or not an object; expected the output of `typegate lock`", key=key)
     return value
 
 
-def _only(entry: Mapping[str, Any], known: tuple[str, ...], key: str) -> None:
+def _check_known_keys(entry: Mapping[str, Any], allowed: tuple[str, ...], key: str) -> None:
     for name in entry:
-        if name not in known:
+        if name not in allowed:
             where = f"{key}.{name[:_SHOWN_CHARS]}".lstrip(".")
-            raise LockfileRejected(f"unknown key; expected one of {', '.join(known)}", key=where)
+            raise LockfileRejected(f"unknown key; expected one of {', '.join(allowed)}", key=where)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
         names = [key for key, _ in pairs]
-        twice = next(name for name in found if names.count(name) > 1)
-        raise LockfileRejected(f"the key {twice[:_SHOWN_CHARS]!r} stands twice in one object; expected it once")
-    return found
+        twice = next(name for name in members if names.count(name) > 1)
+        raise LockfileRejected(f"the key {twice[:_SHOWN_CHARS]!r} occurs twice in one object; expected it once")
+    return members
 
 
 def _check_depth(document: Any) -> None:
@@ -219,6 +518,6 @@ def _check_depth(document: Any) -> None:
 
 
 def _with_escapes(text: str) -> str:
-    """Write out what is not printable, line breaks of the file apart."""
+    """Escape characters that are not printable, except for line breaks."""
     hidden = {char for char in set(text) if not char.isprintable() and char != "\n"}
     return text.translate({ord(char): json.dumps(char)[1:-1] for char in hidden})

@@ -1,20 +1,305 @@
-"""A listing, compared with what is approved: what is shown of it, and what is held back."""
+"""Compare a listing with the approved definitions: find the changes, and hold those that the policy says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from registry.catalog.listing import WHOLE_SERVER, ListedItems, ServerListing
-from registry.lock.changes import Change, ChangeClass, ChangedKind, changes_of
-from registry.lock.surface import KEYS, LOCKED_KINDS, Definition, LockedKind, Surface, by_name
+from registry.catalog.overrides import DEFAULTS
+from registry.lock.lockfile import (
+    KEYS,
+    LOCKED_KINDS,
+    Definition,
+    LockedKind,
+    Surface,
+    Text,
+    as_tool,
+    by_name,
+    canonical,
+    digest_of,
+    digests_of,
+    strings_of,
+    strings_of_schema,
+)
+from registry.lock.schema_changes import schema_effects
+from registry.schema.display_text import excerpt
+from registry.schema.schemas import canonical_json
+
+ChangeClass = Literal["added", "removed", "renamed", "text", "narrowing", "widening", "identity"]
+CHANGE_CLASSES: Final[tuple[ChangeClass, ...]] = get_args(ChangeClass)
+ChangedKind = Literal["tools", "prompts", "resourceTemplates", "skills", "instructions", "server"]
+
+_SCHEMAS: Final = ("inputSchema", "outputSchema")
+_PARTS: Final = ("text", "input", "output", "hints")
+# The number of equal digests, out of four, for which two names are considered the same tool.
+_NEARLY_ALL: Final = len(_PARTS) - 1
+# Digests of tools without parameters, results or hints, which do not identify a tool.
+_PLAIN: Final = digests_of("tools", {"inputSchema": {"type": "object"}})
+_PLAIN_INPUTS: Final = frozenset(
+    digests_of("tools", {"inputSchema": schema})["input"]
+    for schema in (
+        {},
+        {"type": "object"},
+        {"type": "object", "properties": {}},
+        {"type": "object", "properties": {}, "additionalProperties": False},
+        {"type": "object", "additionalProperties": False},
+        {"type": "object", "properties": {}, "required": []},
+        {"type": "object", "properties": {}, "required": [], "additionalProperties": False},
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The difference between an item and its approved definition.
+
+    Attributes:
+        kind: The kind of item; `server` for the server's program or address.
+        name: The current upstream name, or the last one if the item was removed.
+        was: The previous name, if the item was renamed.
+        classes: The effects of the change, in the order of `CHANGE_CLASSES`; at least one.
+        before: The approved definition; None if nothing is approved.
+        after: The listed definition; None if nothing is listed.
+    """
+
+    kind: ChangedKind
+    name: str
+    was: str | None = None
+    classes: tuple[ChangeClass, ...]
+    before: Any
+    after: Any
+
+    @property
+    def key(self) -> str:
+        """A digest that is equal if the same change is found again."""
+        return digest_of([self.kind, self.name, self.was, self.before, self.after])
+
+
+def changes_of(approved: Surface | None, listed: Surface) -> tuple[Change, ...]:
+    """Return every change of a server, ordered by kind and name.
+
+    Args:
+        approved: The approved surface; None for a server that was never approved.
+        listed: The current surface.
+    """
+    changes: list[Change] = []
+    if approved is None:
+        approved = Surface(identity=listed.identity)
+        if listed.instructions:
+            changes.append(_change("instructions", "", {"added"}, None, listed.instructions))
+    elif (approved.instructions or None) != (listed.instructions or None):
+        changes.append(_change("instructions", "", {"text"}, approved.instructions, listed.instructions))
+    if approved.identity != listed.identity:
+        changes.insert(0, _change("server", "", {"identity"}, approved.identity, listed.identity))
+    for kind in LOCKED_KINDS:
+        changes += _item_changes(kind, approved.definitions(kind), listed.definitions(kind))
+    return tuple(changes)
+
+
+def is_same(before: Definition, after: Definition) -> bool:
+    """Return whether two definitions are equal as JSON; fast if they are written in the same way."""
+    return before is after or canonical_json(before) == canonical_json(after) or canonical(before) == canonical(after)
+
+
+def change_effects(kind: LockedKind, before: Definition, after: Definition) -> frozenset[ChangeClass]:
+    """Return the effects of a change of one item: text, narrowing or widening; empty if the definitions are equal.
+
+    A string that was not approved counts as a new text wherever it occurs, even in a keyword that only narrows.
+    """
+    if is_same(before, after):
+        return frozenset()
+    old, new = as_tool(kind, before), as_tool(kind, after)
+    was, now = digests_of(kind, before), digests_of(kind, after)
+    effects: set[ChangeClass] = {"text"} if was["text"] != now["text"] else set()
+    if not _strings(kind, after) <= _strings(kind, before):
+        effects.add("text")
+    for member in _SCHEMAS:
+        effects |= schema_effects(old.get(member), new.get(member))
+    if was["hints"] != now["hints"]:
+        effects |= _hint_effects(old, new)
+    if not effects and any(was[part] != now[part] for part in ("input", "output")):
+        effects.add("text")
+    # Stating a hint explicitly with its default value is not a change.
+    return frozenset(effects)
+
+
+def _strings(kind: LockedKind, definition: Definition) -> set[Text]:
+    """Return every string of a definition that a model may read, except for its name."""
+    texts: set[Text] = set()
+    for member, value in definition.items():
+        if member in _SCHEMAS and kind == "tools":
+            texts.update(strings_of_schema(value, (member,)))
+        elif member == "annotations" and isinstance(value, dict):
+            # The names of standard hints are defined by the protocol.
+            hints = [each for name, each in value.items() if name in DEFAULTS]
+            other_members = {name: each for name, each in value.items() if name not in DEFAULTS}
+            texts.update(strings_of([hints, other_members], (member,)))
+        elif member != KEYS[kind]:
+            texts.update(strings_of(value, (member,)))
+    return texts
+
+
+def _change(
+    kind: ChangedKind, name: str, classes: Iterable[ChangeClass], before: Any, after: Any, was: str | None = None
+) -> Change:
+    effects = set(classes)
+    ordered = tuple(each for each in CHANGE_CLASSES if each in effects)
+    return Change(kind=kind, name=name, was=was, classes=ordered, before=before, after=after)
+
+
+def _item_changes(
+    kind: LockedKind, approved: Mapping[str, Definition], listed: Mapping[str, Definition]
+) -> list[Change]:
+    changes = [
+        _change(kind, name, classes, approved[name], listed[name])
+        for name in approved.keys() & listed.keys()
+        if (classes := change_effects(kind, approved[name], listed[name]))
+    ]
+    removed, new = sorted(approved.keys() - listed.keys()), sorted(listed.keys() - approved.keys())
+    pairs = _find_renames(kind, {name: approved[name] for name in removed}, {name: listed[name] for name in new})
+    for was, name in pairs.items():
+        what: set[ChangeClass] = {"renamed", *change_effects(kind, approved[was], {**listed[name], KEYS[kind]: was})}
+        changes.append(_change(kind, name, what, approved[was], listed[name], was))
+    changes += [_change(kind, name, {"removed"}, approved[name], None) for name in removed if name not in pairs]
+    renamed_to = set(pairs.values())
+    changes += [_change(kind, name, {"added"}, None, listed[name]) for name in new if name not in renamed_to]
+    return sorted(changes, key=lambda change: change.name)
+
+
+def _find_renames(kind: LockedKind, removed: Mapping[str, Definition], new: Mapping[str, Definition]) -> dict[str, str]:
+    """Return the new name of each removed item that matches exactly one new item by nearly all digests."""
+    if not removed or not new:
+        return {}
+    old = {name: digests_of(kind, definition) for name, definition in removed.items()}
+    now = {name: digests_of(kind, definition) for name, definition in new.items()}
+    # Indexed by digest, so that a thousand removed items are not compared with each of a thousand new ones.
+    by_part: dict[tuple[str, str], list[str]] = {}
+    for name, digests in now.items():
+        for part in ("text", "input"):
+            by_part.setdefault((part, digests[part]), []).append(name)
+    near = {
+        was: {
+            name
+            for part in ("text", "input")
+            for name in by_part.get((part, digests[part]), ())
+            if _is_similar(digests, now[name])
+        }
+        for was, digests in old.items()
+    }
+    claimed = [name for names in near.values() for name in names]
+    # Ambiguous matches are ignored, because a wrong guess would confuse two tools.
+    return {was: name for was, names in near.items() if len(names) == 1 for name in names if claimed.count(name) == 1}
+
+
+def _is_similar(first: Mapping[str, str], second: Mapping[str, str]) -> bool:
+    equal = {part for part in _PARTS if first[part] == second[part]}
+    if len(equal) < _NEARLY_ALL:
+        return False
+    identifying = {"text"} if first["text"] != _PLAIN["text"] else set()
+    identifying |= {"input"} if first["input"] not in _PLAIN_INPUTS else set()
+    return bool(equal & identifying)
+
+
+def _hint_effects(before: Definition, after: Definition) -> frozenset[ChangeClass]:
+    """Return the effects of a change of annotations and of other members."""
+    old, new = (_annotations(each) for each in (before, after))
+    effects: set[ChangeClass] = set()
+    hint_pairs = {hint: (old.pop(hint, default), new.pop(hint, default)) for hint, default in DEFAULTS.items()}
+    if any(was is not now for was, now in hint_pairs.values()):
+        # Fewer promises mean that the tool may do more; more promises mean that more callers may use it, and retry it.
+        effects.add("widening")
+    shared = {"name", "title", "description", "inputSchema", "outputSchema", "annotations"}
+    other_members = [{key: value for key, value in each.items() if key not in shared} for each in (before, after)]
+    for hints in (old, new):
+        hints.pop("title", None)  # covered by the digest of texts
+    if canonical(old) != canonical(new) or canonical(other_members[0]) != canonical(other_members[1]):
+        effects.add("text")
+    return frozenset(effects)
+
+
+def _annotations(definition: Definition) -> dict[str, Any]:
+    annotations = definition.get("annotations")
+    return dict(annotations) if isinstance(annotations, dict) else {}
+
+
+# About two screens. The lock file contains the whole definitions for a closer comparison.
+_MAX_LINES: Final = 80
+# About a paragraph. Longer texts are cut around the place where they differ.
+_MAX_CHARS: Final = 400
+# Characters of context on each side of a changed part of a text.
+_CONTEXT_CHARS: Final = 60
+_MAX_STEPS: Final = 12
+_ABSENT: Final = object()
+_ENTIRE: Final = ("description", "title", "inputSchema", "outputSchema", "annotations", "arguments")
+
+
+def difference(change: Change) -> tuple[str, ...]:
+    """Return the lines that show a change: a path, then `- ` with the old and `+ ` with the new value; bounded."""
+    lines: list[str] = []
+    if change.was is not None:
+        lines += ["name", f"- {excerpt(change.was, _MAX_CHARS)}", f"+ {excerpt(change.name, _MAX_CHARS)}"]
+    before, after = change.before, change.after
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for path, was, now in _differences(before, after, ()):
+            if path != ("name",) or change.was is None:
+                lines += [_path(path), *_values(was, now)]
+    elif change.kind in ("instructions", "server"):
+        lines += _values(_ABSENT if before is None else before, _ABSENT if after is None else after)
+    else:
+        sign, item = ("+", after) if before is None else ("-", before)
+        members = ((member, item[member]) for member in _ENTIRE if isinstance(item, Mapping) and member in item)
+        lines += [f"{sign} {member}: {_format_value(value)}" for member, value in members]
+    if len(lines) > _MAX_LINES:
+        lines = [*lines[:_MAX_LINES], f"… and {len(lines) - _MAX_LINES} more lines"]
+    return tuple(lines)
+
+
+def _differences(before: Any, after: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Yield the path and values of each difference, descending as long as both sides are objects."""
+    for key in dict.fromkeys([*before, *after]):
+        was, now = before.get(key, _ABSENT), after.get(key, _ABSENT)
+        if was is not _ABSENT and now is not _ABSENT and canonical(was) == canonical(now):
+            continue
+        if isinstance(was, dict) and isinstance(now, dict) and len(path) < _MAX_STEPS:
+            yield from _differences(was, now, (*path, key))
+        elif was is not now:
+            yield (*path, key), was, now
+
+
+def _path(path: tuple[str, ...]) -> str:
+    return ".".join(excerpt(step, 64) for step in path)
+
+
+def _values(was: Any, now: Any) -> list[str]:
+    if isinstance(was, str) and isinstance(now, str):
+        was, now = _without_common_ends(was, now)
+    return [f"{sign} {_format_value(value)}" for sign, value in (("-", was), ("+", now)) if value is not _ABSENT]
+
+
+def _format_value(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+    return excerpt(text, _MAX_CHARS) or '""'
+
+
+def _without_common_ends(was: str, now: str) -> tuple[str, str]:
+    """Cut the common beginning of two long texts, so that the place where they differ is visible."""
+    if max(len(was), len(now)) <= _MAX_CHARS:
+        return was, now
+    start = next((at for at, (old, new) in enumerate(zip(was, now, strict=False)) if old != new), None)
+    start = min(len(was), len(now)) if start is None else start
+    start = max(0, start - _CONTEXT_CHARS)
+    cut = "…" if start else ""
+    return cut + was[start:], cut + now[start:]
+
 
 Decision = Literal["accept", "warn", "hold"]
 Policy = Mapping[ChangeClass, Decision]
 
-# What changes the meaning of what somebody has looked at, or was never looked at. A name is read by models, and rules
-# and settings speak of tools by their names.
+# Changes that give something approved another meaning, or that were never approved. Names count: models read them, and
+# rules and settings refer to tools by name.
 _HELD: Final[frozenset[ChangeClass]] = frozenset({"text", "widening", "identity", "added", "renamed"})
 _SEVERITY: Final[tuple[Decision, ...]] = ("accept", "warn", "hold")
 _WORDS: Final[Mapping[ChangeClass, str]] = {
@@ -22,25 +307,25 @@ _WORDS: Final[Mapping[ChangeClass, str]] = {
     "removed": "its server no longer has it",
     "renamed": "it was renamed",
     "text": "its description changed",
-    "narrowing": "it takes or returns less than before",
-    "widening": "it may do or take more than before",
-    "identity": "another program or address stands behind its server",
+    "narrowing": "it accepts or returns less than before",
+    "widening": "it may do or accept more than before",
+    "identity": "its server has another program or address",
 }
-CURE: Final = "whoever runs this gateway reviews it with `typegate diff` and `typegate approve {}`"
-"""How a held item is released, in the answer to a call of it."""
+CURE: Final = "the operator of this gateway can review it with `typegate diff` and `typegate approve {}`"
+"""How a held item is released; part of the answer to a call of the item."""
 
 
-def default_decision(one: ChangeClass, *, locked: bool) -> Decision:
-    """Return what is done about a class of changes where nobody has decided: without a lock file all are announced."""
-    return "hold" if locked and one in _HELD else "warn"
+def default_decision(change_class: ChangeClass, *, locked: bool) -> Decision:
+    """Return the decision for a class of changes that policy does not mention; without a lock file always `warn`."""
+    return "hold" if locked and change_class in _HELD else "warn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
-    """A change, and what is done about it.
+class ReviewedChange:
+    """A change and the decision about it.
 
     Attributes:
-        decision: The strictest of what is said about its classes.
+        decision: The strictest decision for any of its classes.
         held_for: The classes for which it is held.
     """
 
@@ -51,23 +336,22 @@ class Decided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """What became of a listing.
+    """The outcome of comparing a listing with the approved definitions.
 
     Attributes:
-        listing: With everything that is held as it was approved; the same object where nothing is held.
-        changes: Every change.
+        listing: The listing, with held items in their approved form; the same object if nothing is held.
     """
 
     listing: ServerListing
-    changes: tuple[Decided, ...] = ()
+    changes: tuple[ReviewedChange, ...] = ()
 
 
 def surface_of(listing: ServerListing, identity: str) -> Surface:
-    """Return what of a listing is locked."""
+    """Return the part of a listing that is locked."""
     return Surface(
         identity=identity,
         instructions=listing.instructions,
-        items={kind: by_name(_listed(listing, kind), kind) for kind in LOCKED_KINDS},
+        items={kind: by_name(_items_in(listing, kind), kind) for kind in LOCKED_KINDS},
     )
 
 
@@ -77,40 +361,42 @@ def review(
     *,
     identity: str,
     policy: Policy,
-    tells_apart: Callable[[str, str], bool] = lambda was, name: False,
+    distinguishes: Callable[[str, str], bool] = lambda was, name: False,
 ) -> Review:
-    """Compare a listing with what is approved, and hold what the policy says.
+    """Compare a listing with the approved definitions, and hold the changes that the policy says.
 
     Args:
-        listing: What the server lists, after intake.
-        approved: What was approved of it; None for a server that nobody has looked at.
-        identity: What is started or connected to.
-        policy: What is done about each class of changes.
-        tells_apart: Whether rules or settings treat two names of one tool differently. Whatever the policy says, a
-            server must not get rid of them by another name.
+        approved: The approved surface; None for a server that was never approved.
+        identity: The server's program or address.
+        policy: The decision for each class of changes.
+        distinguishes: Return whether rules or settings treat two names of a tool differently. If so, a renaming is
+            held regardless of the policy, so that a server cannot escape rules by renaming its tools.
     """
-    decided = tuple(_decide(one, policy, tells_apart) for one in changes_of(approved, surface_of(listing, identity)))
-    held = [one for one in decided if one.decision == "hold"]
+    decided = tuple(
+        _decide(change, policy, distinguishes) for change in changes_of(approved, surface_of(listing, identity))
+    )
+    held = [each for each in decided if each.decision == "hold"]
     if not held:
         return Review(listing=listing, changes=decided)
     approved = approved or Surface()
-    if any(one.change.kind == "server" for one in held):
+    if any(each.change.kind == "server" for each in held):
         return Review(listing=_all_as_approved(listing, approved), changes=decided)
-    shown: dict[LockedKind, ListedItems] = {}
+    held_lists: dict[LockedKind, ListedItems] = {}
     reasons: dict[str, dict[str, str]] = {}
     for kind in LOCKED_KINDS:
-        own = [one for one in held if one.change.kind == kind]
+        own = [each for each in held if each.change.kind == kind]
         if own:
-            shown[kind] = _as_approved(_listed(listing, kind), approved.of(kind), own, kind)
-            reasons[kind] = {name: _reason(one, listing.server) for one in own for name in _names(one.change)}
-    told = any(one.change.kind == "instructions" for one in held)
+            held_lists[kind] = _as_approved(_items_in(listing, kind), approved.definitions(kind), own, kind)
+            reasons[kind] = {name: _reason(each, listing.server) for each in own for name in _both_names(each.change)}
+    holds_instructions = any(each.change.kind == "instructions" for each in held)
     return Review(
         listing=replace(
             listing,
-            tools=shown.get("tools", listing.tools),
-            prompts=shown.get("prompts", listing.prompts),
-            templates=shown.get("resourceTemplates", listing.templates),
-            instructions=approved.instructions if told else listing.instructions,
+            tools=held_lists.get("tools", listing.tools),
+            prompts=held_lists.get("prompts", listing.prompts),
+            templates=held_lists.get("resourceTemplates", listing.templates),
+            skills=held_lists.get("skills", listing.skills),
+            instructions=approved.instructions if holds_instructions else listing.instructions,
             held=reasons,
         ),
         changes=decided,
@@ -125,71 +411,94 @@ def approved_with(
     kind: ChangedKind | None = None,
     classes: Collection[ChangeClass] | None = None,
 ) -> tuple[Surface, tuple[Change, ...], tuple[Change, ...]]:
-    """Take what a server lists today into what is approved of it.
+    """Approve the current surface of a server, or a selection of its changes.
 
     Args:
-        approved: What was approved before.
-        listed: What it lists.
-        item: Only what has, or had, this name.
-        kind: Only what is of this kind.
-        classes: Only changes that are of no other classes.
+        approved: The previously approved surface.
+        listed: The current surface.
+        item: Select changes of the item with this name, or former name.
+        kind: Select changes of this kind.
+        classes: Select changes that have no other classes than these.
 
     Returns:
-        What is approved from now on, the changes that were taken into it, and those that were left because they are of
-        other classes too.
+        The new approved surface, the approved changes, and the changes that were left out because of other classes.
     """
-    found = (one for one in changes_of(approved, listed) if kind is None or one.kind == kind)
-    wanted = [one for one in found if item is None or item in _names(one)]
-    taken = [one for one in wanted if classes is None or set(one.classes) <= set(classes)]
+    candidates = (change for change in changes_of(approved, listed) if kind is None or change.kind == kind)
+    selected = [change for change in candidates if item is None or item in _both_names(change)]
+    approvable = [change for change in selected if classes is None or set(change.classes) <= set(classes)]
     base = approved or Surface(identity=listed.identity)
-    items = {kind: dict(base.of(kind)) for kind in LOCKED_KINDS}
+    items = {kind: dict(base.definitions(kind)) for kind in LOCKED_KINDS}
     identity, instructions = base.identity, base.instructions
-    for one in taken:
-        if one.kind == "server":
+    for change in approvable:
+        if change.kind == "server":
             identity = listed.identity
-        elif one.kind == "instructions":
+        elif change.kind == "instructions":
             instructions = listed.instructions
         else:
-            if one.before is not None:
-                items[one.kind].pop(one.was or one.name, None)
-            if one.after is not None:
-                items[one.kind][one.name] = one.after
-    left = tuple(one for one in wanted if one not in taken)
-    return Surface(identity=identity, instructions=instructions, items=items), tuple(taken), left
+            if change.before is not None:
+                items[change.kind].pop(change.was or change.name, None)
+            if change.after is not None:
+                items[change.kind][change.name] = change.after
+    remaining = tuple(change for change in selected if change not in approvable)
+    return Surface(identity=identity, instructions=instructions, items=items), tuple(approvable), remaining
 
 
-def _decide(change: Change, policy: Policy, tells_apart: Callable[[str, str], bool]) -> Decided:
-    if change.was is not None and policy["renamed"] != "hold" and tells_apart(change.was, change.name):
+def reverted_with(approved: Surface, changes: Iterable[Change]) -> Surface | None:
+    """Take back the approval of changes; return None if one of their items is no longer approved as it was then."""
+    items = {kind: dict(approved.definitions(kind)) for kind in LOCKED_KINDS}
+    identity, instructions = approved.identity, approved.instructions
+    for change in changes:
+        if change.kind == "server":
+            if identity != change.after:
+                return None
+            identity = change.before or ""
+        elif change.kind == "instructions":
+            if (instructions or None) != (change.after or None):
+                return None
+            instructions = change.before
+        else:
+            own = items[change.kind]
+            # A removed item must not have been approved again, under any definition.
+            if digest_of(own.pop(change.name, None)) != digest_of(change.after):
+                return None
+            if change.before is not None and own.setdefault(change.was or change.name, change.before) != change.before:
+                return None
+    return Surface(identity=identity, instructions=instructions, items=items)
+
+
+def _decide(change: Change, policy: Policy, distinguishes: Callable[[str, str], bool]) -> ReviewedChange:
+    if change.was is not None and policy["renamed"] != "hold" and distinguishes(change.was, change.name):
         policy = {**policy, "renamed": "hold"}
-    decision = max((policy[one] for one in change.classes), key=_SEVERITY.index)
-    held_for = tuple(one for one in change.classes if policy[one] == "hold")
-    return Decided(change=change, decision=decision, held_for=held_for)
+    decision = max((policy[each] for each in change.classes), key=_SEVERITY.index)
+    held_for = tuple(each for each in change.classes if policy[each] == "hold")
+    return ReviewedChange(change=change, decision=decision, held_for=held_for)
 
 
-def _names(change: Change) -> tuple[str, ...]:
+def _both_names(change: Change) -> tuple[str, ...]:
     return (change.name,) if change.was is None else (change.was, change.name)
 
 
-def _reason(decided: Decided, server: str) -> str:
+def _reason(decided: ReviewedChange, server: str) -> str:
     change = decided.change
-    what = ", ".join(_WORDS[one] for one in decided.held_for)
+    what = ", ".join(_WORDS[each] for each in decided.held_for)
     target = f"{server}__{change.name}" if change.kind == "tools" else server
     return f"held: {what}; {CURE.format(target)}"
 
 
 def _all_as_approved(listing: ServerListing, approved: Surface) -> ServerListing:
-    """Return the listing of a server of which nobody knows whether it still is the one that was approved."""
+    """Return a listing in its approved form, for a server whose program or address may not be the approved one."""
     reason = f"held: {_WORDS['identity']}; {CURE.format(listing.server)}"
     return replace(
         listing,
-        tools=tuple(approved.of("tools").values()),
-        prompts=tuple(approved.of("prompts").values()),
-        templates=tuple(approved.of("resourceTemplates").values()),
+        tools=tuple(approved.definitions("tools").values()),
+        prompts=tuple(approved.definitions("prompts").values()),
+        templates=tuple(approved.definitions("resourceTemplates").values()),
+        skills=tuple(approved.definitions("skills").values()),
         instructions=approved.instructions,
         held={
             WHOLE_SERVER: {"": reason},
             **{
-                kind: dict.fromkeys([*by_name(_listed(listing, kind), kind), *approved.of(kind)], reason)
+                kind: dict.fromkeys([*by_name(_items_in(listing, kind), kind), *approved.definitions(kind)], reason)
                 for kind in LOCKED_KINDS
             },
         },
@@ -197,23 +506,27 @@ def _all_as_approved(listing: ServerListing, approved: Surface) -> ServerListing
 
 
 def _as_approved(
-    items: ListedItems, approved: Mapping[str, Definition], held: Collection[Decided], kind: LockedKind
+    items: ListedItems, approved: Mapping[str, Definition], held: Collection[ReviewedChange], kind: LockedKind
 ) -> ListedItems:
-    """Return a list with what is held as it was approved, in its place; what was not there before is left out."""
-    replaced = {one.change.name: one.change for one in held}
-    shown: list[Definition] = []
+    """Return a list with held items replaced in place by their approved form; new held items are left out."""
+    replaced = {each.change.name: each.change for each in held}
+    items_as_approved: list[Definition] = []
     for item in items:
         change = replaced.pop(item[KEYS[kind]], None)
         if change is None:
-            shown.append(item)
+            items_as_approved.append(item)
         elif change.before is not None:
-            shown.append(approved[change.was or change.name])
-    # What is gone.
-    shown += [approved[change.was or change.name] for change in replaced.values() if change.before is not None]
-    return tuple(shown)
+            items_as_approved.append(approved[change.was or change.name])
+    # Held items that the server no longer lists.
+    items_as_approved += [
+        approved[change.was or change.name] for change in replaced.values() if change.before is not None
+    ]
+    return tuple(items_as_approved)
 
 
-def _listed(listing: ServerListing, kind: LockedKind) -> ListedItems:
+def _items_in(listing: ServerListing, kind: LockedKind) -> ListedItems:
     if kind == "tools":
         return listing.tools
+    if kind == "skills":
+        return listing.skills
     return listing.prompts if kind == "prompts" else listing.templates

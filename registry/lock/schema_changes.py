@@ -1,7 +1,7 @@
-"""Whether a schema takes less than another one, or more: a decision for each keyword of JSON Schema.
+"""Decide whether a change of a schema narrows or widens it.
 
-A change *narrows* where some value that was valid may not be any more, and *widens* where some value that was not may
-be valid now. Both may hold, and do wherever it is not certain that one of them does not.
+A change *narrows* a schema if some valid value may become invalid, and *widens* it if some invalid value may become
+valid. Both are reported unless one of them can be ruled out.
 
 Source: JSON Schema 2020-12, "Core" and "Validation"; keywords of earlier drafts where they differ.
 """
@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
-from registry.lock.digests import PROSE, canonical
+from registry.lock.lockfile import PROSE, canonical
 
 Effect = Literal["text", "narrowing", "widening"]
 _NONE: Final[frozenset[Effect]] = frozenset()
@@ -25,26 +25,60 @@ _FLIPPED: Final[Mapping[Effect, Effect]] = {"narrowing": "widening", "widening":
 _TYPES: Final = frozenset({"array", "boolean", "null", "number", "object", "string", "integer"})
 _AT_LEAST: Final = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _AT_MOST: Final = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
-# Annotations that validators may heed or not, and keywords that decide what others mean.
+# Keywords that validators may ignore, and keywords that affect the meaning of others.
 _UNCERTAIN: Final = frozenset(
-    {"$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveAnchor", "$recursiveRef", "$ref", "$schema",
-     "$vocabulary", "contains", "contentEncoding", "contentMediaType", "contentSchema", "dependencies", "format", "id",
-     "maxContains", "minContains", "oneOf", "else", "if", "then", "unevaluatedItems", "unevaluatedProperties"}
-)  # fmt: skip
-# Inside these a schema that takes more may make the whole take less.
-_NOT_MONOTONOUS: Final = frozenset({"not", "oneOf", "if", "contains", "dependencies", "unevaluatedItems",
-                                    "unevaluatedProperties", "$dynamicRef", "$recursiveRef"})  # fmt: skip
+    {
+        "$anchor",
+        "$dynamicAnchor",
+        "$dynamicRef",
+        "$id",
+        "$recursiveAnchor",
+        "$recursiveRef",
+        "$ref",
+        "$schema",
+        "$vocabulary",
+        "contains",
+        "contentEncoding",
+        "contentMediaType",
+        "contentSchema",
+        "dependencies",
+        "format",
+        "id",
+        "maxContains",
+        "minContains",
+        "oneOf",
+        "else",
+        "if",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    }
+)
+# A wider subschema of these keywords may narrow the whole schema.
+_NOT_MONOTONOUS: Final = frozenset(
+    {
+        "not",
+        "oneOf",
+        "if",
+        "contains",
+        "dependencies",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+        "$dynamicRef",
+        "$recursiveRef",
+    }
+)
 _DEFINITIONS: Final = ("$defs", "definitions")
 _ABSENT: Final = object()
 
 
 def schema_effects(before: Any, after: Any) -> frozenset[Effect]:
-    """Return what a change from one schema to another does; nothing where the two are equal.
+    """Return the effects of a change from one schema to another; empty if they are equal.
 
     Args:
-        before, after: Schemas that are nested shallowly enough to recurse; None counts as `true`.
+        before, after: Schemas with bounded depth, because the comparison is recursive; None counts as `true`.
     """
-    old, new = _normal(before), _normal(after)
+    old, new = _normalize_schema(before), _normalize_schema(after)
     if canonical(old) == canonical(new):
         return _NONE
     if old is False or new is False:
@@ -52,15 +86,15 @@ def schema_effects(before: Any, after: Any) -> frozenset[Effect]:
     return _Comparison(old, new).effects()
 
 
-def _normal(schema: Any) -> Any:
-    # `true` and the empty schema take everything; what is no schema is left to the rule for doubt.
+def _normalize_schema(schema: Any) -> Any:
+    # `true` and the empty schema accept everything. Invalid schemas fall under the rule for doubtful cases.
     if schema is None or schema is True:
         return {}
     return schema
 
 
 class _Comparison:
-    """Two schemas that differ, keyword by keyword."""
+    """Compares two different schemas keyword by keyword."""
 
     def __init__(self, old: Any, new: Any) -> None:
         self._sound = isinstance(old, dict) and isinstance(new, dict)
@@ -68,17 +102,17 @@ class _Comparison:
         self._new: dict[str, Any] = new if isinstance(new, dict) else {}
 
     def effects(self) -> frozenset[Effect]:
-        """What the change does."""
+        """Return the effects of the change."""
         if not self._sound:
             return _BOTH
-        found = _NONE
+        effects = _NONE
         for keyword in sorted({*self._old, *self._new}):
-            found |= self._effect(keyword)
-        return found
+            effects |= self._effect(keyword)
+        return effects
 
     def _effect(self, keyword: str) -> frozenset[Effect]:
         before, after = self._old.get(keyword, _ABSENT), self._new.get(keyword, _ABSENT)
-        if _equal(before, after):
+        if _are_equal(before, after):
             return _NONE
         if keyword in PROSE:
             return _TEXT
@@ -88,65 +122,63 @@ class _Comparison:
         if rule is not None:
             return rule(before, after)
         if keyword in ("properties", "additionalProperties", "patternProperties"):
-            # Looked at together, once: what one of them leaves out another one takes.
+            # Compared together, because a value that one of them does not cover is covered by another.
             return self._members() if keyword == self._first_of_members() else _NONE
         if keyword in ("items", "prefixItems", "additionalItems"):
-            return _list_items(before, after) if keyword == "items" and self._plain_items() else _BOTH
-        # A keyword that no validator knows changes nothing but what is read.
+            return _list_items(before, after) if keyword == "items" and self._has_plain_items() else _BOTH
+        # An unknown keyword does not affect validation, but models may read it.
         return _BOTH if keyword in _UNCERTAIN else _TEXT
 
-    def _plain_items(self) -> bool:
-        """Whether `items` is about every item."""
+    def _has_plain_items(self) -> bool:
+        """Return whether `items` applies to every item."""
         return not any(key in schema for schema in (self._old, self._new) for key in ("prefixItems", "additionalItems"))
 
     def _first_of_members(self) -> str:
         keys = ("additionalProperties", "patternProperties", "properties")
-        return next(
-            key for key in keys if not _equal(self._old.get(key, _ABSENT), self._new.get(key, _ABSENT))
-        )  # fmt: skip
+        return next(key for key in keys if not _are_equal(self._old.get(key, _ABSENT), self._new.get(key, _ABSENT)))
 
     def _members(self) -> frozenset[Effect]:
         old, new = self._old, self._new
         patterns = [schema.get("patternProperties", {}) for schema in (old, new)]
-        known = [schema.get("properties", {}) for schema in (old, new)]
-        if not all(isinstance(each, dict) for each in (*patterns, *known)):
+        declared = [schema.get("properties", {}) for schema in (old, new)]
+        if not all(isinstance(each, dict) for each in (*patterns, *declared)):
             return _BOTH
-        found = _NONE
+        effects = _NONE
         if any(patterns):
             if patterns[0].keys() != patterns[1].keys():
-                found |= _BOTH
+                effects |= _BOTH
             for pattern in patterns[0].keys() & patterns[1].keys():
-                found |= schema_effects(patterns[0][pattern], patterns[1][pattern])
-        rest = [schema.get("additionalProperties", True) for schema in (old, new)]
-        found |= schema_effects(*rest)
-        for name in known[0].keys() & known[1].keys():
-            found |= schema_effects(known[0][name], known[1][name])
-        # A member that had no schema of its own had that of the others, and one that loses its own gets theirs. That
-        # there is another input at all is more than before, whatever the others had to be.
-        if known[1].keys() - known[0].keys():
-            found |= _WIDENS if rest[0] is False and not patterns[0] else _BOTH
-        if known[0].keys() - known[1].keys():
-            found |= _NARROWS if rest[1] is False and not patterns[1] else _BOTH
-        return found
+                effects |= schema_effects(patterns[0][pattern], patterns[1][pattern])
+        undeclared = [schema.get("additionalProperties", True) for schema in (old, new)]
+        effects |= schema_effects(*undeclared)
+        for name in declared[0].keys() & declared[1].keys():
+            effects |= schema_effects(declared[0][name], declared[1][name])
+        # A new property was covered by `additionalProperties` before, and a removed one is covered by it now. A new
+        # property also counts as widening, because it is an additional input.
+        if declared[1].keys() - declared[0].keys():
+            effects |= _WIDENS if undeclared[0] is False and not patterns[0] else _BOTH
+        if declared[0].keys() - declared[1].keys():
+            effects |= _NARROWS if undeclared[1] is False and not patterns[1] else _BOTH
+        return effects
 
     def _definitions(self, before: Any, after: Any) -> frozenset[Effect]:
         old, new = ({} if each is _ABSENT else each for each in (before, after))
         if not isinstance(old, dict) or not isinstance(new, dict):
             return _BOTH
-        found = _NONE
+        effects = _NONE
         for name in old.keys() & new.keys():
-            found |= schema_effects(old[name], new[name])
-        # A definition that comes or goes is of no effect but where it is referred to, which changes as well. That it
-        # is the text of a reference that leads nowhere is nothing to rely on.
+            effects |= schema_effects(old[name], new[name])
+        # New or removed definitions only matter if they are referenced, in which case the reference changes as well.
+        # An existing reference may however have been unresolved before, so this is not certain.
         if old.keys() != new.keys() and _mentions(self._old, {"$ref"}) and _mentions(self._new, {"$ref"}):
-            found |= _BOTH
-        if found - _TEXT and any(_mentions(schema, _NOT_MONOTONOUS) for schema in (self._old, self._new)):
-            found |= _BOTH
-        # Texts may be all that has changed in definitions that nobody refers to.
-        return found or _TEXT
+            effects |= _BOTH
+        if effects - _TEXT and any(_mentions(schema, _NOT_MONOTONOUS) for schema in (self._old, self._new)):
+            effects |= _BOTH
+        # Otherwise only texts have changed, perhaps in definitions without references.
+        return effects or _TEXT
 
 
-def _equal(before: object, after: object) -> bool:
+def _are_equal(before: object, after: object) -> bool:
     if before is _ABSENT or after is _ABSENT:
         return before is after
     return canonical(before) == canonical(after)
@@ -190,7 +222,7 @@ def _enum(before: object, after: object) -> frozenset[Effect]:
     if not isinstance(before, list) or not isinstance(after, list):
         return _BOTH
     old, new = ({canonical(each) for each in values} for values in (before, after))
-    # In another order it takes the same; a model reads it in that order.
+    # Another order of options accepts the same values, but models read it.
     return (_NARROWS if old - new else _NONE) | (_WIDENS if new - old else _NONE) or _TEXT
 
 
@@ -199,11 +231,11 @@ def _const(before: object, after: object) -> frozenset[Effect]:
 
 
 def _presence(before: object, after: object, changed: frozenset[Effect]) -> frozenset[Effect]:
-    """A keyword whose presence is a condition more."""
+    """Return the effects of a keyword whose presence adds a condition."""
     return _NARROWS if before is _ABSENT else _WIDENS if after is _ABSENT else changed
 
 
-def _number(value: object) -> float | int | None:
+def _as_number(value: object) -> float | int | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
@@ -218,8 +250,8 @@ def _at_most(before: object, after: object) -> frozenset[Effect]:
 def _bound(
     before: object, after: object, none: float, greater: frozenset[Effect], less: frozenset[Effect]
 ) -> frozenset[Effect]:
-    old, new = (none if each is _ABSENT else _number(each) for each in (before, after))
-    # Booleans stood for `exclusive…` in the fourth draft.
+    old, new = (none if each is _ABSENT else _as_number(each) for each in (before, after))
+    # In draft 4 `exclusive…` is a boolean.
     if old is None or new is None:
         return _BOTH
     return _NONE if new == old else greater if new > old else less
@@ -228,8 +260,8 @@ def _bound(
 def _multiple_of(before: object, after: object) -> frozenset[Effect]:
     if before is _ABSENT or after is _ABSENT:
         return _presence(before, after, _BOTH)
-    old, new = _number(before), _number(after)
-    # Of fractions a remainder says nothing.
+    old, new = _as_number(before), _as_number(after)
+    # The remainder of fractions is not reliable.
     if not isinstance(old, int) or not isinstance(new, int) or old <= 0 or new <= 0:
         return _BOTH
     return _NARROWS if new % old == 0 else _WIDENS if old % new == 0 else _BOTH
@@ -244,10 +276,10 @@ def _unique(before: object, after: object) -> frozenset[Effect]:
     return _NONE if old == new else _NARROWS if new else _WIDENS
 
 
-def _required(before: object, after: object) -> frozenset[Effect]:
+def _effects_of_required(before: object, after: object) -> frozenset[Effect]:
     old, new = ([] if each is _ABSENT else each for each in (before, after))
     if not isinstance(old, list) or not isinstance(new, list):
-        return _BOTH  # `required: true` of the third draft
+        return _BOTH  # `required: true` of draft 3
     was, now = set(map(canonical, old)), set(map(canonical, new))
     return (_NARROWS if now - was else _NONE) | (_WIDENS if was - now else _NONE)
 
@@ -256,20 +288,20 @@ def _dependent_required(before: object, after: object) -> frozenset[Effect]:
     old, new = ({} if each is _ABSENT else each for each in (before, after))
     if not isinstance(old, dict) or not isinstance(new, dict):
         return _BOTH
-    found = _NONE
+    effects = _NONE
     for name in old.keys() | new.keys():
-        found |= _required(old.get(name, []), new.get(name, []))
-    return found
+        effects |= _effects_of_required(old.get(name, []), new.get(name, []))
+    return effects
 
 
 def _dependent_schemas(before: object, after: object) -> frozenset[Effect]:
     old, new = ({} if each is _ABSENT else each for each in (before, after))
     if not isinstance(old, dict) or not isinstance(new, dict):
         return _BOTH
-    found = _NONE
+    effects = _NONE
     for name in old.keys() | new.keys():
-        found |= schema_effects(old.get(name, True), new.get(name, True))
-    return found
+        effects |= schema_effects(old.get(name, True), new.get(name, True))
+    return effects
 
 
 def _subschema(before: object, after: object) -> frozenset[Effect]:
@@ -277,11 +309,11 @@ def _subschema(before: object, after: object) -> frozenset[Effect]:
 
 
 def _list_items(before: object, after: object) -> frozenset[Effect]:
-    # A list of schemas is what earlier drafts had for `prefixItems`.
+    # Earlier drafts used a list of schemas for `prefixItems`.
     return _BOTH if isinstance(before, list) or isinstance(after, list) else _subschema(before, after)
 
 
-def _not(before: object, after: object) -> frozenset[Effect]:
+def _compare_not(before: object, after: object) -> frozenset[Effect]:
     if before is _ABSENT or after is _ABSENT:
         return _presence(before, after, _BOTH)
     return frozenset(_FLIPPED[effect] for effect in schema_effects(before, after))
@@ -300,19 +332,19 @@ def _any_of(before: object, after: object) -> frozenset[Effect]:
 def _alternatives(
     before: object, after: object, *, more: frozenset[Effect], fewer: frozenset[Effect]
 ) -> frozenset[Effect]:
-    """A list of schemas in which each has the same part; those that are in both lists are of no effect."""
+    """Compare two lists of equally weighted schemas, ignoring those that are in both lists."""
     old, new = ([] if each is _ABSENT else each for each in (before, after))
     if not isinstance(old, list) or not isinstance(new, list):
         return _BOTH
-    gone, come = _without(old, new), _without(new, old)
-    if len(gone) == len(come) == 1:
-        return schema_effects(gone[0], come[0])
-    return (more if come else _NONE) | (fewer if gone else _NONE) or _TEXT
+    removed, come = _difference(old, new), _difference(new, old)
+    if len(removed) == len(come) == 1:
+        return schema_effects(removed[0], come[0])
+    return (more if come else _NONE) | (fewer if removed else _NONE) or _TEXT
 
 
-def _without(schemas: list[Any], others: list[Any]) -> list[Any]:
-    known = {canonical(_normal(each)) for each in others}
-    return [each for each in schemas if canonical(_normal(each)) not in known]
+def _difference(schemas: list[Any], others: list[Any]) -> list[Any]:
+    other_forms = {canonical(_normalize_schema(each)) for each in others}
+    return [each for each in schemas if canonical(_normalize_schema(each)) not in other_forms]
 
 
 _RULES: Final[Mapping[str, Callable[[object, object], frozenset[Effect]]]] = {
@@ -324,11 +356,11 @@ _RULES: Final[Mapping[str, Callable[[object, object], frozenset[Effect]]]] = {
     "multipleOf": _multiple_of,
     "pattern": _pattern,
     "uniqueItems": _unique,
-    "required": _required,
+    "required": _effects_of_required,
     "dependentRequired": _dependent_required,
     "dependentSchemas": _dependent_schemas,
     "propertyNames": _subschema,
-    "not": _not,
+    "not": _compare_not,
     "allOf": _all_of,
     "anyOf": _any_of,
 }

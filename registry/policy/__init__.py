@@ -1,7 +1,7 @@
-"""Who may do what: rules, and what they leave to one caller.
+"""Access rules: what each caller may use.
 
-`rules` are what configuration says, `conditions` what a rule asks of the arguments of a call. A `policy.Policy` picks
-the rules that concern a caller, once; the result is a `grant.Grant`, which narrows what a profile shows and decides
-each call whose arguments matter. `server_rules` finds the rules about one tool among thousands. `unmatched` finds what
-of a rule can never apply, with `possible_values` for its conditions.
+conditions       Conditions of rules on the arguments of a call.
+rules            One rule: the callers it concerns, the items it covers, and its effect.
+policy           All rules, and the grant that they give to one caller.
+unmatched_rules  Find rules, patterns and conditions that can never apply to the listed items.
 """

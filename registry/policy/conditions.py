@@ -1,4 +1,4 @@
-"""Conditions on the arguments of a call, as rules have them."""
+"""Conditions of rules on the arguments of a call."""
 
 from __future__ import annotations
 
@@ -12,33 +12,32 @@ from registry.errors import SchemaRejected
 from registry.schema.checked_form import checked_form
 from registry.schema.patterns import PATTERN_BYTES
 
-# Values that one condition looks at: a list of more recipients or rows than this is none that a rule could describe,
-# and is judged as one whose values are unknown.
+# Values that one condition examines. A longer list of recipients or rows is treated as if its values were unknown.
 _MAX_VALUES: Final = 10_000
 _ABSENT: Final = object()
-# Texts that libraries in use read as booleans: pydantic, YAML, form parsers.
+# Strings that common libraries parse as booleans: pydantic, YAML, form parsers.
 _TRUE: Final = frozenset({"true", "1", "yes", "on", "y", "t"})
 _FALSE: Final = frozenset({"false", "0", "no", "off", "n", "f"})
-# Of a number in another base: 64 bits in base 2, with its prefix.
+# Digits of a number in another base: 64 bits in base 2, with its prefix.
 _MAX_DIGITS: Final = 66
-# Compiled patterns; configurations have some dozens.
+# Compiled patterns in the cache; configurations have a few dozen.
 _MAX_COMPILED: Final = 1_024
 Predicate = Callable[[Mapping[str, Any]], bool]
-# Whether a value is meant; None if it is of another kind than the condition.
+# Return whether a value matches; None if its type does not fit the condition.
 Test = Callable[[Any], bool | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentCondition:
-    """What a rule asks of one argument; each test that is given has to hold.
+    """A rule's condition on one argument; all tests that are given have to pass.
 
     Attributes:
-        path: The name of the argument; names of members inside it are joined by dots.
-        equals: The values that are meant, one of them.
-        excludes: Values that are not meant, any of them.
-        pattern: A regular expression that is found in a text.
-        present: Whether the argument is there at all.
-        above, below: Bounds of a number, themselves excluded.
+        path: The name of the argument; members inside it are separated by dots.
+        equals: The value has to be one of these.
+        excludes: The value must not be any of these.
+        pattern: A regular expression that has to be found in a string.
+        present: Whether the argument has to be present or absent.
+        above, below: Exclusive bounds of a number.
     """
 
     path: str
@@ -49,12 +48,12 @@ class ArgumentCondition:
     above: float | None = None
     below: float | None = None
     restricts: Predicate = field(init=False, repr=False, compare=False)
-    """Return whether a rule that refuses or asks is meant: one value is, or one of which that cannot be told."""
+    """Return whether a rule that denies or asks applies: one value matches, or may match."""
     permits: Predicate = field(init=False, repr=False, compare=False)
-    """Return whether a rule that allows is meant: every value there is, for sure."""
+    """Return whether a rule that allows applies: there are values, and all of them certainly match."""
 
     def __post_init__(self) -> None:
-        """Put the tests together: every call of a tool that a rule covers comes here."""
+        """Build the predicates in advance, because every call of a covered tool evaluates them."""
         test = _all_of(list(_tests_of(self)))
         object.__setattr__(self, "restricts", _restricting(self.path, self.present, test))
         object.__setattr__(self, "permits", _permitting(self.path, self.present, test))
@@ -62,45 +61,45 @@ class ArgumentCondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """All conditions of one rule: each has to hold.
+    """All conditions of one rule, each of which has to hold.
 
     Attributes:
-        hints: What the tool has to be marked as, by the name of the annotation.
+        hints: The required hints of the tool, by annotation name.
     """
 
     hints: Mapping[str, bool] = field(default_factory=dict)
     arguments: tuple[ArgumentCondition, ...] = ()
     restricts: Predicate = field(init=False, repr=False, compare=False)
-    """Return whether these arguments are meant by a rule that refuses or asks; what is in doubt is."""
+    """Return whether a rule that denies or asks applies to these arguments; true in case of doubt."""
     permits: Predicate = field(init=False, repr=False, compare=False)
-    """Return whether these arguments are meant by a rule that allows; what is in doubt is not."""
+    """Return whether a rule that allows applies to these arguments; false in case of doubt."""
 
     def __post_init__(self) -> None:
-        """Put the conditions together."""
-        object.__setattr__(self, "restricts", _each([one.restricts for one in self.arguments]))
-        object.__setattr__(self, "permits", _each([one.permits for one in self.arguments]))
+        """Build the combined predicates."""
+        object.__setattr__(self, "restricts", _conjunction([condition.restricts for condition in self.arguments]))
+        object.__setattr__(self, "permits", _conjunction([condition.permits for condition in self.arguments]))
 
-    def fit(self, hints: Mapping[str, bool]) -> bool:
-        """Return whether a tool that is marked so is meant."""
-        return all(hints[name] == wanted for name, wanted in self.hints.items())
+    def match_hints(self, hints: Mapping[str, bool]) -> bool:
+        """Return whether a tool with these hints fulfils the conditions on hints."""
+        return all(hints[name] == expected for name, expected in self.hints.items())
 
 
 def check_pattern(pattern: str) -> None:
-    """Check that a pattern can be run over any text in linear time.
+    """Check that a pattern can be evaluated on any string in linear time.
 
     Raises:
-        SchemaRejected: It cannot.
+        SchemaRejected: The pattern cannot.
     """
     use = checked_form({"pattern": pattern})
     if use.left_out or use.backtracking:
         reason = "patterns with look-around or back references, and very large ones, cannot be run here"
         raise SchemaRejected("invalid_schema", reason)
-    _compiled(pattern)
+    _compile_pattern(pattern)
 
 
 @lru_cache(maxsize=_MAX_COMPILED)
-def _compiled(pattern: str) -> Any:
-    # Late: the validator takes milliseconds to import, and most rules have no pattern.
+def _compile_pattern(pattern: str) -> Any:
+    # Imported lazily: the import takes milliseconds, and most rules have no pattern.
     import jsonschema_rs
 
     options = jsonschema_rs.RegexOptions(size_limit=PATTERN_BYTES)
@@ -111,23 +110,23 @@ def _compiled(pattern: str) -> Any:
         raise SchemaRejected("invalid_schema", str(error).partition("\n")[0]) from None
 
 
-def _each(predicates: list[Predicate]) -> Predicate:
-    if len(predicates) == 1:  # as of most rules
+def _conjunction(predicates: list[Predicate]) -> Predicate:
+    if len(predicates) == 1:  # the usual case
         return predicates[0]
     return lambda arguments: all(predicate(arguments) for predicate in predicates)
 
 
 def _restricting(path: str, present: bool | None, test: Test | None) -> Predicate:
     def anywhere(arguments: Mapping[str, Any]) -> bool:
-        found = _values(arguments, path)
-        if present is not None and bool(found) != present:
+        values = _values(arguments, path)
+        if present is not None and bool(values) != present:
             return False
-        return test is None or found is None or any(test(value) is not False for value in found)
+        return test is None or values is None or any(test(value) is not False for value in values)
 
-    if not _is_name(path):
+    if not _is_plain_name(path):
         return anywhere
 
-    def named(arguments: Mapping[str, Any]) -> bool:
+    def at_top_level(arguments: Mapping[str, Any]) -> bool:
         value = arguments.get(path, _ABSENT)
         if isinstance(value, list):
             return anywhere(arguments)
@@ -135,20 +134,20 @@ def _restricting(path: str, present: bool | None, test: Test | None) -> Predicat
             return False
         return test is None or (value is not _ABSENT and test(value) is not False)
 
-    return named
+    return at_top_level
 
 
 def _permitting(path: str, present: bool | None, test: Test | None) -> Predicate:
     def anywhere(arguments: Mapping[str, Any]) -> bool:
-        found = _values(arguments, path)
-        if present is not None and bool(found) != present:
+        values = _values(arguments, path)
+        if present is not None and bool(values) != present:
             return False
-        return test is None or (bool(found) and all(test(value) is True for value in found or ()))
+        return test is None or (bool(values) and all(test(value) is True for value in values or ()))
 
-    if not _is_name(path):
+    if not _is_plain_name(path):
         return anywhere
 
-    def named(arguments: Mapping[str, Any]) -> bool:
+    def at_top_level(arguments: Mapping[str, Any]) -> bool:
         value = arguments.get(path, _ABSENT)
         if isinstance(value, list):
             return anywhere(arguments)
@@ -156,11 +155,11 @@ def _permitting(path: str, present: bool | None, test: Test | None) -> Predicate
             return False
         return test is None or (value is not _ABSENT and test(value) is True)
 
-    return named
+    return at_top_level
 
 
-def _is_name(path: str) -> bool:
-    """Whether there is one argument at most to look at, as of most conditions; its value may be a list, though."""
+def _is_plain_name(path: str) -> bool:
+    """Return whether the path is a plain argument name, the usual case; its value may still be a list."""
     return bool(path) and "." not in path
 
 
@@ -170,9 +169,9 @@ def _tests_of(condition: ArgumentCondition) -> Iterator[Test]:
     if condition.excludes is not None:
         yield _one_of(condition.excludes, is_meant=False)
     if condition.pattern is not None:
-        yield _found(condition.pattern)
+        yield _matches_pattern(condition.pattern)
     if condition.above is not None or condition.below is not None:
-        yield _within(condition.above, condition.below)
+        yield _range_test(condition.above, condition.below)
 
 
 def _all_of(tests: list[Test]) -> Test | None:
@@ -188,24 +187,24 @@ def _all_of(tests: list[Test]) -> Test | None:
     return test
 
 
-def _one_of(wanted: tuple[Any, ...], *, is_meant: bool) -> Test:
-    texts = frozenset(one for one in wanted if isinstance(one, str))
-    only_texts = len(texts) == len(wanted)
+def _one_of(listed: tuple[Any, ...], *, is_meant: bool) -> Test:
+    texts = frozenset(value for value in listed if isinstance(value, str))
+    only_texts = len(texts) == len(listed)
 
     def test(value: object) -> bool | None:
         if isinstance(value, str) and (value in texts or only_texts):
             return (value in texts) is is_meant
-        if any(_same(value, one) for one in wanted):
+        if any(_are_equal_values(value, option) for option in listed):
             return is_meant
-        # Where the schema leaves the type open, the upstream may read one for the other.
-        return None if any(_alike(value, one) for one in wanted) else not is_meant
+        # If the schema leaves the type open, the upstream may convert one value to the other.
+        return None if any(_may_be_converted(value, option) for option in listed) else not is_meant
 
     return test
 
 
-def _within(above: float | None, below: float | None) -> Test:
+def _range_test(above: float | None, below: float | None) -> Test:
     def test(value: object) -> bool | None:
-        number = _number(value)
+        number = _parse_number(value)
         if number is None:
             return None
         return (above is None or number > above) and (below is None or number < below)
@@ -213,74 +212,74 @@ def _within(above: float | None, below: float | None) -> Test:
     return test
 
 
-def _found(pattern: str) -> Test:
-    is_found = _compiled(pattern).is_valid
+def _matches_pattern(pattern: str) -> Test:
+    is_found = _compile_pattern(pattern).is_valid
 
     def test(value: object) -> bool | None:
         if not isinstance(value, str):
             return None
         try:
-            return is_found(value)  # type: ignore[no-any-return] # it has no types, and answers true or false
-        except ValueError:  # half of a surrogate pair
+            return is_found(value)  # type: ignore[no-any-return] # untyped; returns a bool
+        except ValueError:  # a lone surrogate
             return None
 
     return test
 
 
 def _values(arguments: Mapping[str, Any], path: str) -> list[Any] | None:
-    """The values at a path, those inside lists one by one; None if there are too many."""
-    found: list[Any] = []
-    for value in _at(arguments, path):
-        found.append(value)
-        if len(found) > _MAX_VALUES:
+    """Return the values at a path, with the items of lists separately; None if there are too many."""
+    values: list[Any] = []
+    for value in _values_at(arguments, path):
+        values.append(value)
+        if len(values) > _MAX_VALUES:
             return None
-    return found
+    return values
 
 
-def _at(node: Any, path: str) -> Iterator[Any]:
-    # An own stack: arguments may be nested deeper than this process recurses.
+def _values_at(node: Any, path: str) -> Iterator[Any]:
+    # Iterative, because arguments may be nested deeper than Python's recursion limit.
     waiting: list[tuple[Any, str]] = [(node, path)]
     while waiting:
-        node, rest = waiting.pop()
+        node, remaining = waiting.pop()
         if isinstance(node, list):
-            waiting += [(item, rest) for item in reversed(node)]
-        elif not rest:
+            waiting += [(item, remaining) for item in reversed(node)]
+        elif not remaining:
             yield node
         elif isinstance(node, dict | Mapping):
-            if rest in node:  # also a name that has dots itself
-                waiting.append((node[rest], ""))
-            # Each name may have dots itself.
-            for at, character in enumerate(rest):
-                if character == "." and rest[:at] in node:
-                    waiting.append((node[rest[:at]], rest[at + 1 :]))
+            if remaining in node:  # a name may contain dots itself
+                waiting.append((node[remaining], ""))
+            # Try every split, because names may contain dots.
+            for at, character in enumerate(remaining):
+                if character == "." and remaining[:at] in node:
+                    waiting.append((node[remaining[:at]], remaining[at + 1 :]))
 
 
-def _same(value: object, wanted: object) -> bool:
-    # In JSON true is not 1.
-    return isinstance(value, bool) == isinstance(wanted, bool) and value == wanted
+def _are_equal_values(value: object, expected: object) -> bool:
+    # In JSON, true does not equal 1.
+    return isinstance(value, bool) == isinstance(expected, bool) and value == expected
 
 
-def _alike(value: object, wanted: object) -> bool:
-    """Whether a value may be read as another one: a text as a number or a boolean, a number as a boolean."""
-    if isinstance(value, bool) or isinstance(wanted, bool):
-        truth = _truth(value)
-        return truth is not None and truth is _truth(wanted)
-    if isinstance(value, str) is isinstance(wanted, str):
+def _may_be_converted(value: object, expected: object) -> bool:
+    """Return whether one value may be converted to the other: string to number or boolean, number to boolean."""
+    if isinstance(value, bool) or isinstance(expected, bool):
+        truth = _parse_boolean(value)
+        return truth is not None and truth is _parse_boolean(expected)
+    if isinstance(value, str) is isinstance(expected, str):
         return False
-    number = _number(value)
-    return number is not None and number == _number(wanted)
+    number = _parse_number(value)
+    return number is not None and number == _parse_number(expected)
 
 
-def _truth(value: object) -> bool | None:
-    """The boolean that a value may be read as; None where it is none."""
+def _parse_boolean(value: object) -> bool | None:
+    """Return the boolean that a value may be parsed as, or None."""
     if isinstance(value, str):
         word = value.strip().casefold()
         return True if word in _TRUE else False if word in _FALSE else None
     return bool(value) if isinstance(value, int | float) and value in (0, 1) else None
 
 
-def _number(value: object) -> float | int | None:
-    """A number, also one that is written as text, since an upstream may read it; None for anything else."""
+def _parse_number(value: object) -> float | int | None:
+    """Return a number, including one written as a string, which an upstream may parse; None for other values."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -291,7 +290,7 @@ def _number(value: object) -> float | int | None:
         number = float(value)
     except ValueError:
         try:
-            # As JavaScript reads texts, too: 0x1f.
+            # JavaScript also parses strings such as 0x1f.
             return int(value.strip(), 0) if len(value) <= _MAX_DIGITS else None
         except ValueError:
             return None

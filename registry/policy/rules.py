@@ -1,4 +1,4 @@
-"""One rule: whom it concerns, what it covers, and what it does with that."""
+"""One rule: the callers it concerns, the items it covers, and its effect."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from fnmatch import fnmatchcase
 from typing import Final, Literal, Protocol
 
 from registry.catalog.catalog import ToolWrapper
-from registry.catalog.filters import selects_name, server_of
-from registry.catalog.hints import DEFAULTS, with_defaults
+from registry.catalog.listed_items import ListedItem
 from registry.catalog.names import NAME_SEPARATOR
-from registry.catalog.prompts_and_resources import ListedItem
-from registry.catalog.shape import ServerShape
-from registry.catalog.uri_spellings import allows_uri, denies_uri
+from registry.catalog.overrides import DEFAULTS, with_defaults
+from registry.catalog.shape import ServerShape, selects_name, server_of
+from registry.catalog.uris import allows_uri, denies_uri
 from registry.policy.conditions import Conditions
 
 Effect = Literal["allow", "deny", "ask"]
@@ -21,42 +20,42 @@ Approver = Literal["host", "administrator"]
 Kind = Literal["tools", "prompts", "resources", "completions"]
 KINDS: Final[tuple[Kind, ...]] = ("tools", "prompts", "resources", "completions")
 SCOPE_CLAIM: Final = "scope"
-"""The claim under which a token's own scopes are found."""
-# Rendering a prompt or reading a resource changes nothing; whether it reaches other systems is not known.
+"""The claim that holds a token's scopes."""
+# Rendering a prompt or reading a resource changes nothing; it is not known whether it reaches other systems.
 _HINTS_OF_READING: Final = {**DEFAULTS, "readOnlyHint": True, "destructiveHint": False, "idempotentHint": True}
 
 
 class Subject(Protocol):
-    """Whoever wants something, as rules see it."""
+    """The caller as seen by rules."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The caller's name."""
 
     @property
     def groups(self) -> frozenset[str]:
-        """The groups that it belongs to."""
+        """The groups of the caller."""
 
     @property
     def knows_groups(self) -> bool:
-        """Whether these are all of its groups."""
+        """Whether `groups` is complete."""
 
     @property
     def scopes(self) -> frozenset[str]:
-        """What its key or token may be used for; empty for everything."""
+        """The scopes of the caller's key or token; empty for everything."""
 
     @property
     def claims(self) -> frozenset[tuple[str, str]]:
-        """What its issuer says of it, name and value; more than one value of one name is several pairs."""
+        """The issuer's claims about the caller: pairs of name and value, one pair for each value of a claim."""
 
     @property
     def unknown_claims(self) -> frozenset[str]:
-        """Names of claims of which some values are not known."""
+        """Names of claims for which some values are unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Who:
-    """Patterns for callers; each kind that is given has to match, by one of its patterns."""
+class CallerPatterns:
+    """Patterns for callers; each kind of pattern that is given has to match."""
 
     principals: tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
@@ -64,34 +63,34 @@ class Who:
     claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def concerns(self, subject: Subject) -> bool | None:
-        """Return whether this caller is meant; None if that cannot be told, since its token does not say all of it."""
+        """Return whether the rule concerns this caller; None if the caller's token does not contain the answer."""
         answers = list(self._answers(subject))
         return False if False in answers else None if None in answers else True
 
     def _answers(self, subject: Subject) -> Iterator[bool | None]:
         if self.principals is not None:
-            yield _any((subject.name,), self.principals)
+            yield _matches_any((subject.name,), self.principals)
         if self.groups is not None:
-            yield _any(subject.groups, self.groups) or (False if subject.knows_groups else None)
+            yield _matches_any(subject.groups, self.groups) or (False if subject.knows_groups else None)
         if self.scopes is not None:
             own = {*subject.scopes, *(value for name, value in subject.claims if name == SCOPE_CLAIM)}
-            yield _any(own, self.scopes)
-        for wanted, patterns in self.claims.items():
-            found = _any((value for name, value in subject.claims if name == wanted), patterns)
-            # What is unknown of a claim is unknown of every claim inside it.
-            outer = (wanted[:at] for at, character in enumerate(wanted) if character == ".")
-            yield found or (False if subject.unknown_claims.isdisjoint((wanted, *outer)) else None)
+            yield _matches_any(own, self.scopes)
+        for claim, patterns in self.claims.items():
+            is_matched = _matches_any((value for name, value in subject.claims if name == claim), patterns)
+            # If the value of a claim is unknown, so are the values of all claims inside it.
+            outer = (claim[:at] for at, character in enumerate(claim) if character == ".")
+            yield is_matched or (False if subject.unknown_claims.isdisjoint((claim, *outer)) else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class What:
-    """Patterns for what a rule covers; each kind of pattern that is given has to match.
+class ItemPatterns:
+    """Patterns for the items that a rule covers; each kind of pattern that is given has to match.
 
     Attributes:
-        kinds: Of requests.
-        patterns: For names of tools and prompts and for URIs. With `__` in it a pattern matches the server and what
-            follows each on its own side.
-        wrappers: The same, for tools only.
+        kinds: Kinds of requests.
+        patterns: Patterns for names of tools and prompts, and for URIs. The two sides of a pattern with `__` are
+            matched against the server and the name separately.
+        wrappers: The same as `patterns`, for tools only.
     """
 
     kinds: frozenset[Kind] = frozenset(KINDS)
@@ -101,16 +100,16 @@ class What:
     wrappers: tuple[str, ...] | None = None
 
     def covers_server(self, server: str, prefix: str, shape: ServerShape) -> bool:
-        """Return whether anything of a server may be covered.
+        """Return whether the rule may cover any item of a server.
 
         Args:
-            server: Its alias.
-            prefix: The same as it begins names.
-            shape: What configuration says about it.
+            server: The alias of the server.
+            prefix: The alias in the form in which names begin with it.
+            shape: The configuration of the server.
         """
-        if self.servers is not None and not _any((server,), self.servers):
+        if self.servers is not None and not _matches_any((server,), self.servers):
             return False
-        if self.tags is not None and not _any(shape.tags, self.tags):
+        if self.tags is not None and not _matches_any(shape.tags, self.tags):
             return False
         return all(
             patterns is None or any(_may_be_of((server, prefix), pattern) for pattern in patterns)
@@ -118,18 +117,18 @@ class What:
         )
 
     def covers_whole(self, server: str, prefix: str, shape: ServerShape) -> bool:
-        """Return whether everything of a server is covered, whatever it lists."""
+        """Return whether the rule covers everything of a server, whatever the server lists."""
         if self.kinds != frozenset(KINDS) or self.wrappers is not None or not self.covers_server(server, prefix, shape):
             return False
         return self.patterns is None or any(_is_whole((server, prefix), pattern) for pattern in self.patterns)
 
     def covers_tool(self, wrapper: ToolWrapper, shape: ServerShape) -> bool:
-        """Return whether a tool of a server that may be covered is."""
+        """Return whether the rule covers a tool, given that `covers_server` is true."""
         return "tools" in self.kinds and all(
             patterns is None
             or any(
                 selects_name(
-                    pattern, server=wrapper.server, original=wrapper.tool, shown=wrapper.name, prefixed=shape.prefixed
+                    pattern, server=wrapper.server, original=wrapper.tool, exposed=wrapper.name, prefixed=shape.prefixed
                 )
                 for pattern in patterns
             )
@@ -137,24 +136,23 @@ class What:
         )
 
     def covers_prompt(self, prompt: ListedItem, shape: ServerShape, kind: Kind = "prompts") -> bool:
-        """Return whether a prompt of a server that may be covered is."""
+        """Return whether the rule covers a prompt, given that `covers_server` is true."""
         if kind not in self.kinds or self.wrappers is not None:
             return False
         return self.patterns is None or any(
             selects_name(
-                pattern, server=prompt.server, original=prompt.original, shown=prompt.key, prefixed=shape.prefixed
+                pattern, server=prompt.server, original=prompt.original, exposed=prompt.key, prefixed=shape.prefixed
             )
             for pattern in self.patterns
         )
 
     def covers_uri(self, server: str, uri: str, kind: Kind = "resources", *, strictly: bool) -> bool:
-        """Return whether a resource, a template or a URI of a server that may be covered is.
+        """Return whether the rule covers a resource, template or URI, given that `covers_server` is true.
 
         Args:
-            server: The alias of its server.
-            uri: As its server has it.
-            kind: What is wanted of it.
-            strictly: Whether every form that its server may take for the same has to match, and not just one of them.
+            uri: The upstream's URI.
+            kind: The kind of request.
+            strictly: Whether all equivalent spellings of the URI have to match, instead of any.
         """
         if kind not in self.kinds or self.wrappers is not None:
             return False
@@ -163,43 +161,43 @@ class What:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule.
+    """A rule of the policy.
 
     Attributes:
-        conditions: When it applies at all.
-        asked: For a rule that asks: when a person is asked. What it covers otherwise goes through.
-        asks: And who that is; None for whoever is asked by default.
-        doubtful: Whether it cannot be told if the rule concerns the caller: then it restricts, and allows nothing.
+        conditions: When the rule applies at all.
+        ask_conditions: For a rule that asks: when it asks a person. Other calls that it covers are allowed.
+        asks: For a rule that asks: who is asked; None for the default.
+        doubtful: Whether it is unknown if the rule concerns the caller. It then restricts, but does not allow.
     """
 
     name: str
     effect: Effect
-    who: Who = field(default_factory=Who)
-    what: What = field(default_factory=What)
+    who: CallerPatterns = field(default_factory=CallerPatterns)
+    what: ItemPatterns = field(default_factory=ItemPatterns)
     conditions: Conditions = field(default_factory=Conditions)
-    asked: Conditions = field(default_factory=Conditions)
+    ask_conditions: Conditions = field(default_factory=Conditions)
     asks: Approver | None = None
     doubtful: bool = False
 
     @property
     def by_arguments(self) -> bool:
-        """Whether the arguments of a call decide if it applies."""
+        """Whether the rule has conditions on the arguments of a call."""
         return bool(self.conditions.arguments)
 
 
 def tool_hints(wrapper: ToolWrapper, shape: ServerShape) -> Mapping[str, bool]:
-    """Return what a tool is marked as: by configuration, else by its server, else what the protocol assumes."""
-    return with_defaults(shape.rights_of(wrapper.tool, wrapper.hints))
+    """Return the hints of a tool: from configuration, else from its server, else the protocol's defaults."""
+    return with_defaults(shape.effective_hints(wrapper.tool, wrapper.hints))
 
 
 def reading_hints() -> Mapping[str, bool]:
-    """Return what prompts and resources count as."""
+    """Return the hints that apply to prompts and resources."""
     return _HINTS_OF_READING
 
 
 def _covers_uri(pattern: str, server: str, uri: str, strictly: bool) -> bool:
     alias = server_of(pattern)
-    # What has a colon in front of `__` is a URI with these characters in it.
+    # With a colon before `__` the pattern is a URI that contains these characters.
     if alias is not None and ":" not in alias:
         if not fnmatchcase(server, alias):
             return False
@@ -209,13 +207,13 @@ def _covers_uri(pattern: str, server: str, uri: str, strictly: bool) -> bool:
 
 def _may_be_of(names: Iterable[str], pattern: str) -> bool:
     alias = server_of(pattern)
-    return alias is None or ":" in alias or _any(names, (alias,))
+    return alias is None or ":" in alias or _matches_any(names, (alias,))
 
 
 def _is_whole(names: Iterable[str], pattern: str) -> bool:
     alias, separator, local = pattern.partition(NAME_SEPARATOR)
-    return pattern == "*" or (bool(separator) and local == "*" and _any(names, (alias,)))
+    return pattern == "*" or (bool(separator) and local == "*" and _matches_any(names, (alias,)))
 
 
-def _any(names: Iterable[str], patterns: tuple[str, ...]) -> bool:
+def _matches_any(names: Iterable[str], patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)

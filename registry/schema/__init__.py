@@ -1,16 +1,17 @@
-"""JSON Schemas as bounded values.
+"""JSON Schema: bounds, references, compiled validators, and the text of values and errors.
 
-`schemas` measures, digests and caches schemas. `validators` compiles one in its `checked_form` and checks values
-against it, `drafts` knows the drafts, `references` finds where each `$ref` leads, and `weakening` edits a schema so
-that it still accepts what it did. `patterns` tells which regular expressions can be run, with `ecma_patterns` for those
-in another syntax, and `portable_patterns` writes them for clients. `packed_definition` keeps thousands of definitions,
-each as its JSON. `json_values` copies and edits plain JSON, `json_paths` finds places inside a value and its schema,
-and `display_text` removes hidden characters from what people and models read.
-
-A check is closed by default: `check_cost` estimates from the `instance_size`, or from the `applications` of schemas to
-parts of the value, what it may take. One that may take more than the `effort` that holds is not made (NotChecked): its
-caller may run it where it harms nobody, refuse the value, or let it pass by choice. Where errors multiply with the
-alternatives of a schema, or the value is large, `failing_parts` finds the parts that are to blame, schema by schema
-(`schema_nodes`, with `compiled_parts`) and in the one of the `alternatives` that was meant, and tells their errors as
-those of the whole (`located_errors`).
+display_text       Clean text for people and models: remove hidden characters, join lines, and limit the length.
+references         Resolve the references of one schema document, and recognize the drafts of JSON Schema.
+json_values        Copy, walk and edit plain JSON values.
+json_paths         Paths inside a value and inside its schema: format, read, and find declared names.
+failing_parts      Find the parts of an invalid value that cause its errors, at a bounded cost.
+patterns           Decide which regular expressions of a schema can be run, and rewrite them in the syntax of the
+engines. portable_patterns  Rewrite a pattern in the common syntax of ECMAScript with the `u` flag and Python's `re`.
+check_cost         Estimate the highest cost of checking a value against a schema. checked_form       Derive the form of
+a schema that values are checked against; it accepts at least what the schema accepts. weakening          Edit a schema
+so that it accepts at least what it accepted before. alternatives       Choose the alternative of a schema that a value
+was meant for. schema_nodes       The subschemas of a document, compiled, and the parts of a value to which each
+applies. validators         Compile schemas into validators with a bounded cost. packed_definition  Store a tool
+definition as JSON, and parse it on first use. schemas            Canonical JSON, digests, size limits and cached
+validators of schemas.
 """

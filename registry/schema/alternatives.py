@@ -1,4 +1,4 @@
-"""Which of the alternatives of a schema a value was meant for, told from types, constants and names alone."""
+"""Choose the alternative of a schema that a value was meant for."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from registry.schema.json_paths import JsonPath, resolve_reference
 
-# Alternatives that are looked at, with those inside them; unions of more types are rare.
+# Alternatives examined, including nested ones; larger unions are rare.
 _MAX_LEAVES: Final = 256
-# Schemas that together are one alternative, and alternatives inside alternatives.
+# Schemas merged into one alternative, and the nesting of alternatives.
 _MAX_COMPOSED: Final = 16
 _MAX_DEPTH: Final = 4
-# Options of all alternatives together; a message has room for a few.
+# Options of all alternatives together; a message has room for only a few.
 _MAX_OPTIONS: Final = 256
 
-# What a value may be declared as.
+# JSON Schema types of a Python value.
 _TYPES: Final = {
     dict: frozenset({"object"}),
     list: frozenset({"array"}),
@@ -29,7 +29,7 @@ _TYPES: Final = {
 
 
 def declared_types(schema: dict[str, Any]) -> tuple[str, ...]:
-    """Return the types that a schema itself declares; none if it takes all."""
+    """Return the types that a schema itself declares; empty if it accepts all types."""
     declared = schema.get("type")
     if isinstance(declared, str):
         return (declared,)
@@ -37,20 +37,20 @@ def declared_types(schema: dict[str, Any]) -> tuple[str, ...]:
 
 
 def has_type(value: object, types: Sequence[str]) -> bool:
-    """Return whether a value is of one of these types; of any if there are none."""
+    """Return whether a value has one of the given types; true if there are none."""
     if not types or not _TYPES.get(type(value), frozenset()).isdisjoint(types):
         return True
-    # A number without a fraction may be written with one, and is an integer all the same.
+    # A float without a fraction is an integer in JSON Schema.
     return isinstance(value, float) and "integer" in types and value.is_integer()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrongOption:
-    """A value is none of the constants that alternatives take there.
+    """The value equals none of the constants that the alternatives accept.
 
     Attributes:
-        path: Of the value, from the one that has the alternatives.
-        options: What the alternatives take.
+        path: The path of the value, relative to the value that has the alternatives.
+        options: The accepted constants.
     """
 
     path: JsonPath
@@ -59,33 +59,26 @@ class WrongOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrongType:
-    """No alternative takes a value of this type.
-
-    Attributes:
-        types: Those that they take.
-    """
+    """No alternative accepts the type of the value; `types` lists the accepted ones."""
 
     types: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingMark:
-    """The member by which alternatives differ is not there.
-
-    Attributes:
-        name: Its name.
-    """
+    """The member that distinguishes the alternatives is missing; `name` is its name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """One alternative, with what it says in itself.
+    """One alternative, with the constraints that it declares itself.
 
     Attributes:
-        index: Its position among those of the schema; several inside one of them share it.
-        schema: The schema, without references before it.
+        index: Its position in the list of alternatives; nested alternatives share the position of their parent.
+        schema: The schema, with references resolved.
+        marks: Members that accept only constants, each with these constants.
     """
 
     index: int
@@ -96,13 +89,13 @@ class Alternative:
     names: frozenset[str]
     marks: tuple[tuple[str, tuple[Any, ...]], ...]
 
-    def is_marked(self, value: dict[str, Any]) -> bool:
-        """Return whether no constant of a member tells that another alternative is meant."""
+    def matches_constants(self, value: dict[str, Any]) -> bool:
+        """Return whether no constant member of the value contradicts this alternative."""
         return all(name not in value or _is_one_of(value[name], options) for name, options in self.marks)
 
 
 class Alternatives:
-    """The alternatives of one `anyOf` or `oneOf`, those inside them included."""
+    """The alternatives of one `anyOf` or `oneOf`, including nested ones."""
 
     __slots__ = ("_by_mark", "_leaves", "_mark", "_options")
 
@@ -110,20 +103,20 @@ class Alternatives:
         """Read the alternatives.
 
         Args:
-            branches: Their schemas.
-            root: The document in which they are.
+            branches: The schemas of the alternatives.
+            root: The document that contains them.
         """
         self._leaves: list[Alternative] = []
         for index, branch in enumerate(branches):
-            self._read(index, branch, root, 0)
+            self._read_branch(index, branch, root, 0)
         self._options: dict[str, tuple[Any, ...]] = {}
-        self._mark, self._by_mark = _distinguishing(self._leaves)
+        self._mark, self._by_mark = _find_distinguishing_member(self._leaves)
 
-    def meant_by(self, value: object) -> Alternative | WrongOption | WrongType | MissingMark | None:
-        """Return the one alternative that can be meant, or why there is none; None if that cannot be told."""
+    def choose(self, value: object) -> Alternative | WrongOption | WrongType | MissingMark | None:
+        """Return the only plausible alternative, or the reason why there is none; None if it is ambiguous."""
         leaves = self._leaves
         if self._mark and isinstance(value, dict) and isinstance(mark := value.get(self._mark), str):
-            # Of a hundred types only the named one is looked at.
+            # Fast path: examine only the type that the value names.
             leaves = self._by_mark.get(mark, leaves)
         fitting = [leaf for leaf in leaves if has_type(value, leaf.types)]
         if not fitting:
@@ -132,9 +125,9 @@ class Alternatives:
         if len(fitting) == 1:
             return fitting[0]
         if not isinstance(value, dict):
-            options = _joined([leaf.options for leaf in fitting])
+            options = _join_options([leaf.options for leaf in fitting])
             return WrongOption(path=(), options=options) if options else None
-        marked = [leaf for leaf in fitting if leaf.is_marked(value)]
+        marked = [leaf for leaf in fitting if leaf.matches_constants(value)]
         if not marked:
             return self._wrong_mark(fitting, value)
         if len(marked) == 1:
@@ -143,42 +136,42 @@ class Alternatives:
         complete = [leaf for leaf in marked if leaf.required <= names]
         if len(complete) == 1:
             return complete[0]
-        named = [leaf for leaf in complete or marked if names <= leaf.names]
-        if len(named) == 1:
-            return named[0]
+        with_all_names = [leaf for leaf in complete or marked if names <= leaf.names]
+        if len(with_all_names) == 1:
+            return with_all_names[0]
         lacking = self._mark and self._mark not in names and all(self._mark in leaf.required for leaf in marked)
         return MissingMark(name=self._mark) if lacking else None
 
     def _wrong_mark(self, fitting: Sequence[Alternative], value: dict[str, Any]) -> WrongOption | None:
-        """Return the member by which alternatives differ, if its value is that of none."""
+        """Return an error for the member that distinguishes the alternatives if its value matches none of them."""
         for name, _ in fitting[0].marks:
             if name not in value:
                 continue
-            # Those of all, not of the fitting ones: the others differ in type, and an object has only one.
+            # The options of all alternatives for objects, not only of the matching ones.
             options = self._options.get(name)
             if options is None:
                 of_objects = (leaf for leaf in self._leaves if has_type(value, leaf.types))
-                options = self._options[name] = _joined([dict(leaf.marks).get(name) for leaf in of_objects])
+                options = self._options[name] = _join_options([dict(leaf.marks).get(name) for leaf in of_objects])
             if options and not _is_one_of(value[name], options):
                 return WrongOption(path=(name,), options=options)
         return None
 
-    def _read(self, index: int, branch: Any, root: Any, depth: int) -> None:
+    def _read_branch(self, index: int, branch: Any, root: Any, depth: int) -> None:
         if len(self._leaves) >= _MAX_LEAVES:
             return
         schema = resolve_reference(branch, root)
         schema = schema if isinstance(schema, dict) else {}
         for word in ("anyOf", "oneOf"):
             inner = schema.get(word)
-            if isinstance(inner, list) and inner and depth < _MAX_DEPTH and not schema.keys() & _SAYING_MORE:
-                for one in inner:
-                    self._read(index, one, root, depth + 1)
+            if isinstance(inner, list) and inner and depth < _MAX_DEPTH and not schema.keys() & _CONSTRAINING:
+                for nested in inner:
+                    self._read_branch(index, nested, root, depth + 1)
                 return
         self._leaves.append(_alternative(index, schema, root))
 
 
-# Keywords beside alternatives that make them more than the alternatives themselves.
-_SAYING_MORE: Final = frozenset({"type", "properties", "required", "allOf", "$ref", "const", "enum", "if", "not"})
+# Keywords next to `anyOf` or `oneOf` that add constraints of their own.
+_CONSTRAINING: Final = frozenset({"type", "properties", "required", "allOf", "$ref", "const", "enum", "if", "not"})
 
 
 def _alternative(index: int, schema: dict[str, Any], root: Any) -> Alternative:
@@ -200,13 +193,18 @@ def _alternative(index: int, schema: dict[str, Any], root: Any) -> Alternative:
         required.update(name for name in (demanded if isinstance(demanded, list) else ()) if isinstance(name, str))
         for name, below in properties.items() if isinstance(properties, dict) else ():
             names.add(name)
-            if isinstance(below, dict) and (known := _constants(below)) is not None:
-                marks.append((name, known))
+            if isinstance(below, dict) and (constants := _constants(below)) is not None:
+                marks.append((name, constants))
         pending += parts[:_MAX_COMPOSED] if isinstance(parts, list) else []
     return Alternative(
-        index=index, schema=schema, types=types, options=options, required=frozenset(required),
-        names=frozenset(names), marks=tuple(marks),
-    )  # fmt: skip
+        index=index,
+        schema=schema,
+        types=types,
+        options=options,
+        required=frozenset(required),
+        names=frozenset(names),
+        marks=tuple(marks),
+    )
 
 
 def _constants(schema: dict[str, Any]) -> tuple[Any, ...] | None:
@@ -216,23 +214,23 @@ def _constants(schema: dict[str, Any]) -> tuple[Any, ...] | None:
     return tuple(options) if isinstance(options, list) else None
 
 
-def _distinguishing(leaves: Sequence[Alternative]) -> tuple[str, dict[str, list[Alternative]]]:
-    """Return the member by whose text all alternatives differ, and those that take each text."""
+def _find_distinguishing_member(leaves: Sequence[Alternative]) -> tuple[str, dict[str, list[Alternative]]]:
+    """Return the first member that has text constants in every alternative, and the alternatives by constant."""
     for name, _ in leaves[0].marks if leaves else ():
-        found: dict[str, list[Alternative]] = {}
+        leaves_by_option: dict[str, list[Alternative]] = {}
         for leaf in leaves:
             options = dict(leaf.marks).get(name)
             if options is None or not all(isinstance(option, str) for option in options):
                 break
             for option in options:
-                found.setdefault(option, []).append(leaf)
+                leaves_by_option.setdefault(option, []).append(leaf)
         else:
-            return name, found
+            return name, leaves_by_option
     return "", {}
 
 
-def _joined(each: Sequence[tuple[Any, ...] | None]) -> tuple[Any, ...]:
-    """Return the options of all together; nothing if one of them takes other values as well."""
+def _join_options(each: Sequence[tuple[Any, ...] | None]) -> tuple[Any, ...]:
+    """Return the options of all alternatives together; empty if an alternative also accepts other values."""
     joined: dict[str, Any] = {}
     for options in each:
         if options is None or len(joined) + len(options) > _MAX_OPTIONS:
@@ -243,5 +241,5 @@ def _joined(each: Sequence[tuple[Any, ...] | None]) -> tuple[Any, ...]:
 
 
 def _is_one_of(value: object, options: Sequence[Any]) -> bool:
-    # True and 1 are equal for Python, and not in JSON.
+    # In Python, True equals 1; in JSON it does not.
     return any(value == option and isinstance(value, bool) == isinstance(option, bool) for option in options)

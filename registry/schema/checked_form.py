@@ -1,8 +1,7 @@
-"""The form of a schema in which values are checked: it never refuses what the schema accepts, and can be compiled.
+"""Derive the form of a schema that values are checked against; it accepts at least what the schema accepts.
 
-It differs where the schema says something that a check must not enforce, or cannot: null is accepted where `nullable`
-or a default of null says so, `format` and the `content` keywords are annotations, and patterns that cannot be run here
-are left out.
+It differs where a check must not or cannot enforce the schema: null is accepted where `nullable` or a default of null
+allows it, `format` and the `content` keywords are annotations, and patterns that cannot be run are left out.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from registry.schema.patterns import (
     runnable_pattern,
 )
 from registry.schema.references import SchemaDocument
-from registry.schema.weakening import Edit, schema_objects, weakened
+from registry.schema.weakening import Edit, apply_edits, schema_objects
 
 _NULL: Final[dict[str, Any]] = {"type": "null"}
-# The compiler enforces these in drafts 6 and 7.
+# The compiler enforces these keywords in drafts 6 and 7.
 _ANNOTATIONS: Final = frozenset({"contentEncoding", "contentMediaType", "contentSchema"})
-# Below these it matters that a `format` is not enforced, since what accepts more makes them accept less.
+# Below these keywords, not enforcing a `format` matters: a subschema that accepts more makes them accept less.
 _REVERSING: Final = frozenset({"not", "if", "oneOf", "maxContains"})
-_OF_INTEREST: Final = _ANNOTATIONS | {"pattern", "patternProperties", "format"}
+_OF_INTEREST: Final = _ANNOTATIONS | {"pattern", "patternProperties"}
 _DEFINITIONS: Final = frozenset({"$defs", "definitions", "$schema", "$id"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedForm:
-    """A schema as it is checked.
+    """A schema in its checked form.
 
     Attributes:
-        schema: With patterns that all can be run; the very schema if nothing had to change.
-        runnable: What is run, by the pattern in the original schema.
-        left_out: The other patterns.
+        schema: The checked form, whose patterns can all be run; the original object if nothing had to change.
+        runnable: The patterns of the original schema, with the form in which each is run.
+        left_out: The patterns that cannot be run.
     """
 
     schema: Any
@@ -46,7 +45,7 @@ class CheckedForm:
 
     @property
     def backtracking(self) -> bool:
-        """Whether a pattern needs the engine that goes back."""
+        """Whether a pattern needs the backtracking engine."""
         return any(pattern.engine == "backtracking" for pattern in self.runnable.values())
 
 
@@ -57,15 +56,15 @@ def checked_form(
     without_quadratic: bool = False,
     max_weight: int = PATTERN_BYTES,
 ) -> CheckedForm:
-    """Return a schema, whose nesting is shallow enough to recurse, as it is checked.
+    """Return the checked form of a schema, which has to be shallow enough for recursion.
 
     Args:
         schema: The schema.
-        lone_references: Whether its draft ignores what is beside a reference.
-        without_quadratic: Leave out patterns that may not come to an end within `BACKTRACK_LIMIT` steps.
-        max_weight: Leave out patterns whose compiled form takes more bytes.
+        lone_references: Whether its draft ignores keywords next to a `$ref`.
+        without_quadratic: Leave out patterns that may exceed `BACKTRACK_LIMIT` steps.
+        max_weight: Leave out patterns whose compiled form is larger, in bytes.
     """
-    if not any(_is_of_interest(node) for node in containers(schema) if isinstance(node, dict)):
+    if not _is_of_interest(schema):
         return CheckedForm(schema=schema, runnable={}, left_out=())
     document = SchemaDocument(schema)
     nodes = schema_objects(schema, document)
@@ -75,14 +74,14 @@ def checked_form(
         max_weight=max_weight,
         affordable=_affordable(nodes),
         nullable=_nullable(nodes),
-        minds_formats=any(not _REVERSING.isdisjoint(node) for node in nodes),
+        widened_by_formats=any(not _REVERSING.isdisjoint(node) for node in nodes),
     )
-    changed = weakened(schema, form.edit, document, nodes)
+    changed = apply_edits(schema, form.edit, document, nodes)
     return CheckedForm(schema=changed, runnable=form.runnable, left_out=tuple(dict.fromkeys(form.left_out)))
 
 
 def with_nulls_spelled_out(schema: Any, *, lone_references: bool) -> Any:
-    """Return a schema that says by types and alternatives where `nullable` makes it accept null."""
+    """Return a schema in which types and alternatives express what `nullable` says."""
     if not any("nullable" in node for node in containers(schema) if isinstance(node, dict)):
         return schema
     document = SchemaDocument(schema)
@@ -95,12 +94,20 @@ def with_nulls_spelled_out(schema: Any, *, lone_references: bool) -> Any:
             accept_null(node, edit, lone=lone_references)
         return edit
 
-    return weakened(schema, edit, document, nodes)
+    return apply_edits(schema, edit, document, nodes)
 
 
-def _is_of_interest(node: dict[str, Any]) -> bool:
-    """Return whether an object, which may be a schema, may say what is checked in another form."""
-    return not _OF_INTEREST.isdisjoint(node) or says_nullable(node)
+def _is_of_interest(schema: Any) -> bool:
+    """Return whether an object, which may be a schema, has keywords that the checked form changes."""
+    has_format = is_reversed = False
+    for node in containers(schema):
+        if not isinstance(node, dict):
+            continue
+        if not _OF_INTEREST.isdisjoint(node) or says_nullable(node):
+            return True
+        has_format = has_format or "format" in node
+        is_reversed = is_reversed or not _REVERSING.isdisjoint(node)
+    return has_format and is_reversed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,13 +117,13 @@ class _Form:
     max_weight: int
     affordable: frozenset[str]
     nullable: frozenset[int]
-    minds_formats: bool
+    widened_by_formats: bool
     left_out: list[str] = field(default_factory=list)
     runnable: dict[str, RunnablePattern] = field(default_factory=dict)
 
     def edit(self, node: dict[str, Any]) -> Edit:
         edit = Edit()
-        if self.minds_formats and "format" in node:
+        if self.widened_by_formats and "format" in node:
             edit.widens = True
         if not _ANNOTATIONS.isdisjoint(node):
             edit.dropped |= _ANNOTATIONS & node.keys()
@@ -130,64 +137,64 @@ class _Form:
         return edit
 
     def _edit_pattern(self, node: dict[str, Any], pattern: str, edit: Edit) -> None:
-        found = self._runnable(pattern)
-        if found is None:
+        runnable = self._runnable(pattern)
+        if runnable is None:
             edit.dropped.add("pattern")
             edit.widens = True
-        elif found.lengths is not None:
-            edit.changes |= _with_lengths(node, found)
-        elif found.source != pattern:
-            edit.changes["pattern"] = found.source
+        elif runnable.lengths is not None:
+            edit.changes |= _with_lengths(node, runnable)
+        elif runnable.source != pattern:
+            edit.changes["pattern"] = runnable.source
 
     def _edit_members(self, node: dict[str, Any], members: dict[str, Any], edit: Edit) -> None:
-        kept: dict[str, Any] = {}
+        runnable_members: dict[str, Any] = {}
         for name, child in members.items():
-            found = self._runnable(name)
-            # A name has no keyword for its length; and two that are run alike are not told apart.
-            if found is not None and (found.lengths is not None or found.source in kept):
+            runnable = self._runnable(name)
+            # No keyword limits the length of a name, and two patterns with the same source would collide.
+            if runnable is not None and (runnable.lengths is not None or runnable.source in runnable_members):
                 self.left_out.append(name)
-                found = None
-            if found is not None:
-                kept[found.source] = child
-        if list(kept) != list(members):
-            edit.changes["patternProperties"] = kept
-        if len(kept) < len(members):
-            # A name that this pattern may match is not undeclared.
+                runnable = None
+            if runnable is not None:
+                runnable_members[runnable.source] = child
+        if list(runnable_members) != list(members):
+            edit.changes["patternProperties"] = runnable_members
+        if len(runnable_members) < len(members):
+            # A name that the removed pattern matches must not be refused as undeclared.
             edit.dropped |= {"additionalProperties"} & node.keys()
             edit.widens = edit.uncovers = True
 
     def _runnable(self, pattern: str) -> RunnablePattern | None:
-        found = runnable_pattern(pattern) if pattern in self.affordable else None
-        if found is None or (self.without_quadratic and found.quadratic) or found.weight > self.max_weight:
+        runnable = runnable_pattern(pattern) if pattern in self.affordable else None
+        if runnable is None or (self.without_quadratic and runnable.quadratic) or runnable.weight > self.max_weight:
             self.left_out.append(pattern)
             return None
-        self.runnable[pattern] = found
-        return found
+        self.runnable[pattern] = runnable
+        return runnable
 
 
 def _affordable(nodes: list[dict[str, Any]]) -> frozenset[str]:
-    """Return the patterns of schemas that are compiled within `MAX_COMPILE_COST`, the cheapest first."""
+    """Return the patterns of schemas that can be compiled within `MAX_COMPILE_COST`, starting with the cheapest."""
     patterns: set[str] = set()
     for node in nodes:
         if isinstance(pattern := node.get("pattern"), str):
             patterns.add(pattern)
         if isinstance(members := node.get("patternProperties"), dict):
             patterns.update(members)
-    cost, kept = 0, []
+    cost, affordable = 0, []
     for own, pattern in sorted((compile_cost(pattern), pattern) for pattern in patterns):
         cost += own
         if cost > MAX_COMPILE_COST:
             break
-        kept.append(pattern)
-    return frozenset(kept)
+        affordable.append(pattern)
+    return frozenset(affordable)
 
 
-def _with_lengths(node: dict[str, Any], found: RunnablePattern) -> dict[str, Any]:
-    """Return the keywords that say what a counted pattern says."""
-    assert found.lengths is not None
-    least, most = found.lengths
+def _with_lengths(node: dict[str, Any], runnable: RunnablePattern) -> dict[str, Any]:
+    """Replace a counted pattern by an uncounted one and length keywords."""
+    assert runnable.lengths is not None
+    least, most = runnable.lengths
     declared_least, declared_most = node.get("minLength"), node.get("maxLength")
-    changes: dict[str, Any] = {"pattern": found.source}
+    changes: dict[str, Any] = {"pattern": runnable.source}
     changes["minLength"] = max(least, declared_least) if isinstance(declared_least, int) else least
     if most is not None:
         changes["maxLength"] = min(most, declared_most) if isinstance(declared_most, int) else most
@@ -195,25 +202,25 @@ def _with_lengths(node: dict[str, Any], found: RunnablePattern) -> dict[str, Any
 
 
 def _nullable(nodes: list[dict[str, Any]]) -> frozenset[int]:
-    """Return the identities of schemas that accept null, as they say by other words than their type."""
+    """Return the identities of schemas that accept null by something other than their type."""
     return _with_parts([node for node in nodes if says_nullable(node)])
 
 
 def _with_parts(nullable: list[dict[str, Any]]) -> frozenset[int]:
-    """Return the identities of schemas, and of all that their values have to match as well."""
-    found: set[int] = set()
+    """Return the identities of the given schemas and of their `allOf` parts, at any depth."""
+    identities: set[int] = set()
     pending = list(nullable)
     while pending:
         node = pending.pop()
-        if id(node) not in found:
-            found.add(id(node))
+        if id(node) not in identities:
+            identities.add(id(node))
             every = node.get("allOf")
-            pending += [one for one in every if isinstance(one, dict)] if isinstance(every, list) else []
-    return frozenset(found)
+            pending += [part for part in every if isinstance(part, dict)] if isinstance(every, list) else []
+    return frozenset(identities)
 
 
 def says_nullable(node: dict[str, Any]) -> bool:
-    """Return whether a schema says that null is accepted: as OpenAPI 3.0 does, by its default, or by an option."""
+    """Return whether a schema accepts null by `nullable` (OpenAPI 3.0), by its default, or by an `enum` member."""
     if node.get("nullable") is True or node.get("x-nullable") is True:
         return True
     options = node.get("enum")
@@ -221,7 +228,7 @@ def says_nullable(node: dict[str, Any]) -> bool:
 
 
 def accept_null(node: dict[str, Any], edit: Edit, *, lone: bool) -> None:
-    """Edit the keywords of a schema that refuse null. Subschemas stay where they are: references may lead to them."""
+    """Edit a schema's keywords to accept null. Subschemas keep their positions, because references may lead to them."""
     edit.widens = True
     reference = node.get("$ref")
     if isinstance(reference, str) and lone:
@@ -243,7 +250,7 @@ def accept_null(node: dict[str, Any], edit: Edit, *, lone: bool) -> None:
     if isinstance(alternatives, list):
         edit.changes["anyOf"] = alternatives = [*alternatives, _NULL]
     either = node.get("oneOf")
-    if isinstance(either, list) and all(isinstance(one, dict) and _refuses_null(one) for one in either):
+    if isinstance(either, list) and all(isinstance(branch, dict) and _refuses_null(branch) for branch in either):
         edit.changes["oneOf"] = [*either, _NULL]
     if isinstance(reference, str):
         edit.dropped.add("$ref")

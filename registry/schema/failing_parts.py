@@ -1,8 +1,11 @@
-"""Finds the parts of an invalid value that are to blame, where collecting the errors of the whole would take too long.
+"""Find the parts of an invalid value that cause its errors, at a bounded cost.
 
-Errors hold those of every alternative, and of every alternative inside: in a tree of blocks, each of one of ten types,
-they multiply on each level. A yes or no does not, so this goes down from part to part by asking which is invalid, and
-into the one alternative that can be meant.
+A validator reports the errors of every alternative, including nested ones. In a tree of blocks with ten block types,
+the number of errors multiplies on each level, but the cost of a validity check does not. The search therefore checks
+part by part, descends into the invalid parts, and follows only the alternative that was meant.
+
+`jsonschema` does not replace this search: it also reports all alternatives (more than 10 s for such a tree of 6 KB),
+its messages quote the values, and a pattern can stall it. The tests use it as a second opinion.
 """
 
 from __future__ import annotations
@@ -20,28 +23,100 @@ from registry.schema.alternatives import (
     declared_types,
     has_type,
 )
-from registry.schema.applications import TooManyApplications, applications
 from registry.schema.json_paths import JsonPath, composed_schemas, declared_properties
-from registry.schema.located_errors import FoundError, FoundKind, LocatedError
-from registry.schema.schema_nodes import SchemaNode, SchemaNodes
+from registry.schema.schema_nodes import SchemaNode, SchemaNodes, TooManyApplications, applications
 
 if TYPE_CHECKING:
     import jsonschema_rs
 
-# Parts that are looked at: twenty failing places, each some tens of levels deep.
+
+class LocatedError:
+    """An error of a part, with its path in the whole value."""
+
+    __slots__ = ("_at", "_error", "evaluation_path", "kind", "message", "schema_path")
+
+    def __init__(self, error: jsonschema_rs.ValidationError, at: JsonPath) -> None:
+        self._error = error
+        self._at = at
+        self.message = error.message
+        self.schema_path = error.schema_path
+        self.evaluation_path = error.evaluation_path
+        self.kind: Any = error.kind
+        if getattr(error.kind, "context", None) and error.kind.name != "oneOfMultipleValid":
+            self.kind = _LocatedKind(error.kind, at)
+
+    @property
+    def instance_path(self) -> list[str | int]:
+        """The path of the invalid value in the whole value."""
+        return [*self._at, *self._error.instance_path]
+
+
+class _LocatedKind:
+    """The kind of an error that contains the errors of alternatives."""
+
+    __slots__ = ("context", "name")
+
+    def __init__(self, kind: Any, at: JsonPath) -> None:
+        self.name = kind.name
+        self.context = [[LocatedError(error, at) for error in branch] for branch in kind.context]
+
+
+class FoundKind:
+    """The kind of an error found without a validator, with the attributes of the validator's kinds.
+
+    Attributes:
+        name: The keyword; `options` if a value equals none of the constants of the alternatives, `whole` or
+            `alternatives` if the exact error is not known.
+        property: The missing member.
+        unexpected: The undeclared members.
+        types: The declared types.
+        options: The accepted values.
+    """
+
+    __slots__ = ("name", "options", "property", "types", "unexpected")
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        property: str = "",
+        unexpected: tuple[str, ...] = (),
+        types: tuple[str, ...] = (),
+        options: tuple[Any, ...] = (),
+    ) -> None:
+        self.name = name
+        self.property = property
+        self.unexpected = unexpected
+        self.types = types
+        self.options = options
+
+
+class FoundError:
+    """An error found without a validator, which would copy the invalid value into each error."""
+
+    __slots__ = ("evaluation_path", "instance_path", "kind", "message", "schema_path")
+
+    def __init__(self, path: JsonPath, kind: FoundKind, schema_path: list[str | int], message: str = "") -> None:
+        self.instance_path = list(path)
+        self.schema_path = schema_path
+        self.evaluation_path = schema_path
+        self.kind = kind
+        self.message = message
+
+
+# Parts examined in one search: twenty failing places at a depth of a few dozen levels.
 _MAX_PARTS: Final = 1_000
-# Failing members or items of one part that are followed, and errors of one keyword. No more than 20 problems are shown
-# anyway.
+# Failing members or items followed in one part, and errors of one keyword. At most 20 problems are shown anyway.
 _MAX_FAILING: Final = 20
-# Members of one object that are looked at together. Of more, undeclared ones are looked at alone, until enough fail:
-# each error costs as much as some ten of these looks.
+# Members of an object checked together. In a larger object, undeclared members are checked one by one until enough
+# fail: an error costs as much as about ten such checks.
 _MAX_TOGETHER: Final = 100
-# Applications of schemas in parts of which all errors are collected, in one part and in all of them: some 20 ms.
+# Limits of applications for collecting all errors, for one part and for all parts together: about 20 ms.
 _MAX_WHOLE: Final = 500
-_MAX_WHOLE_IN_ALL: Final = 1_000
-# The same in one part where repairs are made of the errors, for which there is more time.
+_MAX_WHOLE_TOTAL: Final = 1_000
+# The limit for one part when the errors are used for repairs, which may take longer.
 _MAX_REPAIRED: Final = 2_000
-# Keywords by which an object or a list is right or wrong whatever the values in it are.
+# Keywords that depend on names or the number of members, not on their values.
 _ABOUT_NAMES: Final = frozenset({"properties", "additionalProperties", "propertyNames", "minProperties"})
 _ABOUT_OTHERS: Final = frozenset({"patternProperties", "additionalProperties", "propertyNames"})
 _ABOUT_LENGTH: Final = frozenset({"minItems", "maxItems"})
@@ -57,15 +132,15 @@ class FirstErrors(NamedTuple):
     """Some errors of a value.
 
     Attributes:
-        errors: Those of at most 20 items or members of each part.
-        lists: Lists of which more items fail than were looked at, with the check of one item.
+        errors: Errors of at most 20 items or members of each part.
+        lists: Lists with more failing items than were examined, each with the check of one item.
     """
 
     errors: list[jsonschema_rs.ValidationError]
     lists: tuple[tuple[Callable[[Any], bool], list[Any]], ...] = ()
 
     def has_failing(self, count: int) -> bool:
-        """Return whether more items than this fail of one list."""
+        """Return whether one of the lists has more than `count` failing items."""
         for is_valid, items in self.lists:
             if len(items) > count and sum(islice((True for item in items if not is_valid(item)), count + 1)) > count:
                 return True
@@ -73,151 +148,143 @@ class FirstErrors(NamedTuple):
 
 
 class FailingParts:
-    """Finds the errors of values that do not validate against one schema.
+    """Finds the errors of values that are not valid against one schema.
 
     Attributes:
-        is_laborious: Whether compiling any schema in it takes many milliseconds.
-        looks: How often the last search asked for the validity of a part.
+        is_laborious: Whether compiling a subschema may take many milliseconds.
     """
 
     def __init__(self, schema: Any, dialect: str, options: dict[str, Any]) -> None:
-        """Prepare to look for errors.
+        """Prepare the search.
 
         Args:
             schema: The schema.
-            dialect: The class that compiles it.
-            options: For the compiler.
+            dialect: The validator class of `jsonschema_rs`.
+            options: Options of the compiler.
         """
         self._nodes = SchemaNodes(schema, dialect, options)
         self.is_laborious = self._nodes.is_laborious
-        self._found: list[Any] = []
+        self._errors: list[Any] = []
         self._lists: dict[int, tuple[Callable[[Any], bool], list[Any]]] = {}
-        self._left = 0
+        self._applications_left = 0
         self._max_failing = _MAX_FAILING
         self._repairing = False
-        self.looks = 0
 
     def errors(self, value: Any, limit: int, *, for_repair: int = 0) -> FirstErrors:
-        """Return at most `limit` errors, which may not be all; none for a value that is valid.
+        """Return at most `limit` errors, possibly not all; none for a valid value.
 
         Args:
             value: The value.
             limit: The most errors.
-            for_repair: If not 0, every failing part is wanted, and where none of the alternatives was clearly meant the
-                errors of all, so that repairs can be made of them, up to so many applications of schemas.
+            for_repair: If not 0, return the errors of every failing part, and those of all alternatives where it is not
+                clear which was meant, so that repairs can be derived. The number limits the applications of schemas.
         """
         self._repairing = bool(for_repair)
         self._max_failing = limit if for_repair else _MAX_FAILING
-        self._left = for_repair or _MAX_WHOLE_IN_ALL
-        root = self._nodes.at("#", self._nodes.root)
+        self._applications_left = for_repair or _MAX_WHOLE_TOTAL
+        root = self._nodes.node_at("#", self._nodes.root)
         pending = [_Part((), root, value)] if root is not None else []
-        found = self._found = []
-        self._lists, self.looks = {}, 0
+        errors = self._errors = []
+        self._lists = {}
         for _part in range(max(_MAX_PARTS, 2 * limit)):
-            if not pending or len(found) >= limit:
+            if not pending or len(errors) >= limit:
                 break
             part = pending.pop()
-            before = len(found)
-            found += self._own_errors(part)
-            below = self._below(part, alone=len(found) == before)
-            if not below and len(found) == before:
-                found += self._unevaluated(part) or self._errors_of_whole(part)
+            error_count = len(errors)
+            errors += self._own_errors(part)
+            below = self._failing_subparts(part, alone=len(errors) == error_count)
+            if not below and len(errors) == error_count:
+                errors += self._unevaluated_error(part) or self._errors_of_whole(part)
             pending += reversed(below)
-        # Not kept until the next search: what is in them may be a megabyte.
+        # Released now and not at the next search, because they may refer to a value of several megabytes.
         lists = tuple(self._lists.values())
-        self._found, self._lists = [], {}
-        return FirstErrors(cast("list[jsonschema_rs.ValidationError]", found[:limit]), lists)
+        self._errors, self._lists = [], {}
+        return FirstErrors(cast("list[jsonschema_rs.ValidationError]", errors[:limit]), lists)
 
-    def _below(self, part: _Part, *, alone: bool) -> list[_Part]:
-        """Return the parts of a part that fail.
+    def _failing_subparts(self, part: _Part, *, alone: bool) -> list[_Part]:
+        """Return the failing parts directly below a part.
 
         Args:
-            part: A part that fails.
-            alone: Whether no error was found in it: if it has a single part below, that is the one that fails.
+            part: A failing part.
+            alone: Whether no error was found in the part itself. Its only subpart, if there is a single one, then
+                fails.
         """
         path, node, value = part
-        below = [_Part(path, other, value) for other in node.in_place]
+        below = [_Part(path, in_place, value) for in_place in node.in_place]
         if isinstance(value, dict):
-            below += self._members(path, node, value)
-        items = self._items(path, node, value) if isinstance(value, list) else []
+            below += self._failing_members(path, node, value)
+        items = self._failing_items(path, node, value) if isinstance(value, list) else []
         if not (alone and len(below) == 1 and not items and not node.alternatives and node.is_followed):
             below = list(islice(self._failing(below), self._max_failing))
         below += items
         for branches, alternatives in node.alternatives:
-            below += self._alternative(part, branches, alternatives)
+            below += self._follow_alternative(part, branches, alternatives)
         return below
 
     def _failing(self, parts: list[_Part]) -> Iterator[_Part]:
         for part in parts:
-            self.looks += 1
             if not part.node.is_valid(part.value):
                 yield part
 
-    def _members(self, path: JsonPath, node: SchemaNode, value: dict[str, Any]) -> list[_Part]:
-        """Return the members that are to be looked at: of many, those that fail."""
-        declared, others = node.members, node.others
-        if len(value) == 1 or (len(declared) == 1 and others is None):
-            known = ((name, declared.get(name, others)) for name in value)
-            return [_Part((*path, name), below, value[name]) for name, below in known if below is not None]
-        found: list[_Part] = []
-        looks = 0
+    def _failing_members(self, path: JsonPath, node: SchemaNode, value: dict[str, Any]) -> list[_Part]:
+        """Return the members to examine: in an object with several, only the failing ones."""
+        declared, undeclared = node.members, node.undeclared_members
+        if len(value) == 1 or (len(declared) == 1 and undeclared is None):
+            members = ((name, declared.get(name, undeclared)) for name in value)
+            return [_Part((*path, name), below, value[name]) for name, below in members if below is not None]
+        failing: list[_Part] = []
         for name, child in value.items():
-            below = declared.get(name, others)
+            below = declared.get(name, undeclared)
             if below is None:
                 continue
-            looks += 1
             if not below.is_valid(child):
-                found.append(_Part((*path, name), below, child))
-                if len(found) >= self._max_failing:
+                failing.append(_Part((*path, name), below, child))
+                if len(failing) >= self._max_failing:
                     break
-        self.looks += looks
-        return found
+        return failing
 
-    def _items(self, path: JsonPath, node: SchemaNode, value: list[Any]) -> list[_Part]:
-        """Return items that fail."""
+    def _failing_items(self, path: JsonPath, node: SchemaNode, value: list[Any]) -> list[_Part]:
+        """Return the failing items."""
         first, items = node.first_items, node.items
         placed = [
             _Part((*path, index), below, item)
             for index, (below, item) in enumerate(zip(first, value, strict=False))
             if below is not None
         ]
-        found = list(islice(self._failing(placed), self._max_failing)) if placed else []
+        failing_parts = list(islice(self._failing(placed), self._max_failing)) if placed else []
         if items is None:
-            return found
+            return failing_parts
         is_valid = items.is_valid
-        rest = value[len(first) :] if first else value
-        failing = ((index, item) for index, item in enumerate(rest, len(first)) if not is_valid(item))
-        found += [_Part((*path, index), items, item) for index, item in islice(failing, self._max_failing)]
-        seen = found[-1].path[-1] if len(found) >= self._max_failing else len(value)
-        self.looks += int(seen)
-        if len(found) >= self._max_failing:
+        remaining = value[len(first) :] if first else value
+        failing = ((index, item) for index, item in enumerate(remaining, len(first)) if not is_valid(item))
+        failing_parts += [_Part((*path, index), items, item) for index, item in islice(failing, self._max_failing)]
+        if len(failing_parts) >= self._max_failing:
             self._lists[id(value)] = is_valid, value
-        return found
+        return failing_parts
 
-    def _alternative(self, part: _Part, branches: list[SchemaNode], alternatives: Alternatives) -> list[_Part]:
-        """Return the alternative that was meant, if the value fits none; note the error where it cannot be told."""
+    def _follow_alternative(self, part: _Part, branches: list[SchemaNode], alternatives: Alternatives) -> list[_Part]:
+        """Return the alternative that was meant if the value matches none; record an error if it is ambiguous."""
         path, node, value = part
-        self.looks += len(branches)
         if any(branch.is_valid(value) for branch in branches):
-            return []  # or it fits more than one
-        meant = alternatives.meant_by(value)
-        if isinstance(meant, Alternative):
-            below = self._nodes.of(meant.schema) or branches[meant.index]
+            return []  # valid, or it matches more than one
+        choice = alternatives.choose(value)
+        if isinstance(choice, Alternative):
+            below = self._nodes.node_of(choice.schema) or branches[choice.index]
             return [_Part(path, below, value)]
-        if isinstance(meant, WrongType):
-            self._found.append(FoundError(path, FoundKind("type", types=meant.types), [*node.steps, "type"]))
-        elif isinstance(meant, MissingMark):
-            kind = FoundKind("required", property=meant.name)
-            self._found.append(FoundError(path, kind, [*node.steps, "required"]))
-        elif isinstance(meant, WrongOption):
-            kind = FoundKind("options", options=meant.options)
-            self._found.append(FoundError((*path, *meant.path), kind, [*node.steps, "options"]))
+        if isinstance(choice, WrongType):
+            self._errors.append(FoundError(path, FoundKind("type", types=choice.types), [*node.steps, "type"]))
+        elif isinstance(choice, MissingMark):
+            kind = FoundKind("required", property=choice.name)
+            self._errors.append(FoundError(path, kind, [*node.steps, "required"]))
+        elif isinstance(choice, WrongOption):
+            kind = FoundKind("options", options=choice.options)
+            self._errors.append(FoundError((*path, *choice.path), kind, [*node.steps, "options"]))
         else:
-            self._found += self._errors_of_whole(part)
+            self._errors += self._errors_of_whole(part)
         return []
 
-    def _unevaluated(self, part: _Part) -> list[Any]:
-        """Return members that nothing declares, where that is all that can be wrong."""
+    def _unevaluated_error(self, part: _Part) -> list[Any]:
+        """Return an error for undeclared members, if `unevaluatedProperties` is the only keyword that can fail."""
         path, node, value = part
         closed = self._nodes.knows_unevaluated and node.schema.get("unevaluatedProperties") is False
         if not closed or not isinstance(value, dict):
@@ -231,11 +298,11 @@ class FailingParts:
         return [FoundError(path, kind, [*node.steps, "unevaluatedProperties"])] if unexpected else []
 
     def _errors_of_whole(self, part: _Part) -> list[Any]:
-        """Return all errors of a part, if there are not too many; else one that says no more than where it is."""
-        counted = self._count(part)
+        """Return all errors of a part if they are affordable; otherwise one that only names the place."""
+        counted = self._count_applications(part)
         errors: list[Any] = []
         if counted is not None:
-            self._left -= counted
+            self._applications_left -= counted
             errors = [LocatedError(error, part.path) for error in part.node.validator.iter_errors(part.value)]
             for error in errors:
                 error.schema_path = part.node.whole_path(error.schema_path)
@@ -245,17 +312,17 @@ class FailingParts:
         text = "fits none of the alternatives" if part.node.alternatives else "does not fit the schema"
         return [FoundError(part.path, FoundKind(name), part.node.steps, text)]
 
-    def _count(self, part: _Part) -> int | None:
-        """Return how often schemas are applied to a part, if that is affordable."""
-        limit = min(self._left, _MAX_REPAIRED if self._repairing else _MAX_WHOLE)
+    def _count_applications(self, part: _Part) -> int | None:
+        """Return the number of applications of schemas to a part; None if collecting its errors is not affordable."""
+        limit = min(self._applications_left, _MAX_REPAIRED if self._repairing else _MAX_WHOLE)
         try:
             return sum(1 for _ in applications(self._nodes.document, part.node.schema, part.value, limit))
         except TooManyApplications:
-            self._left -= limit // 4  # as much as counting takes, beside collecting errors
+            self._applications_left -= limit // 4  # the cost of counting, relative to collecting errors
             return None
 
     def _own_errors(self, part: _Part) -> list[Any]:
-        """Return the errors that a part has apart from those of what is followed."""
+        """Return the errors of a part itself, without those of its subparts."""
         path, node, value = part
         schema = node.schema
         if not has_type(value, types := declared_types(schema)):
@@ -273,34 +340,36 @@ class FailingParts:
                 if unexpected := tuple(islice((name for name in value if name not in declared), _MAX_FAILING)):
                     kind = FoundKind("additionalProperties", unexpected=unexpected)
                     errors.append(FoundError(path, kind, [*node.steps, "additionalProperties"]))
-        if node.own:
-            validator, telling = self._telling(node, value)
-            for error in validator.iter_errors(telling) if validator is not None else ():
+        if node.own_keywords:
+            validator, reduced = self._reduce_value(node, value)
+            for error in validator.iter_errors(reduced) if validator is not None else ():
                 located = LocatedError(error, path)
                 located.schema_path = [*node.steps, *error.schema_path]
                 errors.append(located)
         return errors
 
-    def _telling(self, node: SchemaNode, value: Any) -> tuple[jsonschema_rs.Validator | None, Any]:
-        """Return as little of a value as has the same errors, and what to check it with.
+    def _reduce_value(self, node: SchemaNode, value: Any) -> tuple[jsonschema_rs.Validator | None, Any]:
+        """Reduce a value to what the errors depend on; return it with the validator to use.
 
-        Each error holds a copy of what it is about, which takes long for what is large.
+        Each error copies the value, which is slow for a large one.
         """
-        own, validator = node.own, node.own_validator
+        own, validator = node.own_keywords, node.own_validator
         if isinstance(value, list):
             return validator, [None] * len(value) if own.keys() <= _ABOUT_LENGTH else value
         if not isinstance(value, dict):
             return validator, value
         if len(value) > _MAX_TOGETHER and own.keys() & _ABOUT_OTHERS:
-            # Of undeclared members some that fail.
-            validator = node.validator_of_one
+            # Keep the declared members and some failing undeclared ones.
+            validator = node.single_member_validator
             declared = own.get("properties", {})
-            kept = {name: value[name] for name in declared if name in value}
+            declared_members = {name: value[name] for name in declared if name in value}
             failing = (
                 name
                 for name in value
-                if name not in kept and validator is not None and not validator.is_valid({name: value[name]})
+                if name not in declared_members
+                and validator is not None
+                and not validator.is_valid({name: value[name]})
             )
-            value = {**kept, **{name: value[name] for name in islice(failing, _MAX_FAILING)}}
+            value = {**declared_members, **{name: value[name] for name in islice(failing, _MAX_FAILING)}}
         only_names = own.keys() <= _ABOUT_NAMES and isinstance(own.get("additionalProperties", True), bool)
         return validator, dict.fromkeys(value) if only_names else value

@@ -1,4 +1,4 @@
-"""Paths inside a value and inside its schema: format, read, and find declared names with references followed."""
+"""Paths inside a value and inside its schema: format, read, and find declared names."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from registry.schema.display_text import excerpt
 
 JsonPath = tuple[str | int, ...]
 
-# What `value_at` returns for a path that leads nowhere. None would not do: it is a JSON value.
+# Returned by `value_at` if the path does not exist. None cannot be used, because it stands for the JSON value null.
 MISSING: Final = object()
 
-# Model APIs allow 64 characters in the name of a property, so that much always identifies one.
+# Model APIs limit property names to 64 characters, so a name is never cut where it could become ambiguous.
 MAX_SHOWN_KEY: Final = 64
-# For readers who were shown the schema itself: no property has another name.
+# For readers who were shown the schema itself, where no property has been renamed.
 NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 
-# Real arguments nest less than ten levels; longer paths only come from hostile values and would fill the message. What
-# is in the middle is left out: a path is recognised by where it begins and what it ends with.
+# Real arguments nest fewer than ten levels; only hostile values have longer paths. The middle is left out, because the
+# beginning and the end identify a path best.
 _MAX_SHOWN_STEPS: Final = 20
 _LAST_STEPS: Final = 5
-# Generators chain two or three references; the bound ends a cycle of references.
+# Generators chain two or three references; the bound ends cycles.
 _MAX_REFERENCE_HOPS: Final = 16
-# Steps of one reference that are followed; `#/$defs/Name` has two.
+# Steps followed in one reference; `#/$defs/Name` has two.
 _MAX_REFERENCE_STEPS: Final = 20
-# Schemas looked at for the names that one object declares. This runs for calls that failed their check, and 64
-# alternatives still take well under a millisecond.
+# Schemas read to collect the names that one object declares. This runs for calls that failed their check, and 64
+# alternatives take well under a millisecond.
 _MAX_COMPOSED_SCHEMAS: Final = 64
 
 
 def format_path(path: Sequence[str | int], names: Mapping[str, str] = NO_NAMES) -> str:
-    """Write a path the way a model reads it: `to[0].address`; the whole argument object is `arguments`.
+    """Format a path as models write it: `to[0].address`; the whole argument object is `arguments`.
 
     Args:
         path: The steps.
-        names: Names that the reader knows some properties by, if different.
+        names: The names under which the reader knows renamed properties.
     """
     if not path:
         return "arguments"
@@ -53,12 +53,12 @@ def _steps(path: Sequence[str | int], names: Mapping[str, str]) -> str:
 
 
 def rename_path(path: JsonPath, names: Mapping[str, str]) -> JsonPath:
-    """Return a path with some of its property names replaced."""
+    """Return a path with property names replaced."""
     return tuple(step if isinstance(step, int) else names.get(step, step) for step in path)
 
 
 def value_at(value: Any, path: Sequence[str | int]) -> Any:
-    """Return the value at a path, or MISSING. A schema is a value, too, with the path of keywords of an error."""
+    """Return the value at a path, or `MISSING`. Also resolves the keyword path of an error inside a schema."""
     for step in path:
         if isinstance(value, dict):
             value = value.get(step, MISSING)
@@ -70,8 +70,8 @@ def value_at(value: Any, path: Sequence[str | int]) -> Any:
 
 
 def resolve_reference(schema: Any, root: Any) -> Any:
-    """Follow references within the document; return the schema itself where it has none or one that is not local."""
-    # Anchors and identifiers are left alone here: this only looks for names to suggest, and checks never rely on it.
+    """Follow `$ref` chains within the document; return the schema itself if it has no local reference."""
+    # Anchors and `$id` are not resolved: the result is only used for suggestions, and no check depends on it.
     for _hop in range(_MAX_REFERENCE_HOPS):
         reference = schema.get("$ref") if isinstance(schema, dict) else None
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
@@ -87,7 +87,7 @@ def resolve_reference(schema: Any, root: Any) -> Any:
 
 
 def composed_schemas(schema: Any, root: Any) -> Iterator[dict[str, Any]]:
-    """Yield a schema and all that describe the same value with it: references, `allOf`, alternatives."""
+    """Yield a schema and the schemas that it applies to the same value, through references or composition."""
     pending: list[Any] = [schema]
     seen: set[int] = set()
     while pending and len(seen) < _MAX_COMPOSED_SCHEMAS:
@@ -103,15 +103,15 @@ def composed_schemas(schema: Any, root: Any) -> Iterator[dict[str, Any]]:
 
 
 def declared_properties(schema: Any, root: Any) -> dict[str, Any]:
-    """Return the properties that the schema of an object declares, itself or through composition."""
-    plain = schema.get("properties") if isinstance(schema, dict) else None
-    # Nearly every schema declares its properties directly, and then nothing has to be collected.
-    if isinstance(plain, dict) and not schema.keys() & {"$ref", "allOf", "anyOf", "oneOf", "then", "else"}:
-        return plain
-    found: dict[str, Any] = {}
+    """Return the properties that an object schema declares, directly or through composition."""
+    direct_properties = schema.get("properties") if isinstance(schema, dict) else None
+    # Fast path: nearly every schema declares its properties directly.
+    if isinstance(direct_properties, dict) and not schema.keys() & {"$ref", "allOf", "anyOf", "oneOf", "then", "else"}:
+        return direct_properties
+    properties_by_name: dict[str, Any] = {}
     for node in composed_schemas(schema, root):
         properties = node.get("properties")
         if isinstance(properties, dict):
-            for name, below in properties.items():
-                found.setdefault(name, below)
-    return found
+            for name, property_schema in properties.items():
+                properties_by_name.setdefault(name, property_schema)
+    return properties_by_name

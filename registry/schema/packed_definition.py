@@ -1,4 +1,4 @@
-"""PackedDefinition: the definition of a tool, kept as the JSON that it is and read when somebody looks inside."""
+"""Store a tool definition as JSON, and parse it on first use."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing import Any, Final
 
 import orjson
 
-# Definitions that stay read, of some 5 KB each: the tools that are called within minutes, and more than one answer of
-# `find_tools` or one page of an administrator shows. Reading one again takes 5 to 10 µs.
-_MAX_OPEN: Final = 512
+# Parsed definitions kept in memory, about 5 KB each: more than the tools called within minutes, one answer of
+# `find_tools`, or one page of the admin interface. Parsing one again takes 5 to 10 µs.
+_MAX_PARSED: Final = 512
 _NAMED_FIRST: Final = b'{"name":"'
 
 _Loads = Callable[[bytes], dict[str, Any]]
-# The one that was read first is at the left.
-_open: Final[deque[PackedDefinition]] = deque()
+# Oldest first.
+_parsed: Final[deque[PackedDefinition]] = deque()
 
 
 class PackedDefinition(Mapping[str, Any]):
-    """The members of a definition; none of them is ever changed in place.
+    """A tool definition that is parsed on first use. Its members are never changed in place.
 
-    Of a usual tool the values take three times the memory of the text, in some fifty objects with room between them,
-    and hardly any of ten thousand tools is looked into between two listings.
+    The parsed values of a typical tool are about fifty objects and take three times the memory of the text. Hardly
+    any of ten thousand tools is read between two listings.
 
     Attributes:
-        name: What the tool is called here; another text than the listed one for one that was renamed.
+        name: The name under which the gateway shows the tool; differs from the name in the text after a rename.
     """
 
     __slots__ = ("_loads", "_text", "_value", "name")
 
     def __init__(self, text: bytes, loads: _Loads, name: str | None) -> None:
-        """Keep a text; see `of`.
+        """Store a definition; see `PackedDefinition.pack`.
 
         Args:
-            text: The definition as JSON, under whatever name.
-            loads: Reads it.
-            name: Its name here; None where it has none that is a text.
+            text: The definition as JSON, under any name.
+            loads: Parses the text.
+            name: The name to show; None if the definition has no name that is a string.
         """
         self.name = name
         self._text = text
@@ -46,82 +46,82 @@ class PackedDefinition(Mapping[str, Any]):
         self._value: dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, definition: Mapping[str, Any]) -> PackedDefinition:
-        """Pack a definition: one that is a JSON value, whatever its numbers and texts; the very object if it is packed.
+    def pack(cls, definition: Mapping[str, Any]) -> PackedDefinition:
+        """Pack a definition, which has to be a JSON value; return the same object if it is packed already.
 
         Raises:
-            RecursionError: It is nested far more deeply than what intake admits.
+            RecursionError: The definition is nested far more deeply than intake accepts.
         """
         if isinstance(definition, PackedDefinition):
             return definition
-        text, loads = _written(definition)
+        text, loads = _dump(definition)
         name = definition.get("name")
-        # As `orjson` leaves it, a text may take eight times its size.
+        # Copied: the bytes that `orjson` returns may occupy eight times their length.
         return cls(memoryview(text).tobytes(), loads, name if isinstance(name, str) else None)
 
     def renamed(self, name: str) -> PackedDefinition:
-        """Return the same definition under another name, with the same text in memory."""
+        """Return the same definition under another name, sharing the text."""
         return PackedDefinition(self._text, self._loads, name)
 
     @property
     def text(self) -> bytes:
-        """The definition as compact JSON, its members in the order in which they were listed."""
+        """The definition as compact JSON, with its members in their listed order."""
         text = self._text
         if text.startswith(_NAMED_FIRST):
             end = text.index(b'"', len(_NAMED_FIRST))
             listed = text[len(_NAMED_FIRST) - 1 : end + 1]
             if b"\\" not in listed:
-                shown, _ = _written(self.name)
-                return text if shown == listed else _NAMED_FIRST[:-1] + shown + text[end + 1 :]
-        return _written(self.read())[0]
+                quoted_name, _ = _dump(self.name)
+                return text if quoted_name == listed else _NAMED_FIRST[:-1] + quoted_name + text[end + 1 :]
+        return _dump(self.read())[0]
 
     def read(self) -> dict[str, Any]:
-        """Return the whole definition, and keep nothing of it: for who looks at thousands of them in turn."""
+        """Parse the definition without caching the result, for callers that read thousands in turn."""
         value = self._value
         if value is None:
             value = self._loads(self._text)
             if self.name is not None:
-                value["name"] = self.name  # in its place
+                value["name"] = self.name  # replaced in its position
         return value
 
     def close(self) -> None:
-        """Keep nothing but the text."""
+        """Discard the parsed value."""
         self._value = None
 
     def may_have(self, member: str) -> bool:
-        """Return whether the text has this ASCII word as a name or a value: false is certain, and costs no reading."""
+        """Return whether this ASCII word may be a member name or a value; false is certain. Does not parse the text."""
         return b'"%b"' % member.encode() in self._text
 
     def holds(self, word: str) -> bool:
-        """Return whether the text holds this ASCII word anywhere, which costs no reading."""
+        """Return whether the text contains this ASCII word anywhere. Does not parse the text."""
         return word.encode() in self._text
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return a member, or something else where there is none."""
+        """Return a member, or the default if it does not exist."""
         if key == "name" and self.name is not None:
             return self.name
         value = self._value
-        return (self._opened() if value is None else value).get(key, default)
+        return (self._parse_cached() if value is None else value).get(key, default)
 
     def __getitem__(self, key: str) -> Any:
         if key == "name" and self.name is not None:
             return self.name
-        return self._opened()[key]
+        return self._parse_cached()[key]
 
     def __contains__(self, key: object) -> bool:
-        return key in self._opened()
+        return key in self._parse_cached()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._opened())
+        return iter(self._parse_cached())
 
     def __len__(self) -> int:
-        return len(self._opened())
+        return len(self._parse_cached())
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
         if isinstance(other, PackedDefinition):
-            # As they are written: to Python 1 and true are equal too.
+            # Compared as text: in Python, 1 equals True.
             return self.name == other.name and (self._text == other._text or self.text == other.text)
         return self.read() == other
 
@@ -130,38 +130,38 @@ class PackedDefinition(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"PackedDefinition({self.read()!r})"
 
-    def _opened(self) -> dict[str, Any]:
+    def _parse_cached(self) -> dict[str, Any]:
         value = self._value
         if value is None:
             value = self._value = self.read()
-            _open.append(self)
-            if len(_open) > _MAX_OPEN:
-                # Several threads may come here at once.
+            _parsed.append(self)
+            if len(_parsed) > _MAX_PARSED:
+                # Several threads may remove entries concurrently.
                 with suppress(IndexError):
-                    _open.popleft().close()
+                    _parsed.popleft().close()
         return value
 
 
 def members_of(definition: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a definition as plain values, for who looks at many members of thousands."""
+    """Return the plain members of a definition without caching them, for callers that read thousands."""
     return definition.read() if isinstance(definition, PackedDefinition) else definition
 
 
 def unpacked(value: object) -> dict[str, Any]:
-    """Return the whole of a packed definition, for encoders that do not know it.
+    """Parse a packed definition, as the `default` function of a JSON encoder.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: The value is not a packed definition.
     """
     if type(value) is PackedDefinition:
         return value.read()
-    raise TypeError(f"{type(value).__name__} is no JSON value")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
-def _written(value: object) -> tuple[bytes, _Loads]:
-    """Return a JSON value as a text, and what reads that as it was."""
+def _dump(value: object) -> tuple[bytes, _Loads]:
+    """Encode a JSON value; return the text and the function that parses it without loss."""
     try:
         return orjson.dumps(value), orjson.loads
     except TypeError:
-        # Integers beyond 64 bits and halves of surrogate pairs, which the quick parser does not read as they were.
+        # Integers beyond 64 bits and lone surrogates, which `orjson` does not read back unchanged.
         return json.dumps(value, separators=(",", ":")).encode(), json.loads

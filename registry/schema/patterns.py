@@ -1,4 +1,4 @@
-"""Regular expressions in schemas: which of them can be run here, and what running them costs at most."""
+"""Decide which regular expressions of a schema can be run, and rewrite them in the syntax of the engines."""
 
 from __future__ import annotations
 
@@ -8,24 +8,110 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-from registry.schema.ecma_patterns import to_engine_syntax
+# Escapes of one character in ECMAScript or Python that the engines refuse, inside and outside classes.
+_CHARACTERS: Final = {"\\0": "\\x00", "\\a": "\\x07", "\\e": "\\x1b"}
+# The end of the text in Python. In ECMAScript it is an escaped letter, which does not occur in practice.
+_PLACES: Final = {"\\Z": "\\z"}
+_QUANTIFIER: Final = re.compile(r"\{\d+(?:,\d*)?\}")
+_HIGH: Final = r"\\u[dD][89abAB][0-9a-fA-F]{2}"
+_LOW: Final = r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_PAIR: Final = re.compile(f"({_HIGH})({_LOW})")
+_CLASS_PAIR: Final = re.compile(rf"\[{_HIGH}-{_HIGH}\]\[{_LOW}-{_LOW}\]")
+_HALF_RANGE: Final = re.compile(rf"(?:{_HIGH}|{_LOW})-(?:{_HIGH}|{_LOW})|{_HIGH}|{_LOW}")
+_TOKEN: Final = re.compile(r"\\(?:[ux]\{[0-9a-fA-F]+\}|[pP]\{[^}]*\}|k<\w+>|.)|.", re.DOTALL)
+_CLASS_ESCAPES: Final = frozenset({"\\d", "\\D", "\\s", "\\S", "\\w", "\\W"})
 
-# The longest pattern in `tests/corpus` has 166 characters. There is room for an enumeration of 500 words written as
-# one pattern, which compiles in 2 ms.
+
+def to_engine_syntax(pattern: str) -> str:
+    """Rewrite a pattern in the syntax of the engines.
+
+    Constructs that cannot be rewritten stay as they are, and no engine will accept the result.
+    """
+    tokens = _TOKEN.findall(_without_surrogates(pattern))
+    out: list[str] = []
+    index = 0
+    while index < len(tokens):
+        token = tokens[index]
+        if token == "[":
+            text, index = _rewrite_class(tokens, index)
+            out.append(text)
+            continue
+        out.append(_rewrite_token(token, "".join(tokens[index : index + 24]), out))
+        index += 1
+    return re.sub(r"\(\?#[^)]*\)", "", "".join(out))
+
+
+def _rewrite_token(token: str, ahead: str, before: list[str]) -> str:
+    if token in _CHARACTERS:
+        return _CHARACTERS[token]
+    if token in _PLACES:
+        return _PLACES[token]
+    if token.startswith("\\k<"):
+        return f"(?P={token[3:-1]})"
+    if token == "<" and before[-2:] == ["(", "?"] and ahead[1:2] not in ("=", "!"):
+        return "P<"
+    if token == "{" and not _QUANTIFIER.match(ahead):
+        return "\\{"  # not a quantifier, so a literal brace
+    if len(token) == 2 and token[0] == "\\" and ord(token[1]) > 127:
+        return token[1]
+    return token
+
+
+def _rewrite_class(tokens: list[str], start: int) -> tuple[str, int]:
+    """Rewrite one character class; return the text and the index after it."""
+    index = start + 1
+    negated = index < len(tokens) and tokens[index] == "^"
+    index += negated
+    if index < len(tokens) and tokens[index] == "]" and "]" not in tokens[index + 1 :]:
+        # In ECMAScript an empty class matches nothing, and a negated empty class matches any character.
+        return ("[\\s\\S]" if negated else "[^\\s\\S]"), index + 1
+    members: list[str] = []
+    while index < len(tokens) and tokens[index] != "]":
+        token = tokens[index]
+        if token == "\\b":
+            token = "\\x08"
+        elif token == "-" and (
+            (members and members[-1] in _CLASS_ESCAPES)
+            or tokens[index + 1 : index + 2] in [[c] for c in _CLASS_ESCAPES]
+        ):
+            token = "\\-"  # next to a class escape, a hyphen is a literal
+        elif token in ("[", "&", "~"):
+            token = "\\" + token  # the engines support nested classes and set operators
+        elif len(token) == 2 and token[0] == "\\" and ord(token[1]) > 127:
+            token = token[1]
+        members.append(_CHARACTERS.get(token, token))
+        index += 1
+    return f"[{'^' if negated else ''}{''.join(members)}]", index + 1
+
+
+def _without_surrogates(pattern: str) -> str:
+    """Remove surrogates from a pattern; checked texts contain none."""
+    if "\\u" not in pattern:
+        return pattern
+    pattern = _CLASS_PAIR.sub(r"[\\u{10000}-\\u{10FFFF}]", pattern)
+    pattern = _PAIR.sub(lambda pair: f"\\u{{{_code_point(pair[1], pair[2]):X}}}", pattern)
+    return _HALF_RANGE.sub("", pattern)
+
+
+def _code_point(high: str, low: str) -> int:
+    return 0x10000 + ((int(high[2:], 16) - 0xD800) << 10) + (int(low[2:], 16) - 0xDC00)
+
+
+# The longest pattern in `tests/corpus` has 166 characters. The limit leaves room for 500 words as alternatives, which
+# compile in 2 ms.
 MAX_PATTERN_LENGTH: Final = 4_096
-# Compiled size of one pattern; the time to compile grows with it.
+# Limit of the compiled size of one pattern; the time to compile grows with the size.
 PATTERN_BYTES: Final = 1 << 20
-# Steps back over one text before the engine gives up, which takes it less than a millisecond.
+# Backtracking steps before the engine gives up on a text, which takes less than a millisecond.
 BACKTRACK_LIMIT: Final = 10_000
-# Bound on the cost of compiling the distinct patterns of one schema, see `compile_cost`: 20 ms, which is room for some
-# 500 different patterns of UUIDs.
+# Limit of `compile_cost` for all distinct patterns of a schema: 20 ms, or about 500 different patterns for UUIDs.
 MAX_COMPILE_COST: Final = 80_000
-# The engines stop at PATTERN_BYTES, which takes them at most 4 ms.
+# The engines stop at PATTERN_BYTES, which takes at most 4 ms.
 _MAX_COST_OF_PATTERN: Final = 16_000
 
-# Weights of `compile_cost`, in characters of an ordinary pattern, which take 0.25 us each: every pattern has a fixed
-# cost, a dot or a negated class is a small automaton over UTF-8, a Unicode class is a table of hundreds of ranges, and
-# look-around needs the second engine.
+# Weights of `compile_cost`, in characters of an ordinary pattern (0.25 us each). Every pattern has a fixed cost, a dot
+# or a negated class is a small automaton over UTF-8, a Unicode class is a table of hundreds of ranges, and look-around
+# needs the second engine.
 _COST_OF_PATTERN: Final = 20
 _COST_OF_NEGATION: Final = 12
 _COST_OF_UNICODE_CLASS: Final = 500
@@ -34,38 +120,37 @@ _COST_OF_BACKTRACKING: Final = 300
 _UNICODE_CLASS = re.compile(r"\\[pP]")
 _LOOK_AROUND = re.compile(r"\(\?(?:<?[=!]|>)")
 _BACKTRACKING = re.compile(r"\(\?[=!<>]|\\[1-9kK]")
-# What `compile_cost` adds up: escapes, classes, counts, and any other character.
+# The tokens whose costs `compile_cost` adds: escapes, classes, counts, and any other character.
 _PIECE = re.compile(
     r"\\[pP]\{[^}]*\}|\\.|\[\^?(?:\\.|[^\]\\])*\]|\{(?P<low>\d{1,9})(?:,(?P<high>\d{0,9}))?\}|.", re.DOTALL
 )
 _NEGATIONS: Final = (".", "[^", "\\D", "\\S", "\\W")
-# One atom that stands for one character, whichever; and a pattern that is nothing but such an atom and a count.
+# An atom that matches exactly one character, and a pattern that is only such an atom with a count.
 _ATOM = (
     r"(?:\\[pP]\{[^}]*\}|\\[ux]\{[^}]*\}|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\[\^?(?:\\.|[^\]\[\\])+\]|\\[dDsSwW]|\.)"
 )
 _ONE_CHARACTER = re.compile(_ATOM)
 _COUNTED_ATOM = re.compile(rf"\^({_ATOM})\{{(\d{{1,9}})(?:(,)(\d{{1,9}})?)?\}}\$")
-# Compiled sizes that are told apart, from the smallest.
+# Compiled sizes that are distinguished, in ascending order.
 _WEIGHTS: Final = tuple(1 << power for power in range(10, 21))
 
-# Compiled size up to which a pattern looks at each character once, at the lower of the two prices below.
+# Up to this compiled size, a pattern is run at the lower of the two prices below.
 CHEAP_PATTERN_BYTES: Final = 1024
-# Measured on one core: what one character costs a pattern of 1 KiB at most, and one of more KiB for each of them. A
-# small pattern has few states, which the engine builds once and then runs through; of a large one it may have to
-# build a new state at every character.
+# Measured on one core: the cost of one character for a pattern of up to 1 KiB, and for each KiB of a larger one. The
+# few states of a small pattern are built once; a large pattern may need a new state at every character.
 _LIGHT_NS: Final = 5
 _HEAVY_NS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class RunnablePattern:
-    """A pattern as it is run here.
+    """A pattern in the form in which it is run.
 
     Attributes:
-        source: In the syntax of its engine, without the count that `lengths` stands for.
-        lengths: The least and the greatest length of a text that matches, where the source leaves that out.
-        weight: Bytes of its compiled form, as a power of two.
-        quadratic: Whether it may look at the whole text again from every character.
+        source: The pattern in the syntax of its engine, without the count that `lengths` replaces.
+        lengths: The minimum and maximum length of a matching text, if the source leaves the count out.
+        weight: The size of the compiled form in bytes, rounded up to a power of two.
+        quadratic: Whether the engine may scan the whole text again from every character.
     """
 
     source: str
@@ -75,26 +160,26 @@ class RunnablePattern:
     lengths: tuple[int, int | None] | None = None
 
     def cost_ns(self, length: int) -> int:
-        """Return the longest that matching a text of this length may take, in nanoseconds."""
+        """Return the longest time, in nanoseconds, that matching a text of this length may take."""
         steps = length * length if self.quadratic else length
         return steps * (_LIGHT_NS if self.weight <= CHEAP_PATTERN_BYTES else self.weight * _HEAVY_NS // 1024)
 
     def affordable_length(self, budget_ns: int) -> int:
-        """Return the length of the longest text that can be matched within a time."""
+        """Return the length of the longest text that can be matched within a time, given in nanoseconds."""
         steps = budget_ns // self.cost_ns(1)
         return math.isqrt(steps) if self.quadratic else steps
 
 
 def compile_cost(pattern: str) -> int:
-    """Estimate what a pattern costs to compile, in characters of an ordinary pattern.
+    """Estimate the cost of compiling a pattern, in characters of an ordinary pattern.
 
-    The costs of parts in sequence add up. A count multiplies the cost of the part before it, so nested counts multiply.
+    The costs of consecutive parts add up. A count multiplies the cost of the part before it, so nested counts multiply.
     """
     cost = _COST_OF_PATTERN + (_COST_OF_BACKTRACKING if _BACKTRACKING.search(pattern) else 0)
     if _COUNTED_ATOM.fullmatch(pattern):
-        return cost + len(pattern)  # compiled without its count
+        return cost + len(pattern)  # compiled without the count
     groups: list[int] = []
-    total = last = 0  # of the group that is open, and of its latest part
+    total = last = 0  # of the open group, and of its latest part
     for piece in _PIECE.finditer(pattern):
         text = piece[0]
         if text == "(":
@@ -103,7 +188,7 @@ def compile_cost(pattern: str) -> int:
         elif text == ")" and groups:
             total, last = groups.pop(), total + last
         elif piece["low"]:
-            # Capped, since nested counts multiply to numbers of any size.
+            # Capped, because nested counts can multiply to a number of any size.
             last = min(last * max(int(piece["high"] or piece["low"]), 1), _MAX_COST_OF_PATTERN)
         else:
             total, last = total + last, _cost_of_atom(text)
@@ -116,15 +201,15 @@ def _cost_of_atom(text: str) -> int:
     return _COST_OF_NEGATION if text.startswith(_NEGATIONS) else 1
 
 
-# The same few patterns (dates, identifiers) occur in thousands of schemas; texts are bounded by MAX_PATTERN_LENGTH.
+# The same few patterns (dates, identifiers) occur in thousands of schemas; MAX_PATTERN_LENGTH bounds the keys.
 @lru_cache(maxsize=4096)
 def runnable_pattern(pattern: str) -> RunnablePattern | None:
-    """Return how a pattern is run, or None for one that neither engine accepts within its bounds."""
+    """Return the form in which a pattern is run; None if neither engine accepts it within the limits."""
     if len(pattern) > MAX_PATTERN_LENGTH:
         return None
     for source in dict.fromkeys((pattern, to_engine_syntax(pattern))):
         if counted := _COUNTED_ATOM.fullmatch(source):
-            # Counted copies of a class make the compiled form large, and say no more than a length does.
+            # Counted copies of a class make the compiled form large, and mean no more than a length.
             atom, least, most = counted[1], int(counted[2]), int(counted[4]) if counted[4] else None
             lengths = (least, most if counted[3] else least)
             if _compiles(f"^{atom}*$", "linear", PATTERN_BYTES):
@@ -132,67 +217,67 @@ def runnable_pattern(pattern: str) -> RunnablePattern | None:
         if _compiles(source, "linear", PATTERN_BYTES):
             return RunnablePattern(source, "linear", _weight(source), quadratic=False)
         if _compiles(source, "backtracking", PATTERN_BYTES):
-            # The engine for look-around runs the parts between as the other one would.
+            # The engine for look-around runs the parts between look-arounds like the linear engine.
             plain = re.sub(r"\\[1-9kK](?:<\w+>)?", "", _LOOK_AROUND.sub("(?:", source))
             return RunnablePattern(source, "backtracking", _weight(plain), quadratic=not _is_tried_once(source))
     return None
 
 
 def _weight(source: str) -> int:
-    # A class counts as one character: however many ranges it has, it is one place in the pattern.
+    # Replace each class by a small one: its ranges add no positions to the pattern.
     plain = _ONE_CHARACTER.sub("[ab]", source)
     return next((weight for weight in _WEIGHTS if _compiles(plain, "linear", weight)), PATTERN_BYTES)
 
 
 def _is_tried_once(source: str) -> bool:
-    """Return whether each look-ahead is tried at the beginning only, with nothing before it that could be tried again.
+    """Return whether every look-ahead can be tried only once: at the start, with nothing before it to backtrack into.
 
-    That is `^`, then look-ahead without look-around inside, then a rest without any.
+    Such a pattern is `^`, then look-aheads without nested look-around, then a rest without look-around.
     """
-    # Escapes and classes cannot open a group.
+    # Escapes and classes cannot open a group, so they are replaced by a letter.
     bare = re.sub(r"\\[1-9kK]", "(?=)", _ONE_CHARACTER.sub("c", source))
     bare = re.sub(r"\\.", "c", bare)
     if not bare.startswith("^"):
         return False
     position, depth, inside = 1, 0, False
     while position < len(bare):
-        if found := _LOOK_AROUND.match(bare, position):
-            if inside or depth or found[0] not in ("(?=", "(?!"):
+        if look_around := _LOOK_AROUND.match(bare, position):
+            if inside or depth or look_around[0] not in ("(?=", "(?!"):
                 return False
-            inside, depth, position = True, 1, found.end()
+            inside, depth, position = True, 1, look_around.end()
             continue
         char = bare[position]
         depth += (char == "(") - (char == ")")
         if inside and depth == 0:
             inside = False
         elif depth == 0:
-            rest = bare[position:]
-            return not _LOOK_AROUND.search(rest) and "|" not in _outermost(rest)
+            remaining = bare[position:]
+            return not _LOOK_AROUND.search(remaining) and "|" not in _outermost(remaining)
         position += 1
     return True
 
 
 def _outermost(text: str) -> str:
-    """Return the characters of a pattern that stand in no group."""
-    depth, kept = 0, []
+    """Return the characters of a pattern outside of any group."""
+    depth, outermost = 0, []
     for char in text:
         depth += (char == "(") - (char == ")")
         if depth == 0:
-            kept.append(char)
-    return "".join(kept)
+            outermost.append(char)
+    return "".join(outermost)
 
 
-def ends_in_time(source: str, text: str) -> bool:
-    """Return whether the engine for look-around comes to an answer within `BACKTRACK_LIMIT` steps."""
-    alone = _alone(source)
-    if alone.is_valid(text):
+def finishes_within_limit(source: str, text: str) -> bool:
+    """Return whether matching finishes within `BACKTRACK_LIMIT` steps of the backtracking engine."""
+    validator = _standalone_validator(source)
+    if validator.is_valid(text):
         return True
-    [error] = alone.iter_errors(text)
+    [error] = validator.iter_errors(text)
     return not error.message.startswith("Error executing regex")
 
 
 @lru_cache(maxsize=256)
-def _alone(source: str) -> Any:
+def _standalone_validator(source: str) -> Any:
     import jsonschema_rs
 
     options = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT, size_limit=PATTERN_BYTES)
@@ -200,7 +285,7 @@ def _alone(source: str) -> Any:
 
 
 def _compiles(source: str, engine: Literal["linear", "backtracking"], size: int) -> bool:
-    import jsonschema_rs  # here, so that importing the registry stays quick
+    import jsonschema_rs  # lazy, to keep the import of the registry fast
 
     options: Any = jsonschema_rs.RegexOptions(size_limit=size)
     if engine == "backtracking":

@@ -1,7 +1,7 @@
-"""Rewrites a pattern in the syntax that ECMAScript with the `u` flag and Python's `re` share.
+"""Rewrite a pattern in the common syntax of ECMAScript with the `u` flag and Python's `re`.
 
 Clients compile the patterns of output schemas: the TypeScript SDK with Ajv, which uses the `u` flag and fails for the
-whole list, and the Python SDK with `re`. The result is written from a small grammar that both of them accept.
+whole list, and the Python SDK with `re`. The rewritten pattern uses a small grammar that both accept.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import warnings
 from functools import lru_cache
 from typing import Final
 
-# As `registry.schema.patterns.MAX_PATTERN_LENGTH`: an enumeration of 500 words.
+# The same as `registry.schema.patterns.MAX_PATTERN_LENGTH`: 500 words as alternatives.
 _MAX_LENGTH: Final = 4_096
-# Nesting of groups; the reader recurses.
+# Nesting of groups, because the parser is recursive.
 _MAX_GROUPS: Final = 50
-# Digits of a count: engines refuse or stall at more.
+# At most five digits: engines refuse or stall at larger counts.
 _COUNT: Final = re.compile(r"\{(\d{1,5})(?:(,)(\d{1,5})?)?\}")
 _GROUP_NAME: Final = re.compile(r"\?P?<([A-Za-z_]\w*)>|\?'([A-Za-z_]\w*)'")
 _NAMED_REFERENCE: Final = re.compile(r"\(\?P=([A-Za-z_]\w*)\)|\\k(?:<([A-Za-z_]\w*)>|\{([A-Za-z_]\w*)\})")
@@ -30,30 +30,30 @@ _SURROGATES: Final = range(0xD800, 0xE000)
 _SYNTAX: Final = frozenset("^$\\.*+?()[]{}|/")
 _CLASSES: Final = frozenset("dDwWsS")
 _CONTROLS: Final = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "a": 7, "e": 27}
-# Escapes of other dialects that stand for more than a character. The end of a text may be before a last line break.
+# Escapes of other dialects that match more than one character or a position. `\Z` also matches before a final newline.
 _PLACES: Final = {"A": "^", "z": "$", "Z": "(?=\\n?$)", "h": "[ \\t]", "R": "(?:\\r\\n|\\n|\\r)"}
-# Members of a class that both engines read in the same way, so that they stay as they were written.
-_ONE: Final = r"(?:[^\\\]\[&~^\x00-\x1f-]|\\[$^\\.*+?()\[\]{}|/-]|\\[tnvfr])"
-_AS_WRITTEN: Final = re.compile(rf"{_ONE}(?:-{_ONE})?")
+# Members of a class that both engines read alike, so they stay as written.
+_MEMBER: Final = r"(?:[^\\\]\[&~^\x00-\x1f-]|\\[$^\\.*+?()\[\]{}|/-]|\\[tnvfr])"
+_AS_WRITTEN: Final = re.compile(rf"{_MEMBER}(?:-{_MEMBER})?")
 _ASSERTIONS: Final = ("?=", "?!", "?<=", "?<!")
 
 
 class _Unportable(Exception):
-    """The pattern uses what one of the engines lacks."""
+    """The pattern uses a construct that one of the engines lacks."""
 
 
 # The same few patterns occur in thousands of schemas.
 @lru_cache(maxsize=4096)
 def portable(pattern: str) -> str | None:
-    """Return a pattern for both engines that matches every text that this one matches; None if there is none.
+    """Return a pattern for both engines that matches at least the same texts; None if there is none.
 
-    Possessive quantifiers and atomic groups become plain ones, which match more. Under a keyword such as `not`, the
-    result is therefore only right if it is the pattern itself.
+    Possessive quantifiers and atomic groups become ordinary ones, which match more. Below a keyword such as `not`, the
+    result can therefore be used only if it equals the original pattern.
     """
     if len(pattern) > _MAX_LENGTH:
         return None
     try:
-        source = _Reader(pattern).whole()
+        source = _Reader(pattern).parse()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             re.compile(source)
@@ -63,7 +63,7 @@ def portable(pattern: str) -> str | None:
 
 
 class _Reader:
-    """Reads a pattern of any common dialect and writes it again."""
+    """Parses a pattern of any common dialect and writes it in the common syntax."""
 
     def __init__(self, pattern: str) -> None:
         self._text = pattern
@@ -75,13 +75,13 @@ class _Reader:
         self._ignores_case = False
         self._dot = "."
 
-    def whole(self) -> str:
-        written = self._alternatives()
+    def parse(self) -> str:
+        portable_text = self._parse_alternatives()
         if self._at < len(self._text) or self._highest_reference > self._groups:
             raise _Unportable
-        return written
+        return portable_text
 
-    def _alternatives(self) -> str:
+    def _parse_alternatives(self) -> str:
         self._depth += 1
         if self._depth > _MAX_GROUPS:
             raise _Unportable
@@ -92,20 +92,20 @@ class _Reader:
                 self._at += 1
                 parts.append("|")
                 continue
-            atom, is_repeatable = self._atom()
-            parts.append(atom + self._quantifier(is_repeatable))
+            atom, is_repeatable = self._parse_atom()
+            parts.append(atom + self._parse_quantifier(is_repeatable))
         self._ignores_case, self._dot = before
         self._depth -= 1
         return "".join(parts)
 
-    def _atom(self) -> tuple[str, bool]:
+    def _parse_atom(self) -> tuple[str, bool]:
         char = self._text[self._at]
         if char == "(":
-            return self._group()
+            return self._parse_group()
         if char == "[":
-            return self._class(), True
+            return self._parse_class(), True
         if char == "\\":
-            return self._escape()
+            return self._parse_escape()
         self._at += 1
         if char in "^$":
             return char, False
@@ -113,60 +113,60 @@ class _Reader:
             return self._dot, True
         if char in "*+?":
             raise _Unportable
-        return self._literal(ord(char)), True
+        return self._write_literal(ord(char)), True
 
-    def _quantifier(self, is_repeatable: bool) -> str:
+    def _parse_quantifier(self, is_repeatable: bool) -> str:
         if self._at >= len(self._text):
             return ""
-        char, written = self._text[self._at], ""
+        char, quantifier = self._text[self._at], ""
         if char in "*+?":
-            written = char
+            quantifier = char
             self._at += 1
         elif char == "{":
             count = _COUNT.match(self._text, self._at)
             if count is None:
                 if self._text.startswith("{,", self._at):
-                    raise _Unportable  # a count for Python, and characters for ECMAScript
+                    raise _Unportable  # a count in Python, literal characters in ECMAScript
                 return ""
             if count[3] is not None and int(count[3]) < int(count[1]):
                 raise _Unportable
-            written = count[0]
+            quantifier = count[0]
             self._at = count.end()
-        if not written:
+        if not quantifier:
             return ""
         if not is_repeatable:
             raise _Unportable
         if self._text.startswith("?", self._at):
-            written += "?"
+            quantifier += "?"
             self._at += 1
         elif self._text.startswith("+", self._at):
-            self._at += 1  # possessive: a plain one matches no less
+            self._at += 1  # possessive; an ordinary quantifier matches at least as much
         if self._text.startswith(("*", "+", "?"), self._at) or _COUNT.match(self._text, self._at):
             raise _Unportable
-        return written
+        return quantifier
 
-    def _group(self) -> tuple[str, bool]:
+    def _parse_group(self) -> tuple[str, bool]:
         text, at = self._text, self._at
         if remark := _REMARK.match(text, at):
             self._at = remark.end()
             return "", False
         if reference := _NAMED_REFERENCE.match(text, at):
-            return self._reference_to(reference)
+            return self._parse_reference(reference)
         if (flags := _FLAGS.match(text, at)) and (flags[1] or flags[2]):
-            return self._flags(flags)
+            return self._parse_flags(flags)
         self._at += 1
         opening = "("
         if text.startswith("?", self._at):
-            opening = self._opening()
+            opening = self._parse_opening()
         else:
             self._groups += 1
-        inner = self._alternatives()
+        inner = self._parse_alternatives()
         if self._at >= len(text):
             raise _Unportable
         self._at += 1
         return f"{opening}{inner})", opening[1:] not in _ASSERTIONS
 
-    def _opening(self) -> str:
+    def _parse_opening(self) -> str:
         text = self._text
         for kind in ("?:", *_ASSERTIONS):
             if text.startswith(kind, self._at):
@@ -174,7 +174,7 @@ class _Reader:
                 return "(" + kind
         if text.startswith("?>", self._at):
             self._at += 2
-            return "(?:"  # atomic: a plain one matches no less
+            return "(?:"  # atomic; an ordinary group matches at least as much
         if name := _GROUP_NAME.match(text, self._at):
             self._at = name.end()
             self._groups += 1
@@ -182,7 +182,7 @@ class _Reader:
             return "("
         raise _Unportable
 
-    def _flags(self, flags: re.Match[str]) -> tuple[str, bool]:
+    def _parse_flags(self, flags: re.Match[str]) -> tuple[str, bool]:
         on, off = flags[1], flags[2] or ""
         if set(on) & set("mxL") or set(off) & set("mx"):
             raise _Unportable
@@ -191,30 +191,30 @@ class _Reader:
         self._dot = "[\\s\\S]" if "s" in on else "." if "s" in off else self._dot
         self._at = flags.end()
         if flags[3] == ")":
-            return "", False  # until the end of the group
-        inner = self._alternatives()
+            return "", False  # the flags apply until the end of the group
+        inner = self._parse_alternatives()
         self._ignores_case, self._dot = before
         if self._at >= len(self._text):
             raise _Unportable
         self._at += 1
         return f"(?:{inner})", True
 
-    def _reference_to(self, reference: re.Match[str]) -> tuple[str, bool]:
+    def _parse_reference(self, reference: re.Match[str]) -> tuple[str, bool]:
         group = self._names.get(next(name for name in reference.groups() if name))
         if group is None or self._ignores_case:
             raise _Unportable
         self._at = reference.end()
         return f"(?:\\{group})", True
 
-    def _escape(self) -> tuple[str, bool]:
+    def _parse_escape(self) -> tuple[str, bool]:
         text, at = self._text, self._at
         if reference := _NAMED_REFERENCE.match(text, at):
-            return self._reference_to(reference)
-        code = self._escaped_code_point()
+            return self._parse_reference(reference)
+        code = self._parse_code_point()
         if code is not None:
             if code in _SURROGATES:
                 raise _Unportable
-            return self._literal(code), True
+            return self._write_literal(code), True
         char = text[at + 1 : at + 2]
         self._at += 2
         if char in _CLASSES:
@@ -228,12 +228,12 @@ class _Reader:
             return f"(?:\\{char})", True
         raise _Unportable
 
-    def _escaped_code_point(self) -> int | None:
-        """Read an escape that stands for one character; None, and nothing is read, if it is another one."""
+    def _parse_code_point(self) -> int | None:
+        """Read an escape of one character and return its code point; return None and read nothing for other escapes."""
         text, at = self._text, self._at
-        if found := _CODE_POINT.match(text, at):
-            code = int(next(digits for digits in found.groups() if digits), 16)
-            self._at = found.end()
+        if match := _CODE_POINT.match(text, at):
+            code = int(next(digits for digits in match.groups() if digits), 16)
+            self._at = match.end()
             if code in _HIGH and (low := _LOW_SURROGATE.match(text, self._at)):
                 self._at = low.end()
                 return 0x10000 + ((code - 0xD800) << 10) + (int(low[1], 16) - 0xDC00)
@@ -254,50 +254,50 @@ class _Reader:
             return _CONTROLS.get(char, ord(char))
         return None
 
-    def _literal(self, code: int) -> str:
+    def _write_literal(self, code: int) -> str:
         char = chr(code)
-        if self._ignores_case and (other := _other_case(char)) != char:
-            return f"[{char}{other}]"
-        return _written(char)
+        if self._ignores_case and (swapped := _other_case(char)) != char:
+            return f"[{char}{swapped}]"
+        return _escape(char)
 
-    def _class(self) -> str:
+    def _parse_class(self) -> str:
         text = self._text
         self._at += 1
         negated = text.startswith("^", self._at)
         self._at += negated
         if text.startswith("]", self._at):
-            raise _Unportable  # an empty class in ECMAScript, and a character elsewhere
+            raise _Unportable  # an empty class in ECMAScript, a literal bracket elsewhere
         members: list[str] = []
-        after_range = True  # where a `-` stands for itself
+        after_range = True  # here a hyphen is a literal
         while not text.startswith("]", self._at):
             if self._at >= len(text) or text.startswith(("[:", "[.", "[=", "&&"), self._at):
                 raise _Unportable
             start = self._at
-            first = last = self._member()
+            first = last = self._parse_member()
             is_range = False
             if isinstance(first, int) and text.startswith("-", self._at) and not text.startswith("-]", self._at):
                 dash = self._at
                 self._at += 1
-                last = self._member()
+                last = self._parse_member()
                 is_range = isinstance(last, int)
-                if not is_range:  # beside a class there is no range
+                if not is_range:  # a class escape cannot end a range
                     self._at, last = dash, first
-            written = first if isinstance(first, str) else self._range(first, last)
+            portable_text = first if isinstance(first, str) else self._write_range(first, last)
             source = text[start : self._at]
             is_dash = source == "-" and (after_range or text.startswith("]", self._at))
             is_kept = is_dash or (not self._ignores_case and _AS_WRITTEN.fullmatch(source) is not None)
-            members.append(source if is_kept else written)
+            members.append(source if is_kept else portable_text)
             after_range = is_range
         self._at += 1
-        written = "".join(members)
-        if not written:
+        portable_text = "".join(members)
+        if not portable_text:
             if negated:
                 return "[\\s\\S]"
             raise _Unportable
-        return f"[{'^' if negated else ''}{written}]"
+        return f"[{'^' if negated else ''}{portable_text}]"
 
-    def _member(self) -> int | str:
-        """Return one character of a class, or a class inside of it as it is written."""
+    def _parse_member(self) -> int | str:
+        """Return the code point of one class member, or a nested class escape as text."""
         text, at = self._text, self._at
         if at >= len(text):
             raise _Unportable
@@ -313,35 +313,35 @@ class _Reader:
             if char == "R":
                 raise _Unportable
             return " \\t" if char == "h" else "\\" + char
-        code = self._escaped_code_point()
+        code = self._parse_code_point()
         if code is None:
             raise _Unportable
         return code
 
-    def _range(self, first: int, last: int | str) -> str:
+    def _write_range(self, first: int, last: int | str) -> str:
         assert isinstance(last, int)
         if last < first:
             raise _Unportable
         if first in _SURROGATES and last in _SURROGATES:
-            return ""  # no text holds half of a pair
+            return ""  # no text contains a lone surrogate
         if first in _SURROGATES or last in _SURROGATES:
             raise _Unportable
         low, high = chr(first), chr(last)
-        written = _written(low, in_class=True)
+        portable_text = _escape(low, in_class=True)
         if first != last:
-            written += "-" + _written(high, in_class=True)
+            portable_text += "-" + _escape(high, in_class=True)
         if not self._ignores_case:
-            return written
+            return portable_text
         if first == last:
-            other = _other_case(low)
-            return written if other == low else written + _written(other, in_class=True)
-        # A range with letters has to hold them in both cases: nothing is added where it does, or has none.
+            swapped = _other_case(low)
+            return portable_text if swapped == low else portable_text + _escape(swapped, in_class=True)
+        # Without the flag, a range has to contain its letters in both cases.
         extra = {_other_case(chr(code)) for code in range(first, min(last, 0x7F) + 1)} - {
             chr(code) for code in range(first, min(last, 0x7F) + 1)
         }
         if last > 0x7F:
             raise _Unportable
-        return written + "".join(_written(char, in_class=True) for char in sorted(extra))
+        return portable_text + "".join(_escape(char, in_class=True) for char in sorted(extra))
 
 
 def _other_case(char: str) -> str:
@@ -349,11 +349,11 @@ def _other_case(char: str) -> str:
     return swapped if len(swapped) == 1 else char
 
 
-def _written(char: str, *, in_class: bool = False) -> str:
+def _escape(char: str, *, in_class: bool = False) -> str:
     code = ord(char)
     if char in _SYNTAX or (in_class and char == "-"):
         return "\\" + char
-    # Doubled in a class, these are operators in some engines.
+    # These are operators in some engines when doubled in a class.
     if code < 0x20 or code == 0x7F or (in_class and char in "&~"):
         return f"\\x{code:02x}"
     return char

@@ -1,50 +1,107 @@
-"""References of one schema document: where each leads, and what expanding all of them would cost."""
+"""Resolve the references of a schema document, and recognize the drafts of JSON Schema."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urljoin
 
 from registry.errors import SchemaRejected
+from registry.schema.json_values import containers
+
+DRAFT_7: Final = "http://json-schema.org/draft-07/schema#"
+"""The draft that every client supports."""
+
+_URI: Final = re.compile(
+    r"https?://(?:www\.)?json-schema\.org/(?:draft-0(?P<number>[3-7])|draft/(?P<date>2019-09|2020-12))"
+    r"/(?:hyper-)?schema/?(?:\.json)?#?/?",
+    re.IGNORECASE,
+)
+# Draft 5 only clarifies draft 4.
+_BY_NUMBER: Final = {"3": "draft-04", "4": "draft-04", "5": "draft-04", "6": "draft-06", "7": "draft-07"}
+_CLASSES: Final = {
+    "draft-04": "Draft4Validator",
+    "draft-06": "Draft6Validator",
+    "draft-07": "Draft7Validator",
+    "2019-09": "Draft201909Validator",
+    "2020-12": "Draft202012Validator",
+}
+_LONE_REFERENCES: Final = frozenset({"draft-04", "draft-06", "draft-07"})
+_TUPLES_IN_ITEMS: Final = _LONE_REFERENCES | {"2019-09"}
+
+
+def draft_of(declared: object) -> str | None:
+    """Return the draft that a `$schema` value names, such as `draft-07` or `2020-12`; None for any other dialect."""
+    match = _URI.fullmatch(declared.strip()) if isinstance(declared, str) else None
+    return None if match is None else match["date"] or _BY_NUMBER[match["number"]]
+
+
+def uri_of(draft: str) -> str:
+    """Return the URI of a draft, as written in its specification."""
+    if draft.startswith("draft-"):
+        return f"http://json-schema.org/{draft}/schema#"
+    return f"https://json-schema.org/draft/{draft}/schema"
+
+
+def compiler_of(draft: str | None) -> str:
+    """Return the validator class of `jsonschema_rs` for a draft; 2020-12 if the draft is unknown."""
+    return _CLASSES[draft or "2020-12"]
+
+
+def has_lone_references(draft: str | None) -> bool:
+    """Return whether a `$ref` replaces all keywords next to it, as before 2019-09."""
+    return draft in _LONE_REFERENCES
+
+
+def has_tuples_in_items(draft: str | None) -> bool:
+    """Return whether `items` may be a list with one schema for each position, as before 2020-12."""
+    return draft in _TUPLES_IN_ITEMS
+
 
 REFERENCE_KEYWORDS: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 
-# Keywords by the form of what they hold; everything that walks a schema uses these tables. The lists and single
-# schemas overlap: `items` may be either, depending on the draft.
+# Keywords by the type of their value; every walk over a schema uses these tables. `items` is in two of them, because
+# its type depends on the draft. The subschemas `_IN_PLACE` apply to the same value as the schema that contains them.
 SUBSCHEMA_MAPS: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )
 SUBSCHEMA_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
+_IN_PLACE_MAPS: Final = ("dependentSchemas", "dependencies")
+_IN_PLACE_LISTS: Final = ("allOf", "anyOf", "oneOf")
+_IN_PLACE: Final = ("not", "if", "then", "else")
 SINGLE_SUBSCHEMAS: Final = frozenset(
     {"items", "additionalItems", "additionalProperties", "contains", "not", "if", "then", "else"}
     | {"propertyNames", "unevaluatedItems", "unevaluatedProperties", "contentSchema"}
 )
 _HOLDING_SCHEMAS: Final = SUBSCHEMA_MAPS | SUBSCHEMA_LISTS | SINGLE_SUBSCHEMAS
-# Keywords that hold instance data, where a member called `$ref` means nothing.
+# Keywords that contain instance data, where a member named `$ref` has no meaning.
 DATA_KEYWORDS: Final = frozenset({"const", "enum", "default", "examples", "example", "required", "type"})
 
-# Sets of strings iterate differently in each process; reports have to name the same reference everywhere.
+# Sorted, because the iteration order of a set differs between processes, and errors should name the same reference.
 _REFERENCES_IN_ORDER: Final = tuple(sorted(REFERENCE_KEYWORDS))
-# Before 2019-09 a reference stood for all that is beside it.
-_LONE_REFERENCES: Final = ("draft-03", "draft-04", "draft-06", "draft-07")
+# Before 2019-09, a `$ref` replaces all keywords next to it.
+_DRAFTS_OF_LONE_REFERENCES: Final = ("draft-03", "draft-04", "draft-06", "draft-07")
 _DEFINITIONS: Final = frozenset({"$defs", "definitions"})
-# RFC 3986, section 3.5, less the slash that separates steps; the quotation mark of strings is not among them.
+_IDENTIFYING: Final = frozenset({"$id", "id", "$anchor", "$dynamicAnchor"})
+_CONTAINERS: Final = (dict, list)
+_CONTAINER_TYPES: Final = frozenset(_CONTAINERS)
+# RFC 3986, section 3.5, without the slash, which separates steps. The double quote is not allowed there.
 _FRAGMENT_CHARACTERS: Final = "!$&'()*+,;=:@?~"
-# What is quoted of a reference in an error.
+# Characters of a reference quoted in an error.
 _MAX_REPORTED: Final = 200
-# Digits of an array index in a pointer; no array within the bounds of a schema has ten million items.
+# Digits of an array index in a pointer: no array within the limits of a schema has ten million items.
 _MAX_INDEX_DIGITS: Final = 7
 
 
 class Resolution(NamedTuple):
-    """Where one reference leads.
+    """The target of one reference.
 
     Attributes:
-        keyword: Such as `$ref`.
-        reference: As it is written.
-        target: The schema; `MISSING` if it is not there, `REMOTE` if it is in another document.
-        from_root: Whether it is a pointer from the root of the document.
+        keyword: The keyword, such as `$ref`.
+        reference: The reference as written.
+        target: The schema; `MISSING` if it does not exist, `REMOTE` if it is in another document.
+        from_root: Whether the reference is a pointer from the root of the document.
     """
 
     keyword: str
@@ -54,28 +111,42 @@ class Resolution(NamedTuple):
 
 
 class SchemaDocument:
-    """One schema document with its identifiers, anchors and references, found without recursion.
+    """A schema document with its identifiers, anchors and references, found without recursion.
 
-    Not `referencing`, which resolves one reference at a time: bounds need the whole graph, before anything is expanded.
+    The `referencing` library resolves one reference at a time; limits need the whole graph before anything is expanded.
 
     Attributes:
         remote: References to other documents, which are never fetched.
-        broken: References to what is not there.
-        resolutions: Where the references of each object lead, by the identity of the object.
-        identified: Objects with an identifier (`$id`, or `id` as in draft 4), by identity.
+        broken: References whose target does not exist.
+        resolutions: The references of each object with their targets, by the object's identity.
+        identified: The identities of objects with an identifier (`$id`, or `id` as in draft 4).
         dynamic_anchors: The schemas of each `$dynamicAnchor`.
-        is_recursive: Whether a schema refers back to itself; known after `visits`.
+        is_recursive: Whether a schema refers back to itself; set by `visits`.
     """
 
-    __slots__ = ("_anchors", "_edges", "_lone_references", "_maps", "_root", "_roots", "_unsure", "broken",
-                 "dynamic_anchors", "identified", "is_recursive", "remote", "resolutions")  # fmt: skip
+    __slots__ = (
+        "_anchors",
+        "_edges",
+        "_located",
+        "_lone_references",
+        "_maps",
+        "_root",
+        "_roots",
+        "_unproven",
+        "broken",
+        "dynamic_anchors",
+        "identified",
+        "is_recursive",
+        "remote",
+        "resolutions",
+    )
 
     def __init__(self, schema: object) -> None:
         self._root = schema
         self._roots: dict[str, object] = {"": schema}
         self._anchors: dict[tuple[str, str], object] = {}
         self._edges: dict[int, list[object]] = {}
-        self._maps: set[int] = set()  # objects whose keys are the author's names, not keywords
+        self._maps: set[int] = set()  # objects whose keys are names chosen by the author, not keywords
         self.remote: list[str] = []
         self.broken: list[str] = []
         self.resolutions: dict[int, list[Resolution]] = {}
@@ -83,17 +154,20 @@ class SchemaDocument:
         self.dynamic_anchors: dict[str, list[dict[str, Any]]] = {}
         self.is_recursive = False
         declared = schema.get("$schema") if isinstance(schema, dict) else None
-        self._lone_references = isinstance(declared, str) and any(draft in declared for draft in _LONE_REFERENCES)
-        # All of them first: a reference may lead to an anchor further down.
-        self._unsure: list[tuple[dict[Any, object], Any, object]] = []
+        self._lone_references = isinstance(declared, str) and any(
+            draft in declared for draft in _DRAFTS_OF_LONE_REFERENCES
+        )
+        # Scan everything first: a reference may lead to an anchor further down.
+        self._unproven: list[tuple[dict[Any, object], Any, object]] = []
+        self._located: dict[tuple[str, str], tuple[object, bool]] = {}
         references = list(self._scan())
-        for names, name, node in self._unsure:
+        for names, name, node in self._unproven:
             names.setdefault(name, node)
         for node, base, keyword, reference in references:
-            self._follow(node, base, keyword, reference)
+            self._resolve(node, base, keyword, reference)
 
     def require_resolvable(self) -> None:
-        """Reject references that lead out of the document or nowhere.
+        """Reject references to other documents or to missing targets.
 
         Raises:
             SchemaRejected: `remote_ref` or `broken_ref`.
@@ -101,18 +175,18 @@ class SchemaDocument:
         if self.remote:
             raise SchemaRejected("remote_ref", f"refers to another document: {self.remote[0][:_MAX_REPORTED]}")
         if self.broken:
-            raise SchemaRejected("broken_ref", f"refers to what is not there: {self.broken[0][:_MAX_REPORTED]}")
+            raise SchemaRejected("broken_ref", f"refers to a missing schema: {self.broken[0][:_MAX_REPORTED]}")
 
     def visits(self, limit: int, *, with_options: bool = False) -> int:
-        """Count the objects and lists that a compiler would visit if it expanded every local reference.
+        """Count the objects and lists that a compiler visits if it expands every local reference.
 
         A reference back into a schema that is being expanded counts once. Sets `is_recursive`.
 
         Args:
-            limit: Where to stop counting.
-            with_options: Count each member of an `enum` as well, since a check compares with all of them.
+            limit: The count at which to stop.
+            with_options: Count each member of an `enum` as well, because a check compares with all of them.
         """
-        # Counts are kept for each node: nested doubling (a schema bomb) is summed, never walked.
+        # Totals are stored for each node, so that exponential definitions (schema bombs) are summed and never walked.
         done: dict[int, int] = {}
         open_nodes: set[int] = {id(self._root)}
         stack: list[tuple[int, Iterator[object], list[int]]] = [
@@ -121,15 +195,17 @@ class SchemaDocument:
         while stack:
             key, children, total = stack[-1]
             for child in children:
-                known = done.get(id(child))
-                if known is None and id(child) in open_nodes:
-                    known = 1
+                child_visits = done.get(id(child))
+                if child_visits is None and self._is_leaf(child):
+                    child_visits = done[id(child)] = _own_visits(child, with_options)
+                if child_visits is None and id(child) in open_nodes:
+                    child_visits = 1
                     self.is_recursive = True
-                if known is None:
+                if child_visits is None:
                     open_nodes.add(id(child))
                     stack.append((id(child), self._children(child), [_own_visits(child, with_options)]))
                     break
-                total[0] = min(total[0] + known, limit + 1)
+                total[0] = min(total[0] + child_visits, limit + 1)
             else:
                 stack.pop()
                 done[key] = total[0]
@@ -139,62 +215,108 @@ class SchemaDocument:
         return done[id(self._root)]
 
     def targets(self, node: object) -> tuple[object, ...]:
-        """Return the schemas that the references of this very object lead to."""
+        """Return the targets of the references in this object itself."""
         return tuple(self._edges.get(id(node), ()))
 
     @property
     def target_ids(self) -> frozenset[int]:
-        """The identities of all schemas that references lead to."""
+        """The identities of all targets of references."""
         return frozenset(id(target) for targets in self._edges.values() for target in targets)
 
     @property
     def reference_count(self) -> int:
-        """The number of references within this document."""
+        """The number of distinct references within the document."""
         return sum(len(targets) for targets in self._edges.values())
+
+    def _is_leaf(self, node: Any) -> bool:
+        """Return whether nothing is below an object or a list, as for most schemas of a property."""
+        children = node.values() if isinstance(node, dict) else node
+        # Compared in C: a generator takes most of the time of this, and large documents have a million nodes.
+        return id(node) not in self._edges and _CONTAINER_TYPES.isdisjoint(map(type, children))
+
+    def looping(self, nodes: Sequence[dict[str, Any]]) -> frozenset[int]:
+        """Return the identities of the schemas among `nodes` that apply themselves to the same value again.
+
+        A check of such a schema never ends. Includes schemas that lead from one loop to another.
+        """
+        if not self._edges:
+            return frozenset()
+        after: dict[int, set[int]] = {}
+        before: dict[int, set[int]] = {}
+        for node in nodes:
+            for child in self._applied_in_place(node):
+                after.setdefault(id(node), set()).add(id(child))
+                before.setdefault(id(child), set()).add(id(node))
+        # Remove every schema that is the first or the last of its chain; only loops are left.
+        pending = list((after.keys() | before.keys()) - (after.keys() & before.keys()))
+        while pending:
+            removed = pending.pop()
+            for ways, back in ((after, before), (before, after)):
+                for neighbour in ways.pop(removed, ()):
+                    back[neighbour].discard(removed)
+                    if not back[neighbour]:
+                        del back[neighbour]
+                        pending.append(neighbour)
+        return frozenset(after)
+
+    def _applied_in_place(self, node: dict[str, Any]) -> Iterator[object]:
+        yield from self._edges.get(id(node), ())
+        if self._lone_references and "$ref" in node:
+            return
+        for key in _IN_PLACE:
+            if key in node:
+                yield node[key]
+        for key in _IN_PLACE_LISTS:
+            if isinstance(children := node.get(key), list):
+                yield from children
+        for key in _IN_PLACE_MAPS:
+            if isinstance(schemas_by_name := node.get(key), dict):
+                yield from schemas_by_name.values()
 
     def _children(self, node: object) -> Iterator[object]:
         if isinstance(node, dict):
-            # A definition costs where it is referred to; the size of the document itself is bounded elsewhere.
+            # A definition costs something only where it is referenced; the size of the document is limited elsewhere.
             skipped = _DEFINITIONS if id(node) not in self._maps else ()
             for key, child in node.items():
-                if isinstance(child, dict | list) and key not in skipped:
+                if isinstance(child, _CONTAINERS) and key not in skipped:
                     yield child
             yield from self._edges.get(id(node), ())
         elif isinstance(node, list):
             for child in node:
-                if isinstance(child, dict | list):
+                if isinstance(child, _CONTAINERS):
                     yield child
 
     def _scan(self) -> Iterator[tuple[dict[str, Any], str, str, str]]:
         """Record identifiers and anchors; yield each reference with its node, base URI and keyword."""
-        # With each: whether its members are keywords, and whether it is known to be a schema by its place.
+        # (node, base URI, whether its members are keywords, whether its position proves that it is a schema)
         stack: list[tuple[object, str, bool, bool]] = [(self._root, "", True, True)]
         while stack:
             node, base, is_schema, is_known = stack.pop()
             if isinstance(node, list):
-                stack.extend((child, base, True, is_known) for child in node if isinstance(child, dict | list))
+                stack += [(child, base, True, is_known) for child in node if isinstance(child, _CONTAINERS)]
                 continue
             if not isinstance(node, dict):
                 continue
             if is_schema:
-                base = self._identify(node, base, is_known)
-                for keyword in _REFERENCES_IN_ORDER:
+                if not _IDENTIFYING.isdisjoint(node):
+                    base = self._identify(node, base, is_known)
+                for keyword in _REFERENCES_IN_ORDER if not REFERENCE_KEYWORDS.isdisjoint(node) else ():
                     if isinstance(reference := node.get(keyword), str):
                         yield node, base, keyword, reference
             else:
                 self._maps.add(id(node))
             for key, child in node.items():
-                if isinstance(child, dict | list) and not (is_schema and key in DATA_KEYWORDS):
-                    known = is_known and (not is_schema or key in _HOLDING_SCHEMAS)
-                    stack.append((child, base, not (is_schema and key in SUBSCHEMA_MAPS), known))
+                if isinstance(child, _CONTAINERS) and not (is_schema and key in DATA_KEYWORDS):
+                    child_is_known = is_known and (not is_schema or key in _HOLDING_SCHEMAS)
+                    stack.append((child, base, not (is_schema and key in SUBSCHEMA_MAPS), child_is_known))
 
     def _identify(self, node: dict[str, Any], base: str, is_known: bool) -> str:
-        """Record what identifies a schema, and return the base of references in it.
+        """Record the identifiers of a schema, and return the base URI of references in it.
 
-        What an unknown keyword holds may look like a schema: it identifies something only if no schema does.
+        The value of an unknown keyword may look like a schema; its identifiers are used only if no schema has the same.
         """
         if self._lone_references and node is not self._root and isinstance(node.get("$ref"), str):
-            return base  # all that is beside the reference means nothing
+            return base  # keywords next to the reference are ignored
         for keyword in ("$id", "id"):
             identifier = node.get(keyword)
             if not isinstance(identifier, str) or not identifier:
@@ -204,7 +326,7 @@ class SchemaDocument:
                 self._record(self._anchors, (base, identifier[1:]), node, is_known)
                 continue
             if keyword == "id" and node is not self._root and "://" not in identifier:
-                continue  # since draft 6 an `id` is usually an ordinary property or a comment
+                continue  # since draft 6, `id` is usually an ordinary property
             if is_known:
                 self.identified.add(id(node))
             base = _join_uri(base, identifier).partition("#")[0]
@@ -220,30 +342,38 @@ class SchemaDocument:
         if is_known:
             names.setdefault(name, node)
         else:
-            self._unsure.append((names, name, node))
+            self._unproven.append((names, name, node))
 
-    def _follow(self, node: dict[str, Any], base: str, keyword: str, reference: str) -> None:
+    def _resolve(self, node: dict[str, Any], base: str, keyword: str, reference: str) -> None:
+        # Large schemas refer to a component many times.
+        location = self._located.get((base, reference))
+        if location is None:
+            location = self._located[base, reference] = self._find_target(base, reference)
+        target, from_root = location
+        self._record_resolution(node, Resolution(keyword, reference, target, from_root))
+        if target is REMOTE:
+            self.remote.append(reference)
+        elif target is MISSING:
+            self.broken.append(reference)
+        elif isinstance(target, dict | list):
+            edges = self._edges.setdefault(id(node), [])
+            # Compared by identity: comparing by value costs as much as the size of the schemas.
+            if not any(edge is target for edge in edges):
+                edges.append(target)
+
+    def _find_target(self, base: str, reference: str) -> tuple[object, bool]:
+        """Return the target of a reference, and whether it is a pointer from the root of the document."""
         uri, _, fragment = reference.partition("#")
         target_base = _join_uri(base, uri) if uri else base
         root = self._roots.get(target_base, MISSING)
         if root is MISSING:
-            self.remote.append(reference)
-            self._note(node, Resolution(keyword, reference, REMOTE, from_root=False))
-            return
+            return REMOTE, False
         target = self._locate(root, target_base, unquote(fragment, errors="replace"))
         if target is MISSING and "%" in fragment:
-            target = self._locate(root, target_base, fragment)  # a name with a percent sign, not encoded
-        from_root = root is self._root and (not fragment or fragment.startswith("/"))
-        self._note(node, Resolution(keyword, reference, target, from_root))
-        if target is MISSING:
-            self.broken.append(reference)
-        elif isinstance(target, dict | list):
-            edges = self._edges.setdefault(id(node), [])
-            # By identity: schemas are compared by value nowhere in here, which would cost their whole size.
-            if not any(known is target for known in edges):
-                edges.append(target)
+            target = self._locate(root, target_base, fragment)  # a name with a literal percent sign
+        return target, root is self._root and (not fragment or fragment.startswith("/"))
 
-    def _note(self, node: dict[str, Any], resolution: Resolution) -> None:
+    def _record_resolution(self, node: dict[str, Any], resolution: Resolution) -> None:
         self.resolutions.setdefault(id(node), []).append(resolution)
 
     def _locate(self, root: object, base: str, fragment: str) -> object:
@@ -251,20 +381,20 @@ class SchemaDocument:
             return root
         if not fragment.startswith("/"):
             return self._anchors.get((base, fragment), MISSING)
-        found = root
+        node = root
         for token in fragment[1:].split("/"):
             step = token.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, dict) and step in found:
-                found = found[step]
-            elif isinstance(found, list) and _is_index(step) and int(step) < len(found):
-                found = found[int(step)]
+            if isinstance(node, dict) and step in node:
+                node = node[step]
+            elif isinstance(node, list) and _is_index(step) and int(step) < len(node):
+                node = node[int(step)]
             else:
                 return MISSING
-        return found
+        return node
 
 
 MISSING: Final = object()
-"""The target of a reference that leads nowhere."""
+"""The target of a reference whose target does not exist."""
 REMOTE: Final = object()
 """The target of a reference to another document, which is never fetched."""
 
@@ -281,29 +411,87 @@ def _own_visits(node: object, counted: bool) -> int:
 def _join_uri(base: str, uri: str) -> str:
     try:
         return urljoin(base, uri)
-    except ValueError:  # such as an unclosed bracket of an IPv6 address
+    except ValueError:  # for example an IPv6 address with an unclosed bracket
         return uri
 
 
 def pointers_of(schema: Any) -> dict[int, str]:
-    """Return the pointer of every object in a schema as a fragment that needs no encoding, by identity."""
-    found: dict[int, str] = {}
+    """Return the pointer of every object in a schema, percent-encoded for a URI fragment, by the object's identity."""
+    pointers: dict[int, str] = {}
     pending: list[tuple[Any, str]] = [(schema, "#")]
     while pending:
         node, pointer = pending.pop()
         if isinstance(node, dict):
-            found.setdefault(id(node), pointer)
+            pointers.setdefault(id(node), pointer)
             pending += [(child, f"{pointer}/{encoded_step(key)}") for key, child in node.items()]
         elif isinstance(node, list):
             pending += [(child, f"{pointer}/{index}") for index, child in enumerate(node)]
-    return found
+    return pointers
 
 
 def encoded_step(key: str) -> str:
-    """Return one step of a pointer as it stands in the fragment of a URI (RFC 6901, section 6)."""
+    """Return one step of a pointer, encoded for a URI fragment (RFC 6901, section 6)."""
     return quote(key.replace("~", "~0").replace("/", "~1"), safe=_FRAGMENT_CHARACTERS, errors="replace")
 
 
 def encoded_pointer(fragment: str) -> str:
-    """Return a pointer in a fragment with every character encoded that a URI may not hold."""
+    """Percent-encode the characters of a pointer that a URI fragment must not contain."""
     return quote(fragment, safe=_FRAGMENT_CHARACTERS + "/%", errors="replace")
+
+
+_IDENTIFIERS: Final = ("$id", "$anchor", "$dynamicAnchor")
+# Keywords whose values Ajv does not search for identifiers.
+_UNSEARCHED: Final = frozenset({"const", "enum", "default"})
+# Keywords whose members Ajv takes for names, also `$id`.
+_NAMES_ONLY: Final = _UNSEARCHED | {"properties", "patternProperties", "definitions", "dependencies"}
+
+
+def has_equal_anchors(nodes: Sequence[dict[str, Any]]) -> bool:
+    """Return whether several of these schemas have the same anchor."""
+    anchors = [node[key] for node in nodes for key in ("$anchor", "$dynamicAnchor") if isinstance(node.get(key), str)]
+    return len(set(anchors)) < len(anchors)
+
+
+def has_stray_identifiers(schema: dict[str, Any], schema_ids: Collection[int]) -> bool:
+    """Return whether an object that is not a schema, such as an example, has identifiers like a schema."""
+    return any(
+        isinstance(node, dict)
+        and id(node) not in schema_ids
+        and any(isinstance(node.get(key), str) for key in _IDENTIFIERS)
+        for node in containers(schema)
+    )
+
+
+def has_ambiguous_identifiers(schema: dict[str, Any]) -> bool:
+    """Return whether an object has a member `$id` that is not an identifier, where Ajv reads it as one.
+
+    Ajv reads the members of `$defs` like this, and the value of unknown keywords, where a pointer leads through them.
+    """
+    return any(
+        isinstance(node, dict)
+        and any(
+            isinstance(child, dict) and "$id" in child and not isinstance(child["$id"], str)
+            for key, child in node.items()
+            if key not in _NAMES_ONLY
+        )
+        for node in containers(schema)
+    )
+
+
+def without_stray_identifiers(node: Any, *, is_schema: bool) -> Any:
+    """Remove the identifiers of objects that are not schemas, where Ajv looks for identifiers, too."""
+    if isinstance(node, list):
+        return [without_stray_identifiers(child, is_schema=is_schema) for child in node]
+    if not isinstance(node, dict):
+        return node
+    built: dict[str, Any] = {}
+    for key, child in node.items():
+        if not is_schema and key in _IDENTIFIERS and isinstance(child, str):
+            continue
+        if is_schema and key in SUBSCHEMA_MAPS and isinstance(child, dict):
+            child = {name: without_stray_identifiers(below, is_schema=True) for name, below in child.items()}
+        elif key not in _UNSEARCHED:
+            child_is_schema = is_schema and (key in SINGLE_SUBSCHEMAS or key in SUBSCHEMA_LISTS)
+            child = without_stray_identifiers(child, is_schema=child_is_schema)
+        built[key] = child
+    return built

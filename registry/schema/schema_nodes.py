@@ -1,117 +1,275 @@
-"""The schemas inside a document, each compiled, with what of it applies to a value and what to the parts of one."""
+"""The subschemas of a document, compiled, and the parts of a value to which each applies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote
 
 from registry.schema.alternatives import Alternatives
-from registry.schema.compiled_parts import CompiledParts
-from registry.schema.json_paths import MISSING, value_at
+from registry.schema.json_paths import MISSING, JsonPath, value_at
 from registry.schema.json_values import containers, without_keys
 from registry.schema.references import SUBSCHEMA_LISTS, SUBSCHEMA_MAPS, SchemaDocument
 
 if TYPE_CHECKING:
     import jsonschema_rs
 
-# References times objects in a document: compiling all schemas of one with so many takes some 10 to 100 ms.
+_IN_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
+_IN_PLACE = ("not", "if", "then", "else")
+_IN_PLACE_MAPS = ("dependentSchemas", "dependencies")
+_OF_MEMBERS = ("additionalProperties", "unevaluatedProperties")
+_OF_ITEMS = ("additionalItems", "contains", "unevaluatedItems")
+
+
+class Application(NamedTuple):
+    """A schema and a value to which it may be applied."""
+
+    path: JsonPath
+    schema: dict[str, Any]
+    value: Any
+
+
+class TooManyApplications(Exception):
+    """The limit of applications was exceeded."""
+
+
+def applications(document: SchemaDocument, schema: Any, value: Any, limit: int) -> Iterator[Application]:  # noqa: C901 - one loop per kind of keyword
+    """Yield every pair of a schema and a value that a validator may check, in no particular order.
+
+    The number of pairs measures the cost of a check: a schema that two alternatives apply is yielded twice.
+
+    Raises:
+        TooManyApplications: There are more than `limit`.
+    """
+    # The last element lists the references followed at this value, so that a cycle of references ends.
+    pending: list[tuple[JsonPath, Any, Any, tuple[int, ...]]] = [((), schema, value, ())]
+    count = 0
+    while pending:
+        path, node, value, followed = pending.pop()
+        if not isinstance(node, dict):
+            continue
+        count += 1
+        if count > limit:
+            raise TooManyApplications
+        yield Application(path, node, value)
+        for target in document.targets(node):
+            if id(target) not in followed:
+                pending.append((path, target, value, (*followed, id(target))))
+        for word in _IN_PLACE_LISTS:
+            if isinstance(branches := node.get(word), list):
+                pending += [(path, branch, value, followed) for branch in branches]
+        for word in _IN_PLACE:
+            if word in node:
+                pending.append((path, node[word], value, followed))
+        for word in _IN_PLACE_MAPS:
+            if isinstance(branches := node.get(word), dict):
+                pending += [(path, branch, value, followed) for branch in branches.values()]
+        if isinstance(value, dict):
+            for below in _members(node, value):
+                pending.append(((*path, below[0]), below[1], below[2], ()))
+        elif isinstance(value, list):
+            for position, inner, item in _items(node, value):
+                pending.append(((*path, position), inner, item, ()))
+        # Pending work is bounded, too: one schema may have many alternatives, and one value many members.
+        if len(pending) > limit:
+            raise TooManyApplications
+
+
+def _members(node: dict[str, Any], value: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    properties = node.get("properties")
+    properties = properties if isinstance(properties, dict) else {}
+    fewer, more = (properties, value) if len(properties) < len(value) else (value, properties)
+    for name in fewer:
+        if name in more:
+            yield name, properties[name], value[name]
+    if isinstance(names := node.get("propertyNames"), dict):
+        for name in value:
+            yield name, names, name
+    if isinstance(patterns := node.get("patternProperties"), dict):
+        for below in patterns.values():
+            for name, child in value.items():
+                yield name, below, child
+    for word in _OF_MEMBERS:
+        if isinstance(below := node.get(word), dict):
+            for name, child in value.items():
+                if name not in properties:
+                    yield name, below, child
+
+
+def _items(node: dict[str, Any], value: list[Any]) -> Iterator[tuple[int, Any, Any]]:
+    for word in ("items", "prefixItems"):
+        below = node.get(word)
+        if isinstance(below, list):
+            for position, (inner, item) in enumerate(zip(below, value, strict=False)):
+                yield position, inner, item
+        elif isinstance(below, dict):
+            for position, item in enumerate(value):
+                yield position, below, item
+    for word in _OF_ITEMS:
+        if isinstance(below := node.get(word), dict):
+            for position, item in enumerate(value):
+                yield position, below, item
+
+
+# The URI by which schemas refer to the document; never fetched.
+_DOCUMENT_URI: Final = "urn:typegate:schema"
+# Characters that a pointer may contain unescaped in a URI fragment (RFC 3986, section 3.5).
+_IN_FRAGMENTS: Final = "/~!$&'()*+,;=:@"
+
+
+class CompiledParts:
+    """Validators of the subschemas of a document, by pointer.
+
+    The compiler copies everything that a reference leads to. For 100 types that refer to each other, compiling all of
+    them takes 3 s and half a gigabyte; compiling the few that a value needs takes tens of milliseconds.
+    """
+
+    def __init__(self, schema: Any, dialect: str, options: dict[str, Any], *, one_by_one: bool) -> None:
+        """Compile all subschemas, or prepare to compile them on demand.
+
+        Args:
+            schema: The document, which is known to compile.
+            dialect: The validator class of `jsonschema_rs`.
+            options: Options of the compiler.
+            one_by_one: Compile each subschema on demand.
+        """
+        self._schema = schema
+        self._dialect = dialect
+        self._options = options
+        self._registry: jsonschema_rs.Registry | None = None
+        self._all: jsonschema_rs.ValidatorMap | None = None
+        if not one_by_one:
+            self._compile_all()
+
+    def validator_at(self, pointer: str) -> jsonschema_rs.Validator | None:
+        """Return the validator of the subschema at a pointer; None if there is no schema.
+
+        The schema paths of its errors start at the root of the document if it is compiled on demand, and at the
+        subschema otherwise.
+        """
+        import jsonschema_rs  # lazy, to keep the import of the registry fast
+
+        if self._all is not None:
+            return self._all.get(pointer)
+        try:
+            if self._registry is None:
+                draft = getattr(jsonschema_rs, self._dialect.removesuffix("Validator"))
+                self._registry = jsonschema_rs.Registry([(_DOCUMENT_URI, self._schema)], draft=draft)
+            make = getattr(jsonschema_rs, self._dialect)
+            reference = {"$ref": f"{_DOCUMENT_URI}#{quote(pointer[1:], safe=_IN_FRAGMENTS)}"}
+            validator: jsonschema_rs.Validator = make(reference, registry=self._registry, **self._options)
+            return validator
+        except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError):
+            # For example an `$id` that is only valid in the context of the whole document.
+            self._compile_all()
+            return self.validator_at(pointer)
+
+    def _compile_all(self) -> None:
+        import jsonschema_rs
+
+        options = self._options
+        self._all = jsonschema_rs.validator_map_for(self._schema, **options)
+
+
+# References times objects in a document; compiling all subschemas of a larger document takes 10 to 100 ms or more.
 _LABORIOUS: Final = 20_000
-# Keywords of which the failing part is looked for, and those that say nothing of a value.
+# Keywords whose failing part is searched for, and annotations, which do not affect validity.
 _FOLLOWED: Final = frozenset(
     {"$ref", "allOf", "anyOf", "oneOf", "properties", "items", "prefixItems", "$defs", "definitions"}
 )
-_SAYING_NOTHING: Final = frozenset({"description", "title", "default", "examples", "$schema", "$id", "$comment"})
-# Keywords that are looked at without a validator, which would copy the value into each of its errors.
-_TOLD: Final = frozenset({"type", "required"})
+_ANNOTATIONS: Final = frozenset({"description", "title", "default", "examples", "$schema", "$id", "$comment"})
+# Keywords checked without a validator, which would copy the value into each of its errors.
+_CHECKED_DIRECTLY: Final = frozenset({"type", "required"})
 _ABOUT_OTHERS: Final = ("properties", "patternProperties", "additionalProperties")
-# Keywords that fail for the lack of something, also where all that is there is right.
-_OF_THE_WHOLE: Final = ("minProperties", "dependentRequired", "dependencies", "dependentSchemas")
-# What alternatives and the like evaluate is not known without them.
+# Keywords that can fail because another member is missing, although every present member is valid.
+_NEEDING_OTHER_MEMBERS: Final = ("minProperties", "dependentRequired", "dependencies", "dependentSchemas")
+# The members that these keywords evaluate are only known to a validator of the whole schema.
 _COMPOSING: Final = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"})
 _UNEVALUATED: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
-# Before 2019-09 a reference stood for all that is beside it.
+# Before 2019-09, a `$ref` replaces all keywords next to it.
 _LONE_REFERENCES: Final = frozenset({"Draft4Validator", "Draft6Validator", "Draft7Validator"})
 _UNEVALUATING: Final = frozenset({"Draft201909Validator", "Draft202012Validator"})
 
 
 class SchemaNodes:
-    """All schemas of one document, found by their pointers.
+    """All subschemas of one document, by pointer.
 
     Attributes:
-        is_laborious: Whether compiling any of its schemas takes many milliseconds.
+        is_laborious: Whether compiling a subschema may take many milliseconds.
     """
 
     def __init__(self, schema: Any, dialect: str, options: dict[str, Any]) -> None:
-        """Prepare to look at schemas.
+        """Index the subschemas.
 
         Args:
             schema: The document.
-            dialect: The class that compiles it.
-            options: For the compiler.
+            dialect: The validator class of `jsonschema_rs`.
+            options: Options of the compiler.
         """
         self.document = SchemaDocument(schema)
         self.lone_references = dialect in _LONE_REFERENCES
         self.knows_unevaluated = dialect in _UNEVALUATING
-        self.word_of_places = "prefixItems" if dialect == "Draft202012Validator" else "items"
+        self.positional_keyword = "prefixItems" if dialect == "Draft202012Validator" else "items"
         self._dialect = dialect
         self._root = schema
         self._pointers = _pointers(schema)
         self.is_laborious = self.document.reference_count * len(self._pointers) > _LABORIOUS
         self._compiled = CompiledParts(schema, dialect, options, one_by_one=self.is_laborious)
-        self._known: dict[str, SchemaNode | None] = {}
+        self._nodes_by_pointer: dict[str, SchemaNode | None] = {}
 
     @property
     def root(self) -> Any:
-        """The document."""
+        """The whole document."""
         return self._root
 
-    def at(self, pointer: str, schema: Any) -> SchemaNode | None:
-        """Return the schema at a pointer; None if it is not one."""
+    def node_at(self, pointer: str, schema: Any) -> SchemaNode | None:
+        """Return the subschema at a pointer; None if it is not a schema."""
         try:
-            return self._known[pointer]
+            return self._nodes_by_pointer[pointer]
         except KeyError:
             pass
-        self._known[pointer] = None  # while it is looked up: references may lead back to it
+        self._nodes_by_pointer[pointer] = None  # during the lookup: references may lead back here
         node: SchemaNode | None = None
         if self.is_laborious:
             if isinstance(schema, dict | bool):
-                node = SchemaNode(self, pointer, schema, self._shared(schema))
-        elif (validator := self._compiled.at(pointer)) is not None:
+                node = SchemaNode(self, pointer, schema, self._shared_target(schema))
+        elif (validator := self._compiled.validator_at(pointer)) is not None:
             node = SchemaNode(self, pointer, schema, validator)
-        self._known[pointer] = node
+        self._nodes_by_pointer[pointer] = node
         return node
 
-    def validator(self, pointer: str) -> jsonschema_rs.Validator:
-        """Return the schema at a pointer, compiled.
+    def require_validator(self, pointer: str) -> jsonschema_rs.Validator:
+        """Return the validator of the subschema at a pointer.
 
         Raises:
-            ValueError: There is none.
+            ValueError: There is no schema at the pointer.
         """
-        validator = self._compiled.at(pointer)
+        validator = self._compiled.validator_at(pointer)
         if validator is None:
             raise ValueError(f"no schema: {pointer}")
         return validator
 
-    def _shared(self, schema: Any) -> SchemaNode | None:
-        """Return the schema that this one stands for: it need not be compiled twice."""
+    def _shared_target(self, schema: Any) -> SchemaNode | None:
+        """Return the target if this schema is nothing but a reference, so that it is not compiled twice."""
         if not isinstance(schema, dict) or "$ref" not in schema:
             return None
-        if not self.lone_references and schema.keys() - _SAYING_NOTHING != {"$ref"}:
+        if not self.lone_references and schema.keys() - _ANNOTATIONS != {"$ref"}:
             return None
-        [target, *others] = self.document.targets(schema) or (None,)
-        return None if target is None or target is schema or others else self.of(target)
+        [target, *more_targets] = self.document.targets(schema) or (None,)
+        return None if target is None or target is schema or more_targets else self.node_of(target)
 
-    def of(self, schema: object) -> SchemaNode | None:
-        """Return what is known of a schema, which is part of the document."""
+    def node_of(self, schema: object) -> SchemaNode | None:
+        """Return the node of a schema object that is part of the document."""
         pointer = self._pointers.get(id(schema))
-        return self.at(pointer, schema) if pointer is not None else None
+        return self.node_at(pointer, schema) if pointer is not None else None
 
-    def compiled(self, schema: dict[str, Any]) -> jsonschema_rs.Validator | None:
-        """Return a validator of some keywords of a schema; None if they do not stand for themselves."""
-        import jsonschema_rs  # here, so that importing the registry stays quick
+    def compile_keywords(self, schema: dict[str, Any]) -> jsonschema_rs.Validator | None:
+        """Compile some keywords of a schema on their own; return None if that is impossible."""
+        import jsonschema_rs  # lazy, to keep the import of the registry fast
 
-        if isinstance(self._root, dict) and any("$ref" in one for one in containers(schema) if isinstance(one, dict)):
+        has_references = any("$ref" in part for part in containers(schema) if isinstance(part, dict))
+        if isinstance(self._root, dict) and has_references:
             schema = {**schema, **{word: self._root[word] for word in ("$defs", "definitions") if word in self._root}}
         try:
             make = getattr(jsonschema_rs, self._dialect)
@@ -122,22 +280,18 @@ class SchemaNodes:
 
 
 class SchemaNode:
-    """One schema in a document.
-
-    Attributes:
-        schema: The schema itself.
-    """
+    """One subschema of a document. `schema` is empty for a boolean schema."""
 
     def __init__(
         self, nodes: SchemaNodes, pointer: str, schema: Any, compiled: jsonschema_rs.Validator | SchemaNode | None
     ) -> None:
-        """Note where a schema is.
+        """Create the node of a subschema.
 
         Args:
-            nodes: All of its document.
-            pointer: Its place there.
-            schema: The schema.
-            compiled: The same compiled, or another node that it stands for; None where it is compiled when needed.
+            nodes: All subschemas of the document.
+            pointer: The position of the subschema in the document.
+            schema: The subschema.
+            compiled: Its validator, or the node of its target if it is only a reference; None to compile on demand.
         """
         self._nodes = nodes
         self._pointer = pointer
@@ -146,91 +300,91 @@ class SchemaNode:
 
     @cached_property
     def validator(self) -> jsonschema_rs.Validator:
-        """The whole schema, compiled."""
+        """The validator of the whole subschema."""
         compiled = self._compiled
         if compiled is None:
-            return self._nodes.validator(self._pointer)
+            return self._nodes.require_validator(self._pointer)
         return compiled.validator if isinstance(compiled, SchemaNode) else compiled
 
     @cached_property
     def is_valid(self) -> Callable[[Any], bool]:
-        """Tells whether a value fits the schema."""
+        """Return whether a value matches the subschema."""
         return self.validator.is_valid
 
     @cached_property
     def steps(self) -> list[str | int]:
-        """The path of the schema in the document."""
+        """The path of the subschema in the document."""
         return _steps(self._pointer)
 
     def whole_path(self, path: list[str | int]) -> list[str | int]:
-        """Return the path of an error's schema in the document; it begins there where a reference was followed."""
+        """Return the schema path of an error from the root of the document; unchanged if it starts there already."""
         is_below = value_at(self.schema, path[:-1]) is not MISSING and not self._nodes.is_laborious
         return [*self.steps, *path] if is_below else path
 
     @cached_property
     def in_place(self) -> list[SchemaNode]:
-        """Schemas that a value has to fit as well: those referred to, and all of `allOf`."""
-        found = [self._nodes.of(target) for target in self._nodes.document.targets(self.schema)]
+        """The schemas that a value has to match as well: targets of references, and the members of `allOf`."""
+        nodes = [self._nodes.node_of(target) for target in self._nodes.document.targets(self.schema)]
         if not self._is_reference:
-            found += self._listed("allOf")
-        return [node for node in found if node is not None]
+            nodes += self._listed_children("allOf")
+        return [node for node in nodes if node is not None]
 
     @cached_property
     def alternatives(self) -> list[tuple[list[SchemaNode], Alternatives]]:
-        """The schemas of `anyOf` and `oneOf`."""
-        lists = [self._listed(word) for word in ("anyOf", "oneOf") if not self._is_reference]
+        """The branches of `anyOf` and of `oneOf`."""
+        lists = [self._listed_children(word) for word in ("anyOf", "oneOf") if not self._is_reference]
         return [
-            (found, Alternatives([node.schema for node in found], self._nodes.root))
+            (branches, Alternatives([node.schema for node in branches], self._nodes.root))
             for nodes in lists
-            if (found := [node for node in nodes if node is not None])
+            if (branches := [node for node in nodes if node is not None])
         ]
 
     @cached_property
     def members(self) -> dict[str, SchemaNode]:
-        """The schemas of declared members."""
+        """The schemas of the declared members."""
         declared = self.schema.get("properties")
         if not isinstance(declared, dict) or self._is_reference:
             return {}
-        found = ((name, self._below(f"properties/{_escaped(name)}", below)) for name, below in declared.items())
-        return {name: node for name, node in found if node is not None}
+        children = ((name, self._child(f"properties/{_escape_key(name)}", below)) for name, below in declared.items())
+        return {name: node for name, node in children if node is not None}
 
     @cached_property
-    def others(self) -> SchemaNode | None:
-        """The schema of all members that are not declared, unless patterns tell them apart."""
+    def undeclared_members(self) -> SchemaNode | None:
+        """The schema of undeclared members; None if `patternProperties` distinguishes them."""
         below = self.schema.get("additionalProperties")
         if not isinstance(below, dict) or "patternProperties" in self.schema or self._is_reference:
             return None
-        return self._below("additionalProperties", below)
+        return self._child("additionalProperties", below)
 
     @cached_property
     def first_items(self) -> list[SchemaNode | None]:
-        """The schemas of items by their position."""
-        # The word is another since 2020-12; in other dialects neither says anything.
-        return [] if self._is_reference else self._listed(self._nodes.word_of_places)
+        """The schemas of items by position."""
+        # 2020-12 uses `prefixItems`, earlier drafts a list in `items`.
+        return [] if self._is_reference else self._listed_children(self._nodes.positional_keyword)
 
     @cached_property
     def items(self) -> SchemaNode | None:
-        """The schema of all other items."""
+        """The schema of the remaining items."""
         below = self.schema.get("items")
-        return self._below("items", below) if isinstance(below, dict) and not self._is_reference else None
+        return self._child("items", below) if isinstance(below, dict) and not self._is_reference else None
 
     @cached_property
     def is_closed(self) -> bool:
-        """Whether undeclared members are refused, whatever they are called."""
+        """Whether every undeclared member is refused."""
         return self.schema.get("additionalProperties") is False and not self.schema.get("patternProperties")
 
     @cached_property
-    def own(self) -> dict[str, Any]:
-        """What the schema says apart from what is followed."""
+    def own_keywords(self) -> dict[str, Any]:
+        """The keywords that need a validator: not followed into subparts, and not checked directly."""
         if self._is_reference:
             return {}
         schema = self.schema
-        told = _FOLLOWED | _SAYING_NOTHING | _TOLD
-        if self.is_closed or self.others is not None:
-            told |= {"additionalProperties", "patternProperties", "unevaluatedProperties"}
+        excluded = _FOLLOWED | _ANNOTATIONS | _CHECKED_DIRECTLY
+        if self.is_closed or self.undeclared_members is not None:
+            excluded |= {"additionalProperties", "patternProperties", "unevaluatedProperties"}
         if not _COMPOSING.isdisjoint(schema):
-            told |= _UNEVALUATED
-        own = without_keys(schema, told)
+            excluded |= _UNEVALUATED
+        own = without_keys(schema, excluded)
         if own.keys() & {*_ABOUT_OTHERS, *_UNEVALUATED} and isinstance(declared := schema.get("properties"), dict):
             own["properties"] = dict.fromkeys(declared, True)
         if "unevaluatedItems" in own:
@@ -240,52 +394,56 @@ class SchemaNode:
 
     @cached_property
     def own_validator(self) -> jsonschema_rs.Validator | None:
-        """A validator of what the schema says apart from what is followed."""
-        return self._nodes.compiled(self.own) if self.own else None
+        """The validator of the keywords in `own`."""
+        return self._nodes.compile_keywords(self.own_keywords) if self.own_keywords else None
 
     @cached_property
-    def validator_of_one(self) -> jsonschema_rs.Validator | None:
-        """The same validator, for a member on its own: without what fails for the lack of others."""
-        return self._nodes.compiled(without_keys(self.own, _OF_THE_WHOLE))
+    def single_member_validator(self) -> jsonschema_rs.Validator | None:
+        """Like `own_validator`, for an object with a single member: without keywords that require other members."""
+        return self._nodes.compile_keywords(without_keys(self.own_keywords, _NEEDING_OTHER_MEMBERS))
 
     @cached_property
     def is_followed(self) -> bool:
-        """Whether a value that does not fit has a part that does not, or another error that is told."""
-        unsaid = not _COMPOSING.isdisjoint(self.schema) and not _UNEVALUATED.isdisjoint(self.schema)
-        return not unsaid and (not self.own or self.own_validator is not None)
+        """Whether every invalid value has an invalid subpart or an error that the search reports."""
+        is_opaque = not _COMPOSING.isdisjoint(self.schema) and not _UNEVALUATED.isdisjoint(self.schema)
+        return not is_opaque and (not self.own_keywords or self.own_validator is not None)
 
     @cached_property
     def _is_reference(self) -> bool:
         return "$ref" in self.schema and self._nodes.lone_references
 
-    def _below(self, step: str, schema: Any) -> SchemaNode | None:
-        return self._nodes.at(f"{self._pointer}/{step}", schema)
+    def _child(self, step: str, schema: Any) -> SchemaNode | None:
+        return self._nodes.node_at(f"{self._pointer}/{step}", schema)
 
-    def _listed(self, word: str) -> list[SchemaNode | None]:
+    def _listed_children(self, word: str) -> list[SchemaNode | None]:
         schemas = self.schema.get(word)
-        return [self._below(f"{word}/{n}", one) for n, one in enumerate(schemas)] if isinstance(schemas, list) else []
+        return (
+            [self._child(f"{word}/{n}", schema) for n, schema in enumerate(schemas)]
+            if isinstance(schemas, list)
+            else []
+        )
 
 
 def _pointers(schema: Any) -> dict[int, str]:
-    """Return the pointer of every object in a schema, by identity."""
-    found: dict[int, str] = {}
+    """Return the pointer of every object in a schema, by the object's identity."""
+    pointers: dict[int, str] = {}
     pending: list[tuple[Any, str]] = [(schema, "#")]
     while pending:
         node, pointer = pending.pop()
         if isinstance(node, dict):
-            found.setdefault(id(node), pointer)
-            pending += [(child, f"{pointer}/{_escaped(key)}") for key, child in node.items()]
+            pointers.setdefault(id(node), pointer)
+            pending += [(child, f"{pointer}/{_escape_key(key)}") for key, child in node.items()]
         elif isinstance(node, list):
             pending += [(child, f"{pointer}/{index}") for index, child in enumerate(node)]
-    return found
+    return pointers
 
 
-def _escaped(key: str) -> str:
+def _escape_key(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
 def _steps(pointer: str) -> list[str | int]:
-    """Return the steps of a pointer, with numbers where they stand for positions in a list."""
+    """Split a pointer into steps, with integers for positions in lists."""
     steps: list[str | int] = []
     for step in pointer.split("/")[1:]:
         before = steps[-1] if steps else ""

@@ -1,4 +1,4 @@
-"""Schemas as bounded values: canonical form, digest, size limits, and compiled validators cached by digest."""
+"""Canonical JSON, digests, size limits and cached validators of schemas."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from registry.schema.packed_definition import PackedDefinition, unpacked
 from registry.schema.references import REFERENCE_KEYWORDS, SchemaDocument
 from registry.schema.validators import Validator
 
-# Of the 721 tools of real servers in `tests/corpus`, the largest schema has 35 KB and the deepest 16 levels. Bounds of
-# some thirty and ten times that refuse no honest tool, and are cheap to walk.
+# Among the 721 tools of real servers in `tests/corpus`, the largest schema has 35 KB and the deepest has 16 levels.
+# Limits of about 30 and 12 times as much refuse no honest tool and are cheap to check.
 MAX_SCHEMA_BYTES: Final = 1 << 20
-# Recursive walks over an admitted schema (lowering, repairs) rely on it: 200 levels fit into Python's stack.
+# Recursive walks over an accepted schema (lowering, repairs) rely on this limit: 200 levels fit into Python's stack.
 MAX_SCHEMA_DEPTH: Final = 200
-# Objects and lists with references expanded. A compiler expands them, so doubling definitions are stopped here.
+# Objects and lists, counted with references expanded as a compiler would expand them. Stops exponential definitions.
 MAX_SCHEMA_VISITS: Final = 100_000
 
-# 64 bits: among a million distinct schemas the chance of a collision is below 10^-7, and digests stay short in logs.
+# 64 bits: the chance of a collision among a million schemas is below 10^-7, and digests stay short in logs.
 _DIGEST_DIGITS: Final = 16
-# What is quoted of an encoder's complaint.
+# Characters quoted from an encoder's error message.
 _MAX_REASON: Final = 200
-# Where counting the members of every `enum` stops: no value can be checked quickly against so many.
+# Counting `enum` members stops here: comparing with more is never fast.
 _MAX_WEIGHT: Final = 10_000_000
-# Compiled schemas, of some 15 KB each: more than the tools of the 38 servers in `tests/corpus`. A miss only compiles
-# again.
+_CONTAINERS: Final = (dict, list, tuple)
+# Compiled schemas of about 15 KB each; more than the 38 servers in `tests/corpus` have tools. A miss recompiles.
 _MAX_VALIDATORS: Final = 1024
 
 
 def canonical_json(value: object) -> bytes:
-    """Return the same bytes for equal JSON values, whatever the order of their keys.
+    """Return a canonical encoding: equal JSON values yield the same bytes, whatever the order of their keys.
 
     Raises:
-        SchemaRejected: The value is nested too deeply, or is not JSON at all.
+        SchemaRejected: The value is nested too deeply or is not a JSON value.
     """
     try:
         return orjson.dumps(value, default=unpacked, option=orjson.OPT_SORT_KEYS)
     except TypeError:
-        pass  # integers beyond 64 bits, or nested beyond orjson's limit: the slower encoder takes both
+        pass  # integers beyond 64 bits, or nested beyond orjson's limit: the slower encoder accepts both
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), default=unpacked).encode()
     except RecursionError:
@@ -54,10 +54,10 @@ def canonical_json(value: object) -> bytes:
 
 
 def compact_json(value: object) -> str:
-    """Return compact JSON with keys in their original order, for people and models to read.
+    """Return compact JSON with keys in their original order, for people and models.
 
     Raises:
-        SchemaRejected: As `canonical_json`.
+        SchemaRejected: See `canonical_json`.
     """
     if isinstance(value, PackedDefinition):
         return value.text.decode()
@@ -68,40 +68,41 @@ def compact_json(value: object) -> str:
 
 
 def digest(value: object) -> str:
-    """Return 16 hexadecimal digits that depend on the value but not on the order of its keys.
+    """Return a digest of 16 hexadecimal digits that does not depend on the order of keys.
 
     Raises:
-        SchemaRejected: As `canonical_json`.
+        SchemaRejected: See `canonical_json`.
     """
     return digest_of_canonical(canonical_json(value))
 
 
 def digest_of_canonical(text: bytes) -> str:
-    """Return the digest of a value from its canonical form."""
+    """Return the digest of a value given in canonical form."""
     return sha256(text).hexdigest()[:_DIGEST_DIGITS]
 
 
-def check_bounds(schema: object) -> None:
-    """Reject a schema that costs too much to hold or to compile, without recursion.
+def check_bounds(schema: object) -> SchemaBounds:
+    """Reject a schema that is too expensive to hold or to compile. Walks the schema without recursion.
 
-    Specification 2026-07-28, server/tools: implementations bound depth, size and time.
+    The specification (2026-07-28, server/tools) asks implementations to bound depth, size and time.
 
     Raises:
         SchemaRejected: `too_large`, `too_deep`, `too_complex` or `not_json`.
     """
-    measured = measure(schema)
-    if measured.has_references and SchemaDocument(schema).visits(MAX_SCHEMA_VISITS) > MAX_SCHEMA_VISITS:
+    bounds = _bounds_of(schema)
+    if bounds.visits > MAX_SCHEMA_VISITS:
         raise SchemaRejected("too_complex", f"more than {MAX_SCHEMA_VISITS} visits with its $refs expanded")
+    return bounds
 
 
 @dataclass(slots=True)
 class Measurements:
-    """Sizes of a JSON value, as one walk over it found them.
+    """Sizes of a JSON value.
 
     Attributes:
         visits: The number of objects and lists.
-        size: About the bytes that it takes as JSON.
-        options: The members of every `enum`.
+        size: The approximate size as JSON, in bytes.
+        options: The number of members of all `enum` lists.
     """
 
     visits: int = 0
@@ -111,45 +112,74 @@ class Measurements:
     has_references: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class SchemaBounds:
+    """What is known about a schema after it was measured, so that it does not have to be walked again.
+
+    Attributes:
+        document: The schema with its resolved references; None if it has none.
+        visits: The number of objects and lists with references expanded.
+    """
+
+    measured: Measurements
+    document: SchemaDocument | None
+    visits: int
+
+
+def _bounds_of(schema: object) -> SchemaBounds:
+    measured = measure(schema)
+    document = SchemaDocument(schema) if measured.has_references else None
+    visits = document.visits(MAX_SCHEMA_VISITS) if document is not None else measured.visits
+    return SchemaBounds(measured, document, visits)
+
+
 def measure(value: object, *, max_depth: int = MAX_SCHEMA_DEPTH) -> Measurements:
-    """Walk a value with an explicit stack, and stop at the first bound that it exceeds.
+    """Measure a value with an explicit stack; stop at the first limit that it exceeds.
 
     Raises:
         SchemaRejected: `too_large`, `too_deep`, `too_complex` or `not_json`.
     """
-    found = Measurements()
-    stack: list[tuple[object, int]] = [(value, 1)]
+    measured = Measurements()
+    if not isinstance(value, _CONTAINERS):
+        measured.size = _scalar_size(value)
+    # Only objects and lists are put on the stack, because most values are neither.
+    stack: list[tuple[Any, int]] = [(value, 1)] if isinstance(value, _CONTAINERS) else []
+    visits, size, deepest = 0, measured.size, 0
     while stack:
         node, depth = stack.pop()
+        children: Any = node
         if isinstance(node, dict):
-            children: Any = node.values()
-            found.size += 2 + 4 * len(node)
+            children = node.values()
+            size += 2 + 4 * len(node)
             for key in node:
                 if not isinstance(key, str):
                     raise SchemaRejected("not_json", "an object key is not a string")
-                found.size += len(key)
+                size += len(key)
             if isinstance(options := node.get("enum"), list):
-                found.options += len(options)
-            if not found.has_references:
-                found.has_references = not REFERENCE_KEYWORDS.isdisjoint(node)
-        elif isinstance(node, list | tuple):
-            children = node
-            found.size += 2 + len(node)
+                measured.options += len(options)
+            if not measured.has_references:
+                measured.has_references = not REFERENCE_KEYWORDS.isdisjoint(node)
         else:
-            found.size += _scalar_size(node)
-            continue
-        found.visits += 1
-        found.depth = max(found.depth, depth)
+            size += 2 + len(node)
+        visits += 1
+        deepest = max(deepest, depth)
         if depth > max_depth:
             raise SchemaRejected("too_deep", f"nested more than {max_depth} levels")
-        if found.visits > MAX_SCHEMA_VISITS:
+        if visits > MAX_SCHEMA_VISITS:
             raise SchemaRejected("too_complex", f"more than {MAX_SCHEMA_VISITS} objects and lists")
-        if found.size > MAX_SCHEMA_BYTES:
+        for child in children:
+            if isinstance(child, str):
+                size += len(child) + 2
+            elif isinstance(child, _CONTAINERS):
+                stack.append((child, depth + 1))
+            else:
+                size += _scalar_size(child)
+        if size > MAX_SCHEMA_BYTES:
             raise SchemaRejected("too_large", f"more than {MAX_SCHEMA_BYTES} bytes")
-        stack.extend((child, depth + 1) for child in children)
-    if found.size > MAX_SCHEMA_BYTES:
+    if size > MAX_SCHEMA_BYTES:
         raise SchemaRejected("too_large", f"more than {MAX_SCHEMA_BYTES} bytes")
-    return found
+    measured.visits, measured.size, measured.depth = visits, size, deepest
+    return measured
 
 
 def _scalar_size(node: object) -> int:
@@ -158,7 +188,7 @@ def _scalar_size(node: object) -> int:
     if node is None or isinstance(node, bool):
         return 4
     if isinstance(node, int):
-        # An int of a million digits costs quadratic time to write, so it counts for what it holds.
+        # Writing an int of a million digits takes quadratic time, so its digits count.
         return 1 + node.bit_length() // 3
     if isinstance(node, float):
         if not math.isfinite(node):
@@ -167,53 +197,57 @@ def _scalar_size(node: object) -> int:
     raise SchemaRejected("not_json", f"a {type(node).__name__} is not a JSON value")
 
 
-# Every call asks for one: a plain dictionary is read without a lock, at a tenth of the cost of one that notes uses.
+# Read by every call. A plain dictionary needs no lock and costs a tenth of one that tracks uses.
 VALIDATORS: Final[dict[str, Validator | SchemaRejected]] = {}
-"""The compiled forms of the schemas that were used last, by digest; for who would have to read the schema first."""
-_validators_lock = Lock()  # compiled in worker threads, too
+"""Recently compiled schemas by digest, for callers that would first have to read the schema."""
+_validators_lock = Lock()  # worker threads compile, too
 
 
-def validator(schema: object, schema_digest: str) -> Validator:
-    """Return the compiled form of a schema, from the cache if its digest is known.
+def validator(schema: object, schema_digest: str, bounds: SchemaBounds | None = None) -> Validator:
+    """Return the compiled form of a schema, from the cache if the digest is known.
+
+    Args:
+        bounds: The result of `check_bounds` for this schema, if known.
 
     Raises:
         SchemaRejected: The schema is out of bounds or cannot be compiled.
     """
-    known = VALIDATORS.get(schema_digest)
-    if known is None:
+    cached = VALIDATORS.get(schema_digest)
+    if cached is None:
         try:
-            check_bounds(schema)
-            # Outside the lock: two threads may compile the same schema, and neither waits for a large one.
-            known = compile_schema(schema)
+            # Outside the lock, so that no thread waits for a large schema; two threads may compile the same one.
+            cached = compile_schema(schema, check_bounds(schema) if bounds is None else bounds)
         except SchemaRejected as rejected:
-            known = rejected  # kept as well, or a bad schema would be compiled again for each call
+            cached = rejected  # cached as well, so that a bad schema is not compiled again for each call
         with _validators_lock:
             if len(VALIDATORS) >= _MAX_VALIDATORS:
                 del VALIDATORS[next(iter(VALIDATORS))]
-            VALIDATORS[schema_digest] = known
-    if isinstance(known, SchemaRejected):
-        # A new exception each time: a raised one keeps the frames of its traceback alive.
-        raise SchemaRejected(known.code, known.detail)
-    return known
+            VALIDATORS[schema_digest] = cached
+    if isinstance(cached, SchemaRejected):
+        # A new exception each time: a raised exception keeps the frames of its traceback alive.
+        raise SchemaRejected(cached.code, cached.detail)
+    return cached
 
 
-def compile_schema(schema: object) -> Validator:
-    """Compile a schema that is within bounds; an unknown dialect counts as 2020-12.
+def compile_schema(schema: object, bounds: SchemaBounds | None = None) -> Validator:
+    """Compile a schema that is within bounds; an unknown dialect is treated as 2020-12.
 
-    A pattern that no engine here supports does not prevent it; see `Validator.unchecked_patterns`.
+    Patterns that no engine supports are left out; see `Validator.unchecked_patterns`.
+
+    Args:
+        bounds: The result of `check_bounds` for this schema, if known.
 
     Raises:
-        SchemaRejected: `invalid_schema`, `remote_ref` or `broken_ref`, or as `check_bounds`.
+        SchemaRejected: `invalid_schema`, `remote_ref`, `broken_ref` or a code of `check_bounds`.
     """
     if not isinstance(schema, dict | bool):
         raise SchemaRejected("invalid_schema", "a schema is an object or a boolean")
-    measured = measure(schema)
-    visits, branches = measured.visits, 0
+    bounds = _bounds_of(schema) if bounds is None else bounds
+    measured, document, visits, branches = bounds.measured, bounds.document, bounds.visits, 0
     weight = visits + measured.options
-    if measured.has_references:
-        document = SchemaDocument(schema)
+    if document is not None:
         document.require_resolvable()
-        visits = document.visits(MAX_SCHEMA_VISITS)
-        weight = document.visits(_MAX_WEIGHT, with_options=True)
+        if measured.options or visits > MAX_SCHEMA_VISITS:
+            weight = document.visits(_MAX_WEIGHT, with_options=True)
         branches = document.reference_count if document.is_recursive else 0
-    return Validator(schema, visits=visits, weight=weight, branches=branches, has_references=measured.has_references)
+    return Validator(schema, visits=visits, weight=weight, branches=branches, has_references=document is not None)

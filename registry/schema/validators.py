@@ -1,4 +1,4 @@
-"""Compiled schemas: a fast yes or no, and errors, each at a bounded cost whatever the schema and the value are."""
+"""Compile schemas into validators with a bounded cost."""
 
 from __future__ import annotations
 
@@ -11,50 +11,57 @@ import orjson
 
 from registry.errors import NotChecked, SchemaRejected
 from registry.schema.check_cost import (
+    INLINE_MEMBERS,
+    MAX_INSTANCE_DEPTH,
     OPTIONS_PER_APPLICATION,
+    THOROUGH,
     TOO_MANY,
     CheckCost,
+    Effort,
+    InstanceSize,
+    Leniency,
+    current_effort,
+    readable_copy,
     shows_too_many,
-    too_many_values,
+    too_many_values_error,
 )
 from registry.schema.checked_form import checked_form
 from registry.schema.display_text import excerpt
-from registry.schema.drafts import compiler_of, draft_of, has_lone_references
-from registry.schema.effort import INLINE_MEMBERS, THOROUGH, Effort, Leniency, current_effort
 from registry.schema.failing_parts import FailingParts, FirstErrors
-from registry.schema.instance_size import MAX_INSTANCE_DEPTH, InstanceSize, readable_copy
 from registry.schema.json_paths import format_path, value_at
 from registry.schema.json_values import containers, without_keys
 from registry.schema.patterns import BACKTRACK_LIMIT, CHEAP_PATTERN_BYTES, PATTERN_BYTES
+from registry.schema.references import compiler_of, draft_of, has_lone_references
 
 if TYPE_CHECKING:
     import jsonschema_rs
 
-# Members of a value up to which all of its errors are collected, whatever the limit: 50 ms where each of them is wrong
-# for each of sixty alternatives. In a larger one the parts that fail are looked for.
+# For values with up to this many members, the engine collects all errors, even if fewer are requested. This takes 50 ms
+# if every member fails sixty alternatives. Larger values are searched for failing parts instead.
 LARGE: Final = 250
-# Missing names, at most, times members beside them: each error holds a copy of its object, and these take 10 ms.
-_MAX_COPIED: Final = 50_000
-# Applications that are counted to tell what a repair by a recursive schema costs: a filter of five levels has some
-# hundred. Counting them costs about as much as checking them, and collecting their errors twice as much.
+# Limit of required names times members. The engine copies the object into each error about a missing name, and copies
+# of this size take 10 ms.
+_MAX_COPIED_MEMBERS: Final = 50_000
+# Limit of schema applications to count when estimating the repair cost of a recursive schema. A filter of five levels
+# has about a hundred. Counting costs about as much as checking, and collecting errors twice as much.
 _MAX_COUNTED: Final = 500
 _COUNTING: Final = 4
 _TOO_DEEP: Final = f"more than {MAX_INSTANCE_DEPTH} levels are too many for a check"
-_UNREADABLE: Final = "there are broken characters or numbers of thousands of digits, which cannot be checked"
+_UNREADABLE: Final = "there are broken characters or numbers with thousands of digits"
 _TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
 _WORD: Final = re.compile("[A-Za-z]{1,20}")
-# What is quoted of a compiler's complaint about a schema.
+# Characters quoted from a compiler's error message.
 _MAX_REASON: Final = 200
-# `mask`: messages must not repeat a value that was sent, which may be a secret.
+# `mask`: messages must not repeat a value, which may be a secret.
 _OPTIONS: Final[dict[str, Any]] = {"validate_formats": False, "offline": True, "mask": "the value"}
 
 
 class SchemaNames(NamedTuple):
-    """Names of members at any depth of a schema.
+    """Names of members in a schema, at any depth.
 
     Attributes:
-        declared: All of them.
-        related: Those on which the validity of others depends: required ones, and those that select a schema.
+        declared: All names.
+        related: Names that the validity of other members depends on: required names, and names that select a schema.
     """
 
     declared: frozenset[str]
@@ -62,27 +69,40 @@ class SchemaNames(NamedTuple):
 
 
 class Validator:
-    """A compiled schema. It never accesses the network, and no schema or value makes it stall.
+    """A compiled schema. It never accesses the network, and no schema or value can stall it.
 
     Attributes:
-        unchecked_patterns: Patterns that no engine here supports: no text that one applies to can be checked.
+        unchecked_patterns: Patterns that no engine supports; a text to which one of them applies cannot be checked.
     """
 
-    __slots__ = ("_backtracking", "_branches", "_cost", "_dialect", "_engine", "_lone_references", "_names", "_parts",
-                 "_required", "_supported", "_visits", "_weight", "_without_patterns",
-                 "unchecked_patterns")  # fmt: skip
+    __slots__ = (
+        "_backtracking",
+        "_branches",
+        "_cost",
+        "_dialect",
+        "_engine",
+        "_lone_references",
+        "_names",
+        "_parts",
+        "_required",
+        "_supported",
+        "_visits",
+        "_weight",
+        "_without_patterns",
+        "unchecked_patterns",
+    )
 
     def __init__(
         self, schema: dict[str, Any] | bool, *, visits: int, weight: int, branches: int, has_references: bool = False
     ) -> None:
-        """Compile a schema whose bounds and references were checked.
+        """Compile a schema whose limits and references have been checked.
 
         Args:
-            schema: The schema; an unknown dialect counts as 2020-12.
-            visits: The number of schemas in it with its references expanded.
-            weight: The same, with every member of every `enum`.
-            branches: The number of its references if it is recursive, else 0.
-            has_references: Whether there are any references in it.
+            schema: The schema; an unknown dialect is treated as 2020-12.
+            visits: The number of schemas in it, with references expanded.
+            weight: `visits` plus the number of `enum` members.
+            branches: The number of references if the schema is recursive, else 0.
+            has_references: Whether it contains references.
 
         Raises:
             SchemaRejected: `invalid_schema`.
@@ -98,81 +118,82 @@ class Validator:
         self.unchecked_patterns = patterns.left_out
         self._supported, self._backtracking = patterns.schema, patterns.backtracking
         if isinstance(self._supported, dict) and "$schema" in self._supported:
-            # The class says which draft it is. The compiler would want to fetch a dialect that it does not know.
+            # The validator class determines the draft; the compiler would try to fetch an unknown dialect.
             self._supported = without_keys(self._supported, {"$schema"})
         self._engine = self._compile(self._supported, self._backtracking)
         self._parts: FailingParts | None = None
         self._names: SchemaNames | None = None
         self._without_patterns: dict[Leniency, jsonschema_rs.Validator] = {}
         self._cost = CheckCost(
-            schema, patterns, visits=visits, options=weight - visits, recursive=branches > 0,
-            has_references=has_references, required=self._required,
-        )  # fmt: skip
+            schema,
+            patterns,
+            visits=visits,
+            options=weight - visits,
+            recursive=branches > 0,
+            has_references=has_references,
+            required=self._required,
+        )
 
     def passes(self, instance: Any) -> bool:
-        """Return whether a value validates, where a glance shows that to find out cannot take long; otherwise False.
+        """Return true if a fast check shows that a value is valid; false if it is invalid, or if the check may be slow.
 
-        To write JSON is much quicker than to walk over a value, which finds the exact sizes (`InstanceSize`).
+        The size of the JSON text decides whether the check is fast. Writing the text is much faster than measuring the
+        value with `InstanceSize`.
 
         Raises:
-            NotChecked: It has too many values, as its text shows.
+            NotChecked: The text shows that the value has too many members.
         """
         try:
             text = orjson.dumps(instance)
         except TypeError:
-            return False  # deep, or with numbers and texts that take a closer look
+            return False  # too deep, or contains numbers or texts that need a closer look
         cost = self._cost
         if len(text) <= cost.free_bytes:
-            # Each level has two brackets, so that of most nothing has to be counted.
+            # Each level has two brackets, so a short text needs no count.
             shallow = len(text) <= 2 * cost.free_depth or text.count(b"{") + text.count(b"[") <= cost.free_depth
             return shallow and self._engine.is_valid(instance)
         if shows_too_many(text):
-            # Whoever waits for a thorough check keeps the error, and with it this frame.
+            # A caller may keep this error for a later, thorough check. Its traceback must not keep the text in memory.
             del text
             raise NotChecked((), TOO_MANY, unlocated=True)
         return False
 
     def is_valid(self, instance: object, size: InstanceSize | None = None) -> bool:
-        """Return whether a value validates; one that cannot be walked safely does not.
+        """Return whether a value is valid; a value that cannot be walked safely is not.
 
         Args:
             instance: The value.
-            size: Its size, where it is known already: to find that of a megabyte takes as long as to check it.
+            size: Its size, if known: measuring a megabyte takes as long as checking it.
 
         Raises:
-            NotChecked: It cannot be told within the bounds that hold here, see `registry.schema.effort`.
+            NotChecked: The check exceeds the current limits; see `registry.schema.check_cost`.
         """
         cost, engine = self._cost, self._engine
         if size is None:
             size = InstanceSize(instance, INLINE_MEMBERS)
         if size.members > cost.free_members or size.text > cost.free_text or size.depth > cost.free_depth:
             effort = current_effort()
-            # Also where there is time: the validator has no bound of its own on levels.
+            # The validator has no depth limit, so the depth is checked whatever the effort.
             if not size.complete:
                 if effort.check_ns is not None:
-                    raise too_many_values(instance)  # a second look would end where this one did
+                    raise too_many_values_error(instance)  # measuring again would stop at the same limit
                 size = InstanceSize.at_most(instance)
             if size.depth > MAX_INSTANCE_DEPTH:
-                return self._is_valid_as_far_as_readable(instance, _TOO_DEEP)
+                return self._is_readable_part_valid(instance, _TOO_DEEP)
             cost.require_affordable(instance, effort)
             engine = self._lenient_engine(effort.leniency) if effort.leniency != "none" else engine
         try:
             return engine.is_valid(cast(Any, instance))
         except ValueError:
-            return self._is_valid_as_far_as_readable(instance, _UNREADABLE)
+            return self._is_readable_part_valid(instance, _UNREADABLE)
 
     def errors(
         self, instance: object, limit: int, size: InstanceSize | None = None
     ) -> list[jsonschema_rs.ValidationError]:
-        """Return at most `limit` errors of a value that does not validate; none if it cannot be walked safely.
-
-        Args:
-            instance: The value.
-            limit: The most errors.
-            size: Its size, where it is known already.
+        """Return at most `limit` errors of an invalid value; none if it cannot be walked safely.
 
         Raises:
-            NotChecked: As `is_valid`.
+            NotChecked: See `is_valid`.
         """
         cost, effort = self._cost, current_effort()
         size = size or self._size(instance, effort)
@@ -182,63 +203,58 @@ class Validator:
             cost.require_affordable(instance, effort, errors=True)
         try:
             copied = self._required * size.members
-            if copied > _MAX_COPIED or (cost.branching and not cost.is_within(effort.whole, instance)):
+            if copied > _MAX_COPIED_MEMBERS or (cost.branching and not cost.is_within(effort.whole, instance)):
                 return self._failing_parts().errors(instance, limit, for_repair=effort.whole).errors
             return list(islice(self._engine.iter_errors(cast(Any, instance)), limit))
         except ValueError:
             return self._errors_of_readable(instance, limit)
 
     def first_errors(self, instance: object, limit: int, size: InstanceSize | None = None) -> FirstErrors:
-        """Return at most `limit` errors; of a large value only some, in a fraction of the time.
-
-        Args:
-            instance: The value, which does not validate.
-            limit: The most errors.
-            size: Its size, where it is known already.
+        """Return at most `limit` errors of an invalid value; for a large value perhaps fewer, but much faster.
 
         Raises:
-            NotChecked: As `is_valid`.
+            NotChecked: See `is_valid`.
         """
         effort = current_effort()
         size = size or self._size(instance, effort)
         if size.members > LARGE and size.depth <= MAX_INSTANCE_DEPTH:
             self._cost.require_affordable(instance, effort, errors=True)
             try:
-                if (found := self._failing_parts().errors(instance, limit)).errors:
-                    return found
+                if (first := self._failing_parts().errors(instance, limit)).errors:
+                    return first
             except ValueError:
                 pass
         return FirstErrors(self.errors(instance, limit, size))
 
     @property
     def schema(self) -> Any:
-        """The schema in its checked form, in which the paths of errors lead."""
+        """The checked form of the schema, which the schema paths of errors refer to."""
         return self._supported
 
     @property
     def names(self) -> SchemaNames:
-        """The names of members that the schema speaks of."""
+        """The names of members that the schema mentions."""
         if self._names is None:
             self._names = _names_in(self._supported)
         return self._names
 
     def uncheckable(self, instance: object) -> list[NotChecked]:
-        """Return why parts of a value cannot be checked, whatever the effort; some of them, if there are many."""
+        """Return why parts of a value cannot be checked, whatever the effort; of many reasons only some."""
         size = InstanceSize(instance, INLINE_MEMBERS)
         if size.depth > MAX_INSTANCE_DEPTH:
             return [NotChecked((), _TOO_DEEP, final=True)]
-        found = self._cost.uncheckable(instance, current_effort()) if self._cost.free_text < 0 else []
+        reasons = self._cost.uncheckable(instance, current_effort()) if self._cost.free_text < 0 else []
         try:
             self._engine.is_valid(cast(Any, instance))
         except ValueError:
-            found.append(NotChecked((), _UNREADABLE, final=True))
-        return found
+            reasons.append(NotChecked((), _UNREADABLE, final=True))
+        return reasons
 
-    def _is_valid_as_far_as_readable(self, instance: object, reason: str) -> bool:
-        """Return whether what the validator can read of a value is valid.
+    def _is_readable_part_valid(self, instance: object, reason: str) -> bool:
+        """Return whether the part of a value that the validator can read is valid.
 
         Raises:
-            NotChecked: Nothing may be left out of a check here.
+            NotChecked: The current limits do not allow unchecked parts.
         """
         if current_effort().leniency == "none":
             raise NotChecked((), reason, final=True)
@@ -248,38 +264,44 @@ class Validator:
         engine = self._lenient_engine("uncheckable")
         try:
             errors = engine.iter_errors(cast(Any, readable_copy(instance)))
-            # What is wrong with containers that were emptied is wrong with the copy only.
-            return list(islice((one for one in errors if len(list(one.instance_path)) < MAX_INSTANCE_DEPTH - 1), limit))
+            # Ignore errors at the deepest level, which may come from containers that `readable_copy` has emptied.
+            return list(
+                islice((error for error in errors if len(list(error.instance_path)) < MAX_INSTANCE_DEPTH - 1), limit)
+            )
         except ValueError:
             return []
 
     def repair_cost(self, instance: object) -> int:
-        """Estimate what `errors` costs where alternatives are tried one by one, on the scale of `Effort`."""
+        """Estimate the cost of `errors` if every alternative is tried, on the scale of `Effort.repair_cost`.
+
+        Raises:
+            NotChecked: Measuring the value exceeds the current limits.
+        """
         if self._branches > 1:
-            # The estimate by levels is far too high for a filter that nests along one path.
+            # The estimate by levels is far too high for a filter that nests along a single path.
             counted = self._cost.count(_MAX_COUNTED, instance)
             if counted is not None:
                 return _COUNTING * counted
-        return self._repair_cost(InstanceSize(instance))
+        return self._repair_cost(self._size(instance, current_effort()))
 
     def _size(self, instance: object, effort: Effort) -> InstanceSize:
         """Return the size of a value.
 
         Raises:
-            NotChecked: Finding it takes too long.
+            NotChecked: Measuring the value exceeds the current limits.
         """
         if effort.check_ns is None:
             return InstanceSize(instance)
         size = InstanceSize(instance, INLINE_MEMBERS)
         if not size.complete:
-            raise too_many_values(instance)
+            raise too_many_values_error(instance)
         return size
 
     def _failing_parts(self) -> FailingParts:
-        """Return what finds the parts that fail.
+        """Return the search for failing parts.
 
         Raises:
-            NotChecked: To compile those parts of the schema takes too long here.
+            NotChecked: Compiling the subschemas exceeds the current limits.
         """
         if self._parts is None:
             options = {**_OPTIONS, "pattern_options": _pattern_options(self._backtracking)}
@@ -289,20 +311,20 @@ class Validator:
         return self._parts
 
     def _lenient_engine(self, leniency: Leniency) -> jsonschema_rs.Validator:
-        """Return the validator without the patterns that may give up, or also without all costly ones."""
-        known = self._without_patterns.get(leniency)
-        if known is None:
+        """Return a validator without the patterns that may reach the step limit, or without all costly patterns."""
+        cached = self._without_patterns.get(leniency)
+        if cached is None:
             weight = CHEAP_PATTERN_BYTES if leniency == "costly" else PATTERN_BYTES
             without = checked_form(
                 self._supported, lone_references=self._lone_references, without_quadratic=True, max_weight=weight
             ).schema
-            known = self._without_patterns[leniency] = self._compile(without, True)
-        return known
+            cached = self._without_patterns[leniency] = self._compile(without, True)
+        return cached
 
     def _repair_cost(self, size: InstanceSize) -> int:
         options = (self._weight - self._visits) // OPTIONS_PER_APPLICATION
         cost = (self._visits + self._required + options) * size.members
-        # A recursive schema may follow each of its references again on each level of the value.
+        # A recursive schema may follow each of its references on every level of the value.
         for _level in range(size.depth if self._branches > 1 else 0):
             cost *= self._branches
             if cost > THOROUGH.repair_cost:
@@ -314,7 +336,7 @@ class Validator:
 
 
 def _compile(schema: Any, dialect: str, backtracking: bool) -> jsonschema_rs.Validator:
-    import jsonschema_rs  # here, so that importing the registry stays quick
+    import jsonschema_rs  # lazy, to keep the import of the registry fast
 
     make = cast("Callable[..., jsonschema_rs.Validator]", getattr(jsonschema_rs, dialect))
     try:
@@ -326,15 +348,15 @@ def _compile(schema: Any, dialect: str, backtracking: bool) -> jsonschema_rs.Val
 
 
 def _reason(error: jsonschema_rs.ValidationError, schema: Any) -> str:
-    """Return what is wrong with a schema, and where."""
+    """Describe why a schema is invalid, and where."""
     path = list(error.instance_path)
     where = excerpt(format_path(path), _MAX_REASON // 2) if path else "the schema"
-    if path and path[-1] == "type" and error.kind.name == "anyOf":  # else a member is called so
+    if path and path[-1] == "type" and error.kind.name == "anyOf":  # the keyword, not a member named `type`
         declared = value_at(schema, path)
-        # By nothing else is a schema quoted: models read this.
-        wrong = [one for one in (declared if isinstance(declared, list) else [declared]) if one not in _TYPES]
-        said = f" is {wrong[0]}, which" if wrong and isinstance(wrong[0], str) and _WORD.fullmatch(wrong[0]) else ""
-        return f"{where}{said} is no type; expected {', '.join(_TYPES[:-1])} or {_TYPES[-1]}"
+        # Models read this message, so only a single word of the schema is quoted.
+        wrong = [name for name in (declared if isinstance(declared, list) else [declared]) if name not in _TYPES]
+        quoted = f" is {wrong[0]}, which" if wrong and isinstance(wrong[0], str) and _WORD.fullmatch(wrong[0]) else ""
+        return f"{where}{quoted} is not a type; expected {', '.join(_TYPES[:-1])} or {_TYPES[-1]}"
     return str(error.message).replace("the value", where, 1)[:_MAX_REASON]
 
 
@@ -365,7 +387,7 @@ def _names_in(schema: object) -> SchemaNames:
                 related.add(name)
         related.update(_texts(node.get("required")))
         for word in ("dependentRequired", "dependentSchemas", "dependencies"):
-            for name, below in others.items() if isinstance(others := node.get(word), dict) else ():
+            for name, below in dependents.items() if isinstance(dependents := node.get(word), dict) else ():
                 related.update((name, *_texts(below)))
         if isinstance(condition := node.get("if"), dict) and isinstance(tested := condition.get("properties"), dict):
             related.update(tested)

@@ -1,7 +1,7 @@
-"""Edits a schema so that whatever it accepted is still accepted, where parts of it have to accept more.
+"""Edit a schema so that it accepts at least what it accepted before.
 
-A part that accepts more makes the whole accept less below `not`, `if`, `oneOf` and `maxContains`, also where a
-reference leads from there to the part. Wherever these keywords lead to such a part, they are removed or made weaker.
+Below `not`, `if`, `oneOf` and `maxContains`, a subschema that accepts more makes the whole schema accept less, also
+when it is reached through a reference. These keywords are removed or weakened if they contain such a subschema.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from registry.schema.references import (
     encoded_step,
 )
 
+_CONTAINERS: Final = (dict, list)
 _UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")
 
 
 @dataclass(slots=True)
 class Edit:
-    """What is to be changed in one schema object, its own keywords only.
+    """Changes to the keywords of one schema object.
 
     Attributes:
-        changes: New values of keywords, in which subschemas are edited as well.
+        changes: New values of keywords; subschemas in them are edited as well.
         dropped: Keywords to remove.
-        widens: Whether the object accepts more then.
-        uncovers: Whether members that it described are described by nothing then, so that `unevaluatedProperties` and
-            `unevaluatedItems` would apply to them.
+        widens: Whether the edited object accepts more.
+        uncovers: Whether members lose their description, so that `unevaluatedProperties` and `unevaluatedItems` would
+            start to apply to them.
     """
 
     changes: dict[str, Any] = field(default_factory=dict)
@@ -42,43 +43,43 @@ class Edit:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to be done."""
+        """True if the edit changes nothing."""
         return not (self.changes or self.dropped or self.widens)
 
 
-def weakened(
+def apply_edits(
     schema: Any,
     edit: Callable[[dict[str, Any]], Edit],
     document: SchemaDocument,
     nodes: Sequence[dict[str, Any]] | None = None,
 ) -> Any:
-    """Return a schema, of bounded depth, with edits; the same object if there are none.
+    """Apply edits to a schema of bounded depth; return the same object if there are none.
 
     Args:
         schema: The schema.
-        edit: Tells what to change in one schema object. It is called once for each.
-        document: The same with its references.
-        nodes: Every schema object in it, if the caller has listed them.
+        edit: Returns the changes to one schema object; called once for each.
+        document: The schema with its resolved references.
+        nodes: Every schema object in the schema, if already listed.
     """
     edits: dict[int, Edit] = {}
     nodes = schema_objects(schema, document) if nodes is None else nodes
     for node in nodes:
-        found = edit(node)
-        if not found.is_empty:
-            edits[id(node)] = found
+        node_edit = edit(node)
+        if not node_edit.is_empty:
+            edits[id(node)] = node_edit
     if not edits:
         return schema
-    wider = _leading_to(schema, document, edits)
-    uncovers = any(one.uncovers for one in edits.values()) or any(id(node.get("if")) in wider for node in nodes)
+    wider = _nodes_reaching_wider(schema, document, edits)
+    uncovers = any(each.uncovers for each in edits.values()) or any(id(node.get("if")) in wider for node in nodes)
     rebuild = _Rebuild(edits, wider, document.target_ids, uncovers=uncovers)
-    done = rebuild.schema(schema, ())
+    done = rebuild.rebuild_schema(schema, ())
     return rebuild.with_references(done) if rebuild.moved else done
 
 
 def schema_objects(schema: Any, document: SchemaDocument) -> list[dict[str, Any]]:
-    """Return every object of a document that is a schema: by its place, or since a reference leads there."""
+    """Return every object that is a schema because of its position or because a reference points to it."""
     targets = document.target_ids
-    found: list[dict[str, Any]] = []
+    schemas: list[dict[str, Any]] = []
     pending: list[tuple[Any, bool]] = [(schema, True)]
     while pending:
         node, is_schema = pending.pop()
@@ -86,22 +87,20 @@ def schema_objects(schema: Any, document: SchemaDocument) -> list[dict[str, Any]
             pending += [(child, is_schema or id(child) in targets) for child in node]
         elif isinstance(node, dict):
             if is_schema:
-                found.append(node)
+                schemas.append(node)
             for key, child in node.items():
-                if isinstance(child, dict | list):
-                    pending += _children(key, child, is_schema, targets)
-    return found
+                if not isinstance(child, _CONTAINERS):
+                    continue
+                if is_schema and key in SUBSCHEMA_MAPS and isinstance(child, dict):
+                    pending += [(below, True) for below in child.values()]
+                else:
+                    child_is_schema = is_schema and (key in SINGLE_SUBSCHEMAS or key in SUBSCHEMA_LISTS)
+                    pending.append((child, child_is_schema or id(child) in targets))
+    return schemas
 
 
-def _children(key: str, child: Any, is_schema: bool, targets: frozenset[int]) -> list[tuple[Any, bool]]:
-    if is_schema and key in SUBSCHEMA_MAPS and isinstance(child, dict):
-        return [(below, True) for below in child.values()]
-    known = is_schema and (key in SINGLE_SUBSCHEMAS or key in SUBSCHEMA_LISTS)
-    return [(child, known or id(child) in targets)]
-
-
-def _leading_to(schema: Any, document: SchemaDocument, edits: dict[int, Edit]) -> frozenset[int]:
-    """Return the identities of all objects and lists from which a schema that accepts more can be reached."""
+def _nodes_reaching_wider(schema: Any, document: SchemaDocument, edits: dict[int, Edit]) -> frozenset[int]:
+    """Return the identities of all objects and lists from which a widened schema can be reached."""
     parents: dict[int, list[int]] = {}
     pending: list[int] = [key for key, edit in edits.items() if edit.widens]
     if not pending:
@@ -114,21 +113,21 @@ def _leading_to(schema: Any, document: SchemaDocument, edits: dict[int, Edit]) -
             for target in document.targets(node):
                 parents.setdefault(id(target), []).append(id(node))
             if "$dynamicRef" in node or "$recursiveRef" in node:
-                pending.append(id(node))  # it may lead anywhere
-    found: set[int] = set()
+                pending.append(id(node))  # a dynamic reference may point to any schema
+    reached: set[int] = set()
     while pending:
-        one = pending.pop()
-        if one not in found:
-            found.add(one)
-            pending += parents.get(one, ())
-    return frozenset(found)
+        node_id = pending.pop()
+        if node_id not in reached:
+            reached.add(node_id)
+            pending += parents.get(node_id, ())
+    return frozenset(reached)
 
 
 class _Rebuild:
-    """Makes the new schema.
+    """Builds the edited schema.
 
     Attributes:
-        moved: Pointers before and after, of lists that have another place now.
+        moved: Pointers (before, after) of lists that were moved.
     """
 
     def __init__(
@@ -140,7 +139,7 @@ class _Rebuild:
         self._uncovers = uncovers
         self.moved: list[tuple[str, str]] = []
 
-    def schema(self, node: Any, path: tuple[str, ...]) -> Any:
+    def rebuild_schema(self, node: Any, path: tuple[str, ...]) -> Any:
         if not isinstance(node, dict):
             return node
         edit = self._edits.get(id(node))
@@ -150,38 +149,42 @@ class _Rebuild:
         built: dict[str, Any] = {}
         same = source is node
         for key, child in source.items():
-            below = self._below(key, child, (*path, key), True) if isinstance(child, dict | list) else child
+            below = self._rebuild_keyword(key, child, (*path, key), True) if isinstance(child, dict | list) else child
             built[key] = below
             same = same and below is child
-        weaker = self._without_reversing(source, built, path) if id(node) in self._wider else built
+        weaker = self._without_reversing_keywords(source, built, path) if id(node) in self._wider else built
         if self._uncovers and any(word in weaker for word in _UNEVALUATED):
             weaker = {key: value for key, value in weaker.items() if key not in _UNEVALUATED}
         return node if same and weaker is built else weaker
 
-    def _below(self, key: str, child: Any, path: tuple[str, ...], is_schema: bool) -> Any:
+    def _rebuild_keyword(self, key: str, child: Any, path: tuple[str, ...], is_schema: bool) -> Any:
         if is_schema and key in SUBSCHEMA_MAPS and isinstance(child, dict):
-            return _same_or(child, {name: self.schema(below, (*path, name)) for name, below in child.items()})
-        known = is_schema and (key in SINGLE_SUBSCHEMAS or key in SUBSCHEMA_LISTS)
-        return self._any(child, path, known)
+            return _unless_changed(
+                child, {name: self.rebuild_schema(below, (*path, name)) for name, below in child.items()}
+            )
+        child_is_schema = is_schema and (key in SINGLE_SUBSCHEMAS or key in SUBSCHEMA_LISTS)
+        return self._rebuild_any(child, path, child_is_schema)
 
-    def _any(self, node: Any, path: tuple[str, ...], is_schema: bool) -> Any:
-        """Rebuild a schema, a list of some, or whatever holds a schema that a reference leads to."""
+    def _rebuild_any(self, node: Any, path: tuple[str, ...], is_schema: bool) -> Any:
+        """Rebuild a schema, a list of schemas, or any value that contains the target of a reference."""
         if isinstance(node, list):
             items: list[Any] = []
-            # A plain loop: a comprehension takes twice as much of Python's stack.
+            # A loop instead of a comprehension, which takes twice as much stack.
             for index, item in enumerate(node):
-                items.append(self._any(item, (*path, str(index)), is_schema))
+                items.append(self._rebuild_any(item, (*path, str(index)), is_schema))
             return node if all(new is old for new, old in zip(items, node, strict=True)) else items
         if not isinstance(node, dict):
             return node
         if is_schema or id(node) in self._targets:
-            return self.schema(node, path)
-        return _same_or(node, {key: self._any(child, (*path, key), False) for key, child in node.items()})
+            return self.rebuild_schema(node, path)
+        return _unless_changed(
+            node, {key: self._rebuild_any(child, (*path, key), False) for key, child in node.items()}
+        )
 
-    def _without_reversing(
+    def _without_reversing_keywords(
         self, source: dict[str, Any], built: dict[str, Any], path: tuple[str, ...]
     ) -> dict[str, Any]:
-        """Return a schema without keywords that accept less where what they lead to accepts more."""
+        """Return a schema without the keywords that would accept less because their subschemas accept more."""
         wider = {key for key in ("not", "if", "oneOf", "contains") if id(source.get(key)) in self._wider}
         if not wider:
             return built
@@ -192,35 +195,35 @@ class _Rebuild:
             dropped.add("maxContains")
         weaker = {key: value for key, value in built.items() if key not in dropped}
         if "oneOf" in wider:
-            # More than one may fit now.
+            # A value may now match more than one branch.
             branches = weaker.pop("oneOf")
             place: tuple[str, ...] = ("anyOf",)
             if "anyOf" in weaker:
                 every = weaker.get("allOf")
-                others = every if isinstance(every, list) else []
-                place = ("allOf", str(len(others)), "anyOf")
-                weaker["allOf"] = [*others, {"anyOf": branches}]
+                conjuncts = every if isinstance(every, list) else []
+                place = ("allOf", str(len(conjuncts)), "anyOf")
+                weaker["allOf"] = [*conjuncts, {"anyOf": branches}]
             else:
                 weaker["anyOf"] = branches
             self.moved.append((_pointer((*path, "oneOf")), _pointer((*path, *place))))
         return weaker
 
     def with_references(self, schema: Any) -> Any:
-        """Return the schema with references into what was moved, outermost lists first, as they lead there now."""
+        """Update references into moved lists."""
         moved = sorted(self.moved, key=lambda pair: len(pair[0]))
 
         def edit(node: dict[str, Any]) -> Edit:
             reference = node.get("$ref")
             if not isinstance(reference, str):
                 return Edit()
-            led = _led(reference, moved)
-            return Edit(changes={"$ref": led}) if led != reference else Edit()
+            redirected = _redirect(reference, moved)
+            return Edit(changes={"$ref": redirected}) if redirected != reference else Edit()
 
         return _edited_everywhere(schema, edit)
 
 
-def _led(reference: str, moved: Sequence[tuple[str, str]]) -> str:
-    # Pointers were noted as they were; so what is before a moved list is replaced last.
+def _redirect(reference: str, moved: Sequence[tuple[str, str]]) -> str:
+    # The pointers are those of the original document, so the outermost list has to be replaced last.
     for before, after in reversed(moved):
         if reference.startswith(before + "/"):
             reference = after + reference[len(before) :]
@@ -235,7 +238,7 @@ def _edited_everywhere(node: Any, edit: Callable[[dict[str, Any]], Edit]) -> Any
     return {key: _edited_everywhere(child, edit) for key, child in {**node, **edit(node).changes}.items()}
 
 
-def _same_or(node: dict[str, Any], built: dict[str, Any]) -> dict[str, Any]:
+def _unless_changed(node: dict[str, Any], built: dict[str, Any]) -> dict[str, Any]:
     return node if all(built[key] is child for key, child in node.items()) else built
 
 

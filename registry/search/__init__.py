@@ -1,7 +1,6 @@
 """Find tools by words and by similarity.
 
-`index` ranks tools with BM25 over weighted fields. `terms` and `stemming` turn text into terms; `synonyms` is a table
-of words, read by `thesaurus`, and `neighbours` reads one that a model of the language derived. `similarity` compares
-a query with whole tools by `word_vectors`, a table that was trained on requests; where a model of sentences is
-installed, it reads each tool's `embedding_text`. `fusion` combines the rankings.
+index       Rank tools for a query: BM25 over weighted fields, with stems and synonyms.
+similarity  Rank tools by vector similarity, and combine that ranking with the ranking by words.
+terms       Turn text into search terms: split identifiers, strip accents, stem words, add synonyms.
 """

@@ -1,10 +1,9 @@
-"""Rank tools for a query: BM25 over weighted fields, with stems, synonyms, and a bonus for matching names.
+"""Rank tools for a query: BM25 over weighted fields, with stems and synonyms.
 
-The index is made of plain Python values, so that threads can share it, no database engine is needed, and a synonym can
-count less than the word itself. A word of the query and everything that may stand for it count once for each tool, by
-the best match. A tool whose whole name is in the query ranks above one whose name says more than was asked for, since
-siblings differ in one word; tools of a server that the query names rank higher as well. Beside the words stands how
-similar the query is to a tool as a whole.
+The index consists of plain Python values: threads can share it, it needs no database engine, and a synonym can count
+less than the word itself. A query word and its synonyms count once for each tool, by the best match. A tool whose whole
+name is in the query ranks above a sibling whose name has an additional word, and tools of a server named in the query
+rank higher. The similarity between the query and the tool as a whole is added to the score.
 """
 
 from __future__ import annotations
@@ -20,95 +19,105 @@ from math import log
 from typing import Any, Final, Protocol
 
 from registry.catalog.names import NAME_SEPARATOR
-from registry.schema.display_text import strip_accents
+from registry.schema.display_text import name_as_words, strip_accents
 from registry.schema.packed_definition import members_of
-from registry.search.fusion import BY_SENTENCES, BY_WORD_VECTORS, fuse_scores
-from registry.search.neighbours import neighbours, read_neighbours
-from registry.search.similarity import WordSimilarity
-from registry.search.stemming import stem
-from registry.search.terms import STOP_WORDS, split_words, terms
-from registry.search.thesaurus import MAX_PHRASE_WORDS, Expansions, configured_expansions, general_expansions
+from registry.search.similarity import (
+    BY_SENTENCES,
+    BY_WORD_VECTORS,
+    WordSimilarity,
+    fuse_scores,
+)
+from registry.search.terms import (
+    MAX_PHRASE_WORDS,
+    STOP_WORDS,
+    Expansions,
+    configured_expansions,
+    general_expansions,
+    split_words,
+    stem,
+    terms,
+)
 
-# A query is a sentence or two; what is longer was pasted, and its beginning says what it is about.
+# A query is a sentence or two; longer text was pasted, and its beginning says what it is about.
 _MAX_QUERY_CHARS: Final = 4_096
 _MAX_QUERY_WORDS: Final = 48
-# What is indexed of one tool. The longest description in `tests/corpus` has 6,549 characters and the most arguments
-# are 55; further text adds terms that are about anything, and memory.
+# Text indexed for each tool. In `tests/corpus`, the longest description has 6,549 characters, and a tool has at most 55
+# arguments; more text costs memory and adds unspecific terms.
 _MAX_DESCRIPTION: Final = 4_000
-_LEAD_CHARS: Final = 240  # about the first two sentences, which say what a tool is for
+_LEAD_CHARS: Final = 240  # about two sentences, which say what a tool is for
 _MAX_ARGUMENTS: Final = 100
 _MAX_ARGUMENT_TEXT: Final = 200
 _MAX_VALUES: Final = 20
 _MAX_VALUE: Final = 40
 _MAX_FIELD_TERMS: Final = 400
-# More than any caller asks for: the list is sorted and held in memory.
+# More than any caller needs: the hits are sorted and held in memory.
 _MAX_HITS: Final = 1_000
 
-# All weights below were tuned with half of the queries of `tests/bench/bench_search.py`, where none matters much.
-# The weight of a field, and how much the length of a field reduces it (`b` of BM25), for: name, title, server, the
-# beginning of the description, its rest, names of arguments, their descriptions.
+# All weights below were tuned with half of the queries in `tests/bench/bench_search.py`; none of them matters much.
+# The weight of each field, and how much the length of the field reduces it (`b` of BM25): name, title, server,
+# beginning of the description, rest of it, argument names, argument descriptions.
 _FIELD_WEIGHTS: Final = (4.0, 1.5, 4.0, 6.0, 0.3, 1.0, 0.7)
 _LENGTH_WEIGHTS: Final = (0.7, 0.3, 0.5, 0.7, 0.3, 0.5, 0.5)
 _SERVER_FIELD: Final = 2
-# Digits of a score: equal scores must be equal on every machine, whatever the order of additions.
+# Rounding makes equal scores equal on every machine, whatever the order of additions.
 _SCORE_DIGITS: Final = 6
-# How soon repeating a term stops counting (`k1` of BM25).
+# How quickly repetitions of a term stop counting (`k1` of BM25).
 _SATURATION: Final = 3.0
-# A tool's score grows by this share if all words of its name are in the query.
+# The factor by which a score grows if the query contains all words of the tool's name.
 _NAME_BONUS: Final = 1.2
-# A query without a verb means reading, a little.
+# Queries often have no verb. They are assumed to be about reading, so these terms are added with a small weight.
 _READING_WEIGHT: Final = 0.2
 _ASSUMED_TERMS: Final = dict.fromkeys(("get", "list", "retriev", "read", "fetch"), _READING_WEIGHT)
-# A tool's score grows by this share if the query has a word that occurs in the name of its server only.
+# The factor by which a score grows if the query contains a word that occurs only in the name of the tool's server.
 _SERVER_BONUS: Final = 1.0
-# Weights of what is tried for a word that no tool has: words that begin with it, its halves, words one letter away.
+# Weights of the guesses for an unknown word: words that begin with it, its two halves, and words one letter away.
 _COMPLETION_WEIGHT: Final = 0.4
 _CORRECTION_WEIGHT: Final = 0.5
-# How many of these are tried for one word, and for how many words of a query: each scans a part of the vocabulary.
+# Limits of the guesses for one word, and of the words guessed in one query: each guess scans a part of the vocabulary.
 _MAX_GUESSES: Final = 8
 _MAX_GUESSED_WORDS: Final = 12
-# Shorter words have too many neighbours; each half of a compound has at least three letters.
+# Shorter words are not guessed, because too many words are one letter away from them.
 _MIN_GUESSED_LENGTH: Final = 4
+# The shortest half of a compound word.
 _MIN_HALF: Final = 3
 _COMPOUND: Final = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
 _LAST_CHARACTER: Final = chr(0x10FFFF)
 
 
 class SearchableTool(Protocol):
-    """What can be searched: a wrapper, or an entry of a view."""
+    """An indexed item: a wrapper, or an entry of a view."""
 
     @property
     def name(self) -> str:
-        """The name that callers use."""
+        """The wrapper name that callers use."""
 
     @property
     def server(self) -> str:
-        """The alias of its server."""
+        """The alias of the server."""
 
     @property
     def tool(self) -> str:
-        """The name that its upstream gave it."""
+        """The name that the upstream gave the tool."""
 
     @property
     def definition(self) -> Mapping[str, Any]:
-        """The definition as it is shown."""
+        """The definition as callers see it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """One tool that was found. A greater score is better; scores of different queries cannot be compared."""
+    """A tool that matches a query. Higher scores are better; scores of different queries are not comparable."""
 
     name: str
     score: float
 
 
 class SearchIndex:
-    """An index over the tools of one view. It never changes; another view has another index."""
+    """An immutable search index over the tools of one view."""
 
     __slots__ = (
         "_expansions",
         "_name_terms",
-        "_neighbours",
         "_postings",
         "_server_shares",
         "_server_terms",
@@ -129,28 +138,24 @@ class SearchIndex:
         """Index the tools.
 
         Args:
-            tools: The tools that can be found.
-            synonyms: Words with their synonyms, in both directions.
-            aliases: Further words for a server, such as its display name.
-            thesaurus: Whether general synonyms are used as well.
-            similar_words: Whether words that are similar to those of a query are looked for, and tools whose words
-                are similar as a whole.
+            tools: The tools to index.
+            synonyms: Words with their synonyms, which apply in both directions.
+            aliases: Additional words for a server, such as its display name.
+            thesaurus: Use the general synonyms as well.
+            similar_words: Use word vectors: match tools that are similar to the query as a whole.
         """
-        self._neighbours = neighbours if similar_words else _no_neighbours
-        if similar_words:
-            read_neighbours()  # here, where the caller may be in a thread, and not at the first query
         self._expansions: Expansions = general_expansions() if thesaurus else {}
         if synonyms:
             self._expansions = configured_expansions(synonyms, general=thesaurus)
-        read = [read_fields(tool, aliases or {}) for tool in tools]
-        self._tool_names = tuple(name for name, _, _ in read)
-        self._name_terms = tuple(tuple(dict.fromkeys(of_name)) for _, of_name, _ in read)
-        self._postings = _postings([fields for _, _, fields in read])
-        self._server_terms = tuple(tuple(fields[_SERVER_FIELD]) for _, _, fields in read)
+        fields_by_tool = [read_fields(tool, aliases or {}) for tool in tools]
+        self._tool_names = tuple(name for name, _, _ in fields_by_tool)
+        self._name_terms = tuple(tuple(dict.fromkeys(name_stems)) for _, name_stems, _ in fields_by_tool)
+        self._postings = _postings([fields for _, _, fields in fields_by_tool])
+        self._server_terms = tuple(tuple(fields[_SERVER_FIELD]) for _, _, fields in fields_by_tool)
         server_counts = Counter(chain.from_iterable(self._server_terms))
         self._server_shares = {term: count / len(self._postings[term]) for term, count in server_counts.items()}
         self._vocabulary = sorted(self._postings)
-        self._similarity = WordSimilarity(fields for _, _, fields in read) if similar_words else None
+        self._similarity = WordSimilarity(fields for _, _, fields in fields_by_tool) if similar_words else None
 
     def __len__(self) -> int:
         return len(self._tool_names)
@@ -158,23 +163,23 @@ class SearchIndex:
     def search(
         self, query: str, limit: int = 10, *, similarities: Mapping[str, float] | None = None
     ) -> list[SearchHit]:
-        """Return the best tools for a query, best first. Never raises.
+        """Return the best matches for a query, best first. Never raises.
 
         Args:
-            query: Plain words in any form; there is no query syntax.
+            query: Plain words, without a query syntax.
             limit: The most hits to return.
-            similarities: How similar tools are to the query by a model of sentences, by name.
+            similarities: The similarity of each tool to the query according to a sentence model, by wrapper name.
         """
-        asked = list(islice(self._query_words(query[:_MAX_QUERY_CHARS]), _MAX_QUERY_WORDS))
-        if not asked or limit < 1:
+        words = list(islice(self._query_words(query[:_MAX_QUERY_CHARS]), _MAX_QUERY_WORDS))
+        if not words or limit < 1:
             return []
-        stems = [stem(word) for word in asked]
-        # A query of nothing but stop words still means something.
-        silent = STOP_WORDS if not STOP_WORDS.issuperset(asked) else frozenset()
-        scores = self._scores(self._groups(asked, stems, silent))
+        stems = [stem(word) for word in words]
+        # Stop words count if the query contains nothing else.
+        ignored = STOP_WORDS if not STOP_WORDS.issuperset(words) else frozenset()
+        scores = self._scores(self._term_groups(words, stems, ignored))
         if self._similarity is not None:
-            said = dict.fromkeys(term for word, term in zip(asked, stems, strict=True) if word not in silent)
-            scores = fuse_scores(scores, self._similarity.to(said), BY_WORD_VECTORS)
+            query_terms = dict.fromkeys(term for word, term in zip(words, stems, strict=True) if word not in ignored)
+            scores = fuse_scores(scores, self._similarity.similarities_to(query_terms), BY_WORD_VECTORS)
         if similarities is not None:
             by_model = [similarities.get(name, 0.0) for name in self._tool_names]
             scores = fuse_scores(scores, by_model, BY_SENTENCES)
@@ -182,78 +187,79 @@ class SearchIndex:
         return nsmallest(min(limit, _MAX_HITS), hits, key=lambda hit: (-hit.score, hit.name))
 
     def _scores(self, groups: Sequence[Mapping[str, float]]) -> dict[int, float]:
-        """Return the score of each tool that has any of the words."""
+        """Return the score of each tool that matches at least one word."""
         count = len(self._tool_names)
         scores: dict[int, float] = {}
         for group in groups:
-            fits: dict[int, float] = {}
-            reach = 0.0
+            best_values: dict[int, float] = {}
+            matching_tools = 0.0
             for term, weight in group.items():
-                found = self._postings.get(term, ())
-                reach += weight * len(found)
-                for tool, impact in found:
+                postings = self._postings.get(term, ())
+                matching_tools += weight * len(postings)
+                for tool, impact in postings:
                     value = weight * impact
-                    if value > fits.get(tool, 0.0):
-                        fits[tool] = value
-            # By all that stand for the word together: a rare synonym of a common word is no rare word.
-            rarity = log(1 + (count + 1) / (min(reach, count) + 0.5))
-            for tool, value in fits.items():
+                    if value > best_values.get(tool, 0.0):
+                        best_values[tool] = value
+            # Rarity of the whole group: a rare synonym of a common word is not a rare word.
+            rarity = log(1 + (count + 1) / (min(matching_tools, count) + 0.5))
+            for tool, value in best_values.items():
                 scores[tool] = scores.get(tool, 0.0) + rarity * value
-        wanted = dict(_ASSUMED_TERMS)
+        term_weights = dict(_ASSUMED_TERMS)
         for group in groups:
             for term, weight in group.items():
-                wanted[term] = max(wanted.get(term, 0.0), weight)
-        return {tool: score * self._bonus(tool, wanted) for tool, score in scores.items()}
+                term_weights[term] = max(term_weights.get(term, 0.0), weight)
+        return {tool: score * self._bonus(tool, term_weights) for tool, score in scores.items()}
 
-    def _bonus(self, tool: int, wanted: Mapping[str, float]) -> float:
-        """Return the factor for a tool whose name or server is in the query."""
+    def _bonus(self, tool: int, term_weights: Mapping[str, float]) -> float:
+        """Return the factor for a tool whose name or server the query contains."""
         names = self._name_terms[tool]
-        covered = sum(wanted.get(term, 0.0) for term in names) / max(len(names), 1)
-        named = (self._server_shares[term] for term in self._server_terms[tool] if wanted.get(term) == 1.0)
-        by_server = max(named, default=0.0)
+        covered = sum(term_weights.get(term, 0.0) for term in names) / max(len(names), 1)
+        shares = (self._server_shares[term] for term in self._server_terms[tool] if term_weights.get(term) == 1.0)
+        by_server = max(shares, default=0.0)
         return (1.0 + _NAME_BONUS * covered) * (1.0 + _SERVER_BONUS * by_server)
 
-    def _groups(self, asked: Sequence[str], stems: Sequence[str], silent: frozenset[str]) -> list[dict[str, float]]:
-        """Return for each word or phrase of a query the terms that may stand for it, with their weights."""
+    def _term_groups(
+        self, words: Sequence[str], stems: Sequence[str], ignored: frozenset[str]
+    ) -> list[dict[str, float]]:
+        """Return the matching terms with their weights, for each word or phrase of a query."""
         groups: dict[tuple[str, ...], dict[str, float]] = {}
         guesses = 0
-        for start, (word, term) in enumerate(zip(asked, stems, strict=True)):
+        for start, (word, term) in enumerate(zip(words, stems, strict=True)):
             for end in range(start + 2, start + MAX_PHRASE_WORDS + 1):
                 phrase = tuple(stems[start:end])
                 group = dict(self._expansions.get(phrase, {}))
-                joined = stem("".join(asked[start:end]))
-                if joined in self._postings and not silent.issuperset(asked[start:end]):
+                joined = stem("".join(words[start:end]))
+                if joined in self._postings and not ignored.issuperset(words[start:end]):
                     group[joined] = 1.0
                 if group and end <= len(stems):
                     groups[phrase] = group
-            if word in silent:
+            if word in ignored:
                 continue
-            near = self._neighbours(term)
-            groups[(term,)] = {**near, term: 1.0, **self._expansions.get((term,), {})}
-            known = term in self._postings or (term,) in self._expansions or bool(near)
-            if not known and guesses < _MAX_GUESSED_WORDS:
+            groups[(term,)] = {term: 1.0, **self._expansions.get((term,), {})}
+            is_indexed = term in self._postings or (term,) in self._expansions
+            if not is_indexed and guesses < _MAX_GUESSED_WORDS:
                 guesses += 1
-                groups[(term,)] |= self._guesses(word, term)
+                groups[(term,)] |= self._guess_terms(word, term)
         return list(groups.values())
 
     def _query_words(self, query: str) -> Iterator[str]:
-        """Yield the words of a query. A hyphenated word stays whole if some tool has it as a whole."""
+        """Yield the words of a query. A hyphenated word stays whole if a tool contains the whole word."""
         for compound in _COMPOUND.findall(strip_accents(query)):
             parts = [part for run in split_words(compound) for part in run]
-            whole = "".join(parts)
-            term = stem(whole)
+            joined = "".join(parts)
+            term = stem(joined)
             if len(parts) > 1 and term not in self._postings and (term,) not in self._expansions:
                 yield from parts
-            elif whole:
-                yield whole
+            elif joined:
+                yield joined
 
-    def _guesses(self, word: str, term: str) -> dict[str, float]:
-        """Return terms that may be meant by a word that no tool has: longer ones, its halves, or similar ones."""
+    def _guess_terms(self, word: str, term: str) -> dict[str, float]:
+        """Return guesses for a word that no tool contains: longer terms, its two halves, or terms one letter away."""
         if len(word) < _MIN_GUESSED_LENGTH:
             return {}
-        begun = self._beginning(term)
-        if begun:
-            shortest = nsmallest(_MAX_GUESSES, begun, key=lambda known: (len(known), known))
+        completions = self._terms_with_prefix(term)
+        if completions:
+            shortest = nsmallest(_MAX_GUESSES, completions, key=lambda candidate: (len(candidate), candidate))
             return dict.fromkeys(shortest, _COMPLETION_WEIGHT)
         for end in range(_MIN_HALF, len(word) - _MIN_HALF + 1):
             halves = stem(word[:end]), stem(word[end:])
@@ -261,27 +267,27 @@ class SearchIndex:
                 return dict.fromkeys(halves, _COMPLETION_WEIGHT)
         if len(word) == _MIN_GUESSED_LENGTH:
             return {}
-        # Most slips leave the first letter alone, which bounds the scan.
-        near = (known for known in self._beginning(term[0]) if _one_letter_away(term, known))
+        # Most typing errors leave the first letter intact, which limits the scan.
+        near = (candidate for candidate in self._terms_with_prefix(term[0]) if _is_one_letter_away(term, candidate))
         return dict.fromkeys(islice(near, _MAX_GUESSES), _CORRECTION_WEIGHT)
 
-    def _beginning(self, start: str) -> list[str]:
-        """Return the terms that begin like this, in order."""
+    def _terms_with_prefix(self, start: str) -> list[str]:
+        """Return the terms that start with a prefix, in alphabetical order."""
         first = bisect_left(self._vocabulary, start)
         return self._vocabulary[first : bisect_left(self._vocabulary, start + _LAST_CHARACTER, first)]
 
 
 def read_fields(tool: SearchableTool, aliases: Mapping[str, str]) -> tuple[str, list[str], list[list[str]]]:
-    """Return a tool's name, the words of its name, and the terms of each of its fields."""
+    """Return the name of a tool, the stems of its name, and the terms of each field."""
     definition = members_of(tool.definition)
-    of_server = list(dict.fromkeys(terms(f"{tool.server} {aliases.get(tool.server, '')}", _MAX_FIELD_TERMS)))
-    called = tool.name.removeprefix(tool.server + NAME_SEPARATOR)
-    plain = [word for parts in split_words(called) for word in parts]
-    of_name = [stem(word) for word in plain if word not in STOP_WORDS] or [stem(word) for word in plain]
-    distinct = [word for word in of_name if word not in of_server] or of_name
-    joined = [stem(first + second) for first, second in pairwise(plain)]
-    whole = [stem("".join(parts)) for parts in split_words(called) if len(parts) > 1]
-    if called != tool.tool:
+    server_terms = list(dict.fromkeys(terms(f"{tool.server} {aliases.get(tool.server, '')}", _MAX_FIELD_TERMS)))
+    short_name = tool.name.removeprefix(tool.server + NAME_SEPARATOR)
+    name_words = [word for parts in split_words(short_name) for word in parts]
+    name_stems = [stem(word) for word in name_words if word not in STOP_WORDS] or [stem(word) for word in name_words]
+    distinct = [word for word in name_stems if word not in server_terms] or name_stems
+    joined = [stem(first + second) for first, second in pairwise(name_words)]
+    compounds = [stem("".join(parts)) for parts in split_words(short_name) if len(parts) > 1]
+    if short_name != tool.tool:
         joined += terms(tool.tool, _MAX_FIELD_TERMS)
     description = _text(definition.get("description"))[:_MAX_DESCRIPTION]
     names, texts = _arguments(definition.get("inputSchema"))
@@ -291,9 +297,9 @@ def read_fields(tool: SearchableTool, aliases: Mapping[str, str]) -> tuple[str, 
         tool.name,
         distinct,
         [
-            list(dict.fromkeys(distinct + joined + whole)),
+            list(dict.fromkeys(distinct + joined + compounds)),
             terms(title[:_LEAD_CHARS], _MAX_FIELD_TERMS, prose=True),
-            of_server,
+            server_terms,
             terms(description[:_LEAD_CHARS], _MAX_FIELD_TERMS, prose=True),
             terms(description[_LEAD_CHARS:], _MAX_FIELD_TERMS, prose=True),
             terms(names, _MAX_FIELD_TERMS),
@@ -302,58 +308,76 @@ def read_fields(tool: SearchableTool, aliases: Mapping[str, str]) -> tuple[str, 
     )
 
 
-def _no_neighbours(_term: str) -> Mapping[str, float]:
-    return {}
-
-
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
 def _arguments(schema: object) -> tuple[str, str]:
-    """Return the names of a schema's arguments, and their descriptions with the options of enumerations."""
+    """Return the argument names of a schema, and the argument descriptions with their `enum` options."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict):
         return "", ""
     names: list[str] = []
     texts: list[str] = []
-    for name, schema_of in list(properties.items())[:_MAX_ARGUMENTS]:
+    for name, argument_schema in list(properties.items())[:_MAX_ARGUMENTS]:
         names.append(str(name)[:_MAX_ARGUMENT_TEXT])
-        if isinstance(schema_of, dict):
-            texts.append(_text(schema_of.get("description"))[:_MAX_ARGUMENT_TEXT])
-            values = schema_of.get("enum")
+        if isinstance(argument_schema, dict):
+            texts.append(_text(argument_schema.get("description"))[:_MAX_ARGUMENT_TEXT])
+            values = argument_schema.get("enum")
             if isinstance(values, list):
                 texts += [value[:_MAX_VALUE] for value in values[:_MAX_VALUES] if isinstance(value, str)]
     return " ".join(names), " ".join(texts)[:_MAX_DESCRIPTION]
 
 
-def _postings(read: list[list[list[str]]]) -> dict[str, tuple[tuple[int, float], ...]]:
-    """Return for each term the tools that have it, each with its impact from 0 to 1."""
-    count = max(len(read), 1)
-    means = [sum(len(fields[field]) for fields in read) / count or 1.0 for field in range(len(_FIELD_WEIGHTS))]
-    found: dict[str, list[tuple[int, float]]] = {}
-    for tool, fields in enumerate(read):
+def _postings(fields_by_tool: list[list[list[str]]]) -> dict[str, tuple[tuple[int, float], ...]]:
+    """Return the tools that contain each term, with the term's impact from 0 to 1."""
+    count = max(len(fields_by_tool), 1)
+    means = [
+        sum(len(fields[field]) for fields in fields_by_tool) / count or 1.0 for field in range(len(_FIELD_WEIGHTS))
+    ]
+    postings: dict[str, list[tuple[int, float]]] = {}
+    for tool, fields in enumerate(fields_by_tool):
         total: dict[str, float] = {}
-        for field, of_field in enumerate(fields):
-            if not of_field:
+        for field, field_terms in enumerate(fields):
+            if not field_terms:
                 continue
             reduction = _LENGTH_WEIGHTS[field]
-            unit = _FIELD_WEIGHTS[field] / (1 - reduction + reduction * len(of_field) / means[field])
-            for term in of_field:
+            unit = _FIELD_WEIGHTS[field] / (1 - reduction + reduction * len(field_terms) / means[field])
+            for term in field_terms:
                 total[term] = total.get(term, 0.0) + unit
         for term, value in total.items():
-            found.setdefault(term, []).append((tool, value / (_SATURATION + value)))
-    return {term: tuple(tools) for term, tools in found.items()}
+            postings.setdefault(term, []).append((tool, value / (_SATURATION + value)))
+    return {term: tuple(tools) for term, tools in postings.items()}
 
 
-def _one_letter_away(one: str, other: str) -> bool:
-    """Return whether adding, removing, replacing or swapping one letter turns one word into the other."""
-    if abs(len(one) - len(other)) > 1 or one[:1] != other[:1] or one == other:
+def _is_one_letter_away(word: str, other: str) -> bool:
+    """Return whether inserting, deleting, replacing or swapping one letter turns one word into the other."""
+    if abs(len(word) - len(other)) > 1 or word[:1] != other[:1] or word == other:
         return False
     start = 0
-    while start < min(len(one), len(other)) and one[start] == other[start]:
+    while start < min(len(word), len(other)) and word[start] == other[start]:
         start += 1
-    if len(one) == len(other):
-        swapped = one[start : start + 2] == other[start : start + 2][::-1] and one[start + 2 :] == other[start + 2 :]
-        return swapped or one[start + 1 :] == other[start + 1 :]
-    return one[start + 1 :] == other[start:] if len(one) > len(other) else one[start:] == other[start + 1 :]
+    if len(word) == len(other):
+        swapped = word[start : start + 2] == other[start : start + 2][::-1] and word[start + 2 :] == other[start + 2 :]
+        return swapped or word[start + 1 :] == other[start + 1 :]
+    return word[start + 1 :] == other[start:] if len(word) > len(other) else word[start:] == other[start + 1 :]
+
+
+# Small embedding models read about 250 tokens, and the vector is more specific for a shorter text: one sentence is
+# best.
+_SENTENCE_CHARS: Final = 240
+# The part of a description that is searched for the end of the first sentence.
+_READ_CHARS: Final = _SENTENCE_CHARS * 4
+# Names may have up to a thousand characters.
+_NAME_CHARS: Final = 200
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s|\n")
+
+
+def embedding_text(tool: SearchableTool) -> str:
+    """Return the text to embed for a tool: server and name as words, and the first sentence of the description."""
+    description = tool.definition.get("description")
+    first = _SENTENCE_END.split(description[:_READ_CHARS].strip(), 1)[0] if isinstance(description, str) else ""
+    names = f"{name_as_words(tool.server[:_NAME_CHARS])}: {name_as_words(tool.tool[:_NAME_CHARS])}".lower()
+    text = f"{names}. {first[:_SENTENCE_CHARS]}"
+    # Tokenizers refuse lone surrogates.
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,77 +1,165 @@
-"""How similar a query is to each tool: the cosine between the vectors of its words and of theirs."""
+"""Rank tools by vector similarity, and combine that ranking with the ranking by words.
+
+A vector is stored as a single integer with a lane of bits for each dimension. Python adds and multiplies such integers
+hundreds of times as fast as lists of numbers, without an additional package.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import struct
+from binascii import a2b_base64
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from itertools import islice
 from math import isqrt
 from operator import mul
 from typing import Final
 
-from registry.search.word_vectors import DIMENSIONS, OFFSET, lanes_of, values_of, word_vector
+DIMENSIONS: Final = 128
+# Added to stored values, which range from -127 to 127: a negative lane would borrow from the next lane.
+OFFSET: Final = 128
+# The dot product of two such vectors (128 x 255 x 255) needs 23 bits; `struct` reads words of 32 bits.
+_LANE_BYTES: Final = 4
 
-# How much the words of a field count, in the order of the index: name, title, server, the beginning of the
-# description, its rest, names of arguments, their descriptions. Trained together with the vectors.
+
+def word_vector(term: str) -> int | None:
+    """Return the vector of a stem as lanes, with `OFFSET` added to each value; None if the table lacks the stem."""
+    lines = read_word_vectors()
+    place = bisect_left(lines, f"{term} ")
+    if place == len(lines) or not lines[place].startswith(f"{term} "):
+        return None
+    return pack_lanes(a2b_base64(lines[place][len(term) + 1 :]))
+
+
+def pack_lanes(values: bytes) -> int:
+    """Pack bytes into one integer, each in its own lane."""
+    spread = bytearray(len(values) * _LANE_BYTES)
+    spread[::_LANE_BYTES] = values
+    return int.from_bytes(spread, "little")
+
+
+def unpack_lanes(lanes: int, count: int) -> tuple[int, ...]:
+    """Unpack the `count` lanes of an integer."""
+    return struct.unpack(f"<{count}I", lanes.to_bytes(count * _LANE_BYTES, "little"))
+
+
+@cache  # lines are parsed on demand
+def read_word_vectors() -> list[str]:
+    """Return the sorted lines of the table. Reading it takes some milliseconds."""
+    table = resources.files("registry.search").joinpath("word_vectors.txt").read_text(encoding="ascii")
+    return [line for line in table.splitlines() if not line.startswith("#")]
+
+
+# The weight of a word in each field, in the order of the index: name, title, server, beginning of the description, rest
+# of it, argument names, argument descriptions. Trained together with the vectors.
 _FIELD_SHARES: Final = (17, 9, 15, 13, 4, 4, 4)
-# As many different words of each field as there were in training: more would blur what a tool is for.
+# The number of distinct words used of each field, as in training: more words make the vector less specific.
 FIELD_WORDS: Final = (16, 12, 8, 48, 48, 32, 32)
-# A vector of length one has this length as whole numbers. Few of its values are beyond 0.4, so few are cut at a byte.
+# The length of a unit vector in integers. Few of its values exceed 0.4, so few are clipped to a byte.
 _LENGTH: Final = 256
 _GREATEST: Final = 255
 
 
 class WordSimilarity:
-    """The vectors of some tools; it never changes."""
+    """The vectors of a fixed set of tools."""
 
     __slots__ = ("_columns", "_count", "_offsets")
 
     def __init__(self, tools: Iterable[Sequence[Sequence[str]]]) -> None:
-        """Compute a vector for each tool, from the terms of each of its fields."""
-        known: dict[str, int | None] = {}
-        rows = [_tool_vector(fields, known) for fields in tools]
+        """Compute the vector of each tool from the terms of its fields."""
+        vectors: dict[str, int | None] = {}
+        rows = [_tool_vector(fields, vectors) for fields in tools]
         self._count = len(rows)
-        # One number for each dimension, with a lane for each tool: all are compared with a query at the same time.
+        # One integer for each dimension, with a lane for each tool: a query is compared with all tools at once.
         joined = b"".join(rows)
-        self._columns = tuple(lanes_of(joined[dimension::DIMENSIONS]) for dimension in range(DIMENSIONS))
-        # What the offsets of a tool's values add to each product, less what both offsets together do.
+        self._columns = tuple(pack_lanes(joined[dimension::DIMENSIONS]) for dimension in range(DIMENSIONS))
+        # Offsets make a product of vectors too high by OFFSET * (sum(row) + sum(query)) - OFFSET**2 * DIMENSIONS. These
+        # are the parts that do not depend on the query.
         self._offsets = tuple(OFFSET * sum(row) - OFFSET * OFFSET * DIMENSIONS for row in rows)
 
-    def to(self, terms: Iterable[str]) -> list[float]:
-        """Return how similar each tool is to these terms, from -1 to 1; all 0 where the table has none of them."""
+    def similarities_to(self, terms: Iterable[str]) -> list[float]:
+        """Return the similarity of each tool to the terms, from -1 to 1; 0 for all if no term has a vector."""
         total, count = 0, 0
         for term in terms:
             vector = word_vector(term)
             if vector is not None:
                 total, count = total + vector, count + 1
-        query = _shortened(total, count)
+        query = _normalize(total, count)
         products = sum(column * value for column, value in zip(self._columns, query, strict=True))
         mine = OFFSET * sum(query)
         unit = _LENGTH * _LENGTH
-        found = zip(values_of(products, self._count), self._offsets, strict=True)
-        return [(product - offset - mine) / unit for product, offset in found]
+        products_and_offsets = zip(unpack_lanes(products, self._count), self._offsets, strict=True)
+        return [(product - offset - mine) / unit for product, offset in products_and_offsets]
 
 
-def _tool_vector(fields: Sequence[Sequence[str]], known: dict[str, int | None]) -> bytes:
+def _tool_vector(fields: Sequence[Sequence[str]], vectors: dict[str, int | None]) -> bytes:
     """Return the vector of a tool, with `OFFSET` added to each value."""
     total, weight = 0, 0
     for terms, share, most in zip(fields, _FIELD_SHARES, FIELD_WORDS, strict=True):
-        of_field, count = 0, 0
+        field_sum, count = 0, 0
         for term in islice(dict.fromkeys(terms), most):
-            if term not in known:
-                known[term] = word_vector(term)
-            vector = known[term]
+            if term not in vectors:
+                vectors[term] = word_vector(term)
+            vector = vectors[term]
             if vector is not None:
-                of_field, count = of_field + vector, count + 1
-        total, weight = total + share * of_field, weight + share * count
-    return _shortened(total, weight)
+                field_sum, count = field_sum + vector, count + 1
+        total, weight = total + share * field_sum, weight + share * count
+    return _normalize(total, weight)
 
 
-def _shortened(total: int, weight: int) -> bytes:
-    """Return a sum of vectors at length `_LENGTH`, with `OFFSET` added to each value."""
+def _normalize(total: int, weight: int) -> bytes:
+    """Scale a sum of vectors to `_LENGTH`, and add `OFFSET` to each value."""
     added = OFFSET * weight
-    values = [value - added for value in values_of(total, DIMENSIONS)]
+    values = [value - added for value in unpack_lanes(total, DIMENSIONS)]
     length = isqrt(sum(map(mul, values, values))) or 1
     scaled = [_LENGTH * value // length + OFFSET for value in values]
     if min(scaled) < 0 or max(scaled) > _GREATEST:
         scaled = [max(0, min(_GREATEST, value)) for value in scaled]
     return bytes(scaled)
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """The influence of vector similarity on a ranking by words. `tests/bench/README.md` compares other values.
+
+    Attributes:
+        power: The exponent of similarities, relative to the highest: a higher power separates the most similar tools
+            from the many that are almost as similar.
+        weight: The score of the highest similarity for a tool that also matches by words; the best match by words has
+            1.
+    """
+
+    power: int
+    weight: float
+
+
+BY_WORD_VECTORS: Final = Fusion(power=2, weight=2.0)
+BY_SENTENCES: Final = Fusion(power=3, weight=1.0)
+# Tools with a lower similarity are unrelated to the query, and are found only if their words match.
+_MIN_SIMILARITY: Final = 0.25
+
+
+def fuse_scores(scores: Mapping[int, float], similarities: Sequence[float], fusion: Fusion) -> dict[int, float]:
+    """Combine word scores and similarities, after dividing each by the highest of its kind.
+
+    A tool that does not match by words scores at most 1, so it never ranks above the best match by words.
+
+    Args:
+        scores: The scores by words.
+        similarities: The similarity of each tool to the query, at most 1.
+        fusion: The influence of the similarities.
+    """
+    best, closest = max(scores.values(), default=0.0), max(similarities, default=0.0)
+    if closest < _MIN_SIMILARITY:
+        return dict(scores)
+    fused = {tool: score / (best or 1.0) for tool, score in scores.items()}
+    for tool, similarity in enumerate(similarities):
+        if tool in fused:
+            if similarity > 0:
+                fused[tool] += fusion.weight * (similarity / closest) ** fusion.power
+        elif similarity >= _MIN_SIMILARITY:
+            fused[tool] = (similarity / closest) ** fusion.power
+    return fused

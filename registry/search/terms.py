@@ -1,21 +1,48 @@
-"""Turn text into search terms: split identifiers, strip accents, stem words, and leave out stop words."""
+"""Turn text into search terms: split identifiers, strip accents, stem words, add synonyms."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from importlib import resources
+from itertools import chain
 from typing import Final
 
 from registry.schema.display_text import strip_accents
-from registry.search.stemming import stem
+
+_PLAIN: Final = re.compile("[a-z]+")
+# Longer runs of letters are not English words but encoded data, which must not fill the cache. Words of one or two
+# letters have no suffix.
+_MIN_LENGTH: Final = 3
+_MAX_LENGTH: Final = 40
+# Porter's original algorithm (Program 14(3), 1980) instead of its successor "english", because the search was tuned
+# with it.
+_ALGORITHM: Final = "porter"
+
+
+def stem(word: str) -> str:
+    """Return the stem of a lower-case word; very short, very long and non-English words are returned unchanged."""
+    return _stem(word) if _MIN_LENGTH <= len(word) <= _MAX_LENGTH and _PLAIN.fullmatch(word) else word
+
+
+# A new word takes about 25 us. The 721 tools of `tests/corpus` have 5,000 distinct words, which leaves room for larger
+# catalogs and for arbitrary words in queries.
+@lru_cache(maxsize=32_768)
+def _stem(word: str) -> str:
+    import snowballstemmer  # lazy: it loads the stemmers of all languages, which takes 15 ms
+
+    # A stemmer has state and searches run in several threads, so each word gets a new one, which is cheap to create.
+    stemmed: str = snowballstemmer.stemmer(_ALGORITHM).stemWord(word)
+    return stemmed
+
 
 _RUN: Final = re.compile(r"[^\W_]+")
 _PARTS: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+")
-# Scripts without spaces between words, where each pair of characters is a term.
+# Scripts without spaces between words; each pair of characters is a term.
 _UNSPACED: Final = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]{2,}")
-# Longer runs of letters are encoded data. What is cut off would only cost memory.
+# Longer runs are encoded data. They are cut, because their terms would only take memory.
 _MAX_WORD: Final = 64
 
 _STOP_WORDS_TEXT: Final = """
@@ -29,45 +56,45 @@ through to together too tool tools try under until up upon us use used user uses
 way we well were what whatever when whenever where whether which while who whom whose why will wish with within
 without won would yes you your yours
 """
-# Words that say nothing about what is looked for, among them those of polite requests.
+# Words that do not say what is searched for, including those of polite requests.
 STOP_WORDS: Final = frozenset(_STOP_WORDS_TEXT.split())
 
 
 def split_words(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the words of each run of letters and digits, in lower case: `sendEMail_now` gives `send e mail`, `now`."""
-    for run in _runs(text):
+    """Yield the lower-case words of each run of letters and digits: `sendEMail_now` gives `send e mail`, `now`."""
+    for run in _word_runs(text):
         yield from _parts(run[:_MAX_WORD])
 
 
 def terms(text: str, limit: int, *, prose: bool = False) -> list[str]:
-    """Return the stems of about `limit` words of a text, and those of compound words as a whole.
+    """Return the stems of about `limit` words of a text, including those of compound words as a whole.
 
-    In prose, a word that begins with a capital letter is a name and stays whole: `GitHub` has nothing to do with hubs.
+    In prose, a capitalized word is a name and is not split: `GitHub` has nothing to do with hubs.
     """
-    found: list[str] = []
-    for run in _runs(text):
-        found += _stems(run[:_MAX_WORD], prose)
-        if len(found) >= limit:
+    stems: list[str] = []
+    for run in _word_runs(text):
+        stems += _stems(run[:_MAX_WORD], prose)
+        if len(stems) >= limit:
             break
-    return found
+    return stems
 
 
-def _runs(text: str) -> list[str]:
-    # In composed form, so that an accent does not end a word.
+def _word_runs(text: str) -> list[str]:
+    # Composed form (NFC), so that a combining accent does not end a word.
     return _RUN.findall(text if text.isascii() else unicodedata.normalize("NFC", text))
 
 
-# Keyed by runs of at most 64 characters; sized as the cache of stems.
+# A key has at most 64 characters. The cache is as large as the cache of stems.
 @lru_cache(maxsize=32_768)
 def _stems(run: str, prose: bool) -> tuple[str, ...]:
     if prose and run[0].isupper() and run.isascii():
         run = run.lower()
-    found: list[str] = []
+    stems: list[str] = []
     for parts in _parts(run):
         if len(parts) > 1:
-            found.append(stem("".join(parts)))
-        found.extend(stem(part) for part in parts if part not in STOP_WORDS)
-    return tuple(found)
+            stems.append(stem("".join(parts)))
+        stems.extend(stem(part) for part in parts if part not in STOP_WORDS)
+    return tuple(stems)
 
 
 def _parts(run: str) -> Iterator[tuple[str, ...]]:
@@ -78,3 +105,71 @@ def _parts(run: str) -> Iterator[tuple[str, ...]]:
         yield from ((run[start : start + 2],) for start in range(len(run) - 1))
     else:
         yield (run.casefold(),)
+
+
+# Weights of a synonym and of a related word; the word of the query has 1, so that a tool that contains it ranks first.
+SYNONYM_WEIGHT: Final = 0.85
+RELATED_WEIGHT: Final = 0.8
+# Configured synonyms are equivalent.
+_CONFIGURED_WEIGHT: Final = 1.0
+# The longest phrase of a query that the index looks up, in words.
+MAX_PHRASE_WORDS: Final = 3
+
+# Maps the stems of a word or phrase to the stems that may replace it, each with a weight.
+Expansions = Mapping[tuple[str, ...], Mapping[str, float]]
+
+
+# Each item: words or phrases, their replacements, and the weight of the replacements.
+_Group = tuple[Sequence[str], Sequence[str], float]
+
+
+@cache  # read at the first search
+def general_expansions() -> Expansions:
+    """Return the expansions of the built-in synonym table."""
+    return _expansions(_general_groups())
+
+
+def configured_expansions(synonyms: Mapping[str, Sequence[str]], *, general: bool = False) -> Expansions:
+    """Return the expansions of configured synonyms, which apply in both directions.
+
+    A phrase in a query is expanded to all its synonyms. As a synonym of another word, a phrase is matched as a single
+    compound term.
+
+    Args:
+        synonyms: Words or phrases with their synonyms.
+        general: Add the built-in table.
+    """
+    return _expansions(chain(_general_groups() if general else (), _configured_groups(synonyms)))
+
+
+def _general_groups() -> Iterator[_Group]:
+    # The table is a file of this package, so it is read once and never changes.
+    table = resources.files("registry.search").joinpath("synonyms.txt").read_text(encoding="utf-8")
+    for line in table.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        left, arrow, right = line.partition(">")
+        yield left.split(), (right or left).split(), RELATED_WEIGHT if arrow else SYNONYM_WEIGHT
+
+
+def _configured_groups(synonyms: Mapping[str, Sequence[str]]) -> Iterator[_Group]:
+    for word, related_words in synonyms.items():
+        alike = ["_".join(part for parts in split_words(entry) for part in parts) for entry in (word, *related_words)]
+        alike = [entry for entry in alike if entry]
+        yield alike, alike, _CONFIGURED_WEIGHT
+
+
+def _expansions(groups: Iterable[_Group]) -> Expansions:
+    expansions: dict[tuple[str, ...], dict[str, float]] = {}
+    for left, right, weight in groups:
+        for entry in left:
+            key = tuple(stem(word) for word in entry.split("_"))
+            if len(key) > MAX_PHRASE_WORDS:
+                continue
+            targets = expansions.setdefault(key, {})
+            for related in right:
+                target = stem(related.replace("_", ""))
+                if key != (target,):
+                    # If several groups contain the pair, the highest weight counts.
+                    targets[target] = max(targets.get(target, 0.0), weight)
+    return {key: targets for key, targets in expansions.items() if targets}

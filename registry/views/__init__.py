@@ -1,6 +1,7 @@
 """The catalog as one profile shows it.
 
-`profile` says which servers and tools are shown, how many and in which dialect. `view` is the result: `descriptions`
-adds configured text to each definition, and `disclosure` plans which are listed, within a budget that is measured with
-`tokens`. `narrowing` takes from the catalog what one caller may see.
+descriptions  Append configured texts and operators' notes to an upstream's descriptions.
+disclosure    Plan which wrappers a profile lists within its token budget, with a reason for each.
+profile       Profiles: the part of the catalog that one URL path shows, and its dialect.
+view          The catalog as one profile shows it; a pure function of catalog and configuration.
 """

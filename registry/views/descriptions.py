@@ -1,9 +1,9 @@
-"""Add to an upstream's description what configuration and operators say about its server and tool.
+"""Append configured texts and operators' notes to an upstream's descriptions.
 
 The order is always: the upstream's text, the supplements of server, tool and profile, guidance by tag, siblings, and
-notes; then, for hosts that search descriptions, the names of server and tool as words; then examples. The upstream's
-text is never cut. Of what is added, examples are left out first, and the rest is cut with a mark, also where nothing of
-it fits.
+notes; then the names of server and tool as words, for hosts that search descriptions; then examples. The upstream's
+text is never cut. If the additions are too long, examples are left out first, and the rest is cut and marked, even if
+no part of it fits.
 """
 
 from __future__ import annotations
@@ -13,27 +13,40 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from registry.catalog.catalog import ToolWrapper
-from registry.catalog.shape import ServerShape, ToolHints
+from registry.catalog.shape import ResultRules, ServerShape, ToolHints
 from registry.schema.display_text import name_as_words
 from registry.schema.packed_definition import members_of
 from registry.schema.schemas import compact_json
 from registry.views.profile import PROTOCOL_DIALECT, Profile
 
-# What Claude Code shows of a description, the tightest limit of a widespread host that is no model API.
+# The limit of Claude Code, which is the tightest of the common hosts (model APIs are not counted).
 MAX_DESCRIPTION: Final = 2_048
 _CUT_MARK: Final = " […]"
-# Members of `_meta` that hosts of Anthropic read.
+# Members of `_meta` that Anthropic's hosts read.
 _SEARCH_HINT: Final = "anthropic/searchHint"
 _ALWAYS_LOAD: Final = "anthropic/alwaysLoad"
+_REQUIRES_USER: Final = "anthropic/requiresUserInteraction"
+_MAX_RESULT_CHARS: Final = "anthropic/maxResultSizeChars"
+
+SELECT: Final = "_select"
+"""The argument with which a call names the part of the result that it needs. It is never sent upstream."""
+_SELECT_SCHEMA: Final = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+    "description": (
+        "Optional: the part of the result to return, to save tokens. Either a JMESPath expression, such as "
+        '`items[].{id: id, title: title}`, or a list of JSON pointers, such as ["/items/0/title"].'
+    ),
+}
+_ALTERNATIVES: Final = ("allOf", "anyOf", "oneOf", "then", "else", "dependentSchemas")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextualDefinition:
-    """A definition as a profile words it.
+    """A definition with the texts of a profile.
 
     Attributes:
         definition: The wrapper's own object if nothing is added.
-        omitted: What of the added text did not fit, in words; None if all of it did.
+        omitted: The part of the added text that did not fit, in words; None if everything fits.
     """
 
     definition: Mapping[str, Any]
@@ -49,44 +62,42 @@ def contextual_definition(
     limit: int = MAX_DESCRIPTION,
     strict: bool = False,
 ) -> ContextualDefinition:
-    """Return a wrapper's definition as a profile shows it.
+    """Return a wrapper's definition with the texts of a profile.
 
     Args:
-        wrapper: The tool.
-        shape: What configuration says about its server.
-        profile: The profile that shows it.
-        siblings: Related servers that are available now, each with its display name.
-        limit: Of the description, in characters; the upstream's own text may be longer.
-        strict: What is longer is cut by the dialect.
+        shape: The configuration of the wrapper's server.
+        siblings: The display name of each related server that is currently available.
+        limit: Characters of the description. The upstream's own text may be longer.
+        strict: Whether the dialect cuts longer descriptions.
     """
-    definition, hints = wrapper.definition, shape.hints_of(wrapper.tool)
+    definition = wrapper.definition
     additions = [text for text in _additions(wrapper, shape, profile, siblings) if text]
-    # Examples are all or nothing: half of one is no valid call.
+    # Examples are shown completely or not at all, because a part of an example is not a valid call.
     examples = _examples(shape.examples.get(wrapper.tool, ()))
     if profile.dialect == PROTOCOL_DIALECT and not additions and not examples:
-        # Nearly every tool of most gateways, of which nothing has to be read then.
-        return ContextualDefinition(definition=_with_hints(definition, hints))
-    # Asked here, and not read in passing: dialects look at it next.
+        # Fast path for nearly every tool of most gateways: the packed definition is not read.
+        return ContextualDefinition(definition=definition)
+    # `get` keeps the parsed definition in memory, which the dialect reads next.
     text = definition.get("description")
     upstream = text if isinstance(text, str) else ""
     added = _distinct(additions, upstream)
     names = f"{shape.display_name or name_as_words(wrapper.server)}: {name_as_words(wrapper.tool)}"
     if profile.dialect != PROTOCOL_DIALECT and not _mentions_names(wrapper, " ".join([upstream, *added])):
         added.append(f"{names}.")
-    shown, omitted = definition, list[str]()
+    worded, omitted = definition, list[str]()
     if added or examples:
-        text, cut = _joined(upstream, added, limit, strict=strict)
+        text, cut = _join_texts(upstream, added, limit, strict=strict)
         if cut:
-            omitted.append(f"{cut} of {sum(map(len, added))} characters of what is added")
+            omitted.append(f"{cut} of {sum(map(len, added))} characters of the additions")
         if examples and len(text) + 2 + len(examples) <= limit:
             text = f"{text}\n\n{examples}" if text else examples
         elif examples:
             omitted.append("its examples")
-        shown = {**members_of(definition), "description": text}
+        worded = {**members_of(definition), "description": text}
     if profile.dialect != PROTOCOL_DIALECT and not isinstance(definition.get("title"), str):
-        shown = {**members_of(shown), "title": names}
+        worded = {**members_of(worded), "title": names}
     return ContextualDefinition(
-        definition=_with_hints(shown, hints),
+        definition=worded,
         omitted=f"{' and '.join(omitted)} left out: a description has {limit} characters" if omitted else None,
     )
 
@@ -100,39 +111,39 @@ def _additions(
     for tag in shape.tags:
         yield profile.guidance.get(tag)
     for server, display_name in siblings.items():
-        shown = f" ({display_name})" if display_name != server else ""
-        yield f"Related server: {server}{shown}."
+        parenthesis = f" ({display_name})" if display_name != server else ""
+        yield f"Related server: {server}{parenthesis}."
     yield from (note.text for note in wrapper.notes)
 
 
 def _mentions_names(wrapper: ToolWrapper, text: str) -> bool:
-    """Return whether a text has the words of server and tool; hosts that search do not split names into words."""
+    """Return whether a text contains the words of both names; hosts that search do not split names into words."""
     folded = text.casefold()
     return all(word in folded for word in name_as_words(f"{wrapper.server} {wrapper.tool}").casefold().split())
 
 
 def _distinct(texts: Iterable[str | None], upstream: str) -> list[str]:
-    kept: dict[str, None] = {}
+    distinct: dict[str, None] = {}
     for text in texts:
         plain = text.strip() if text else ""
-        # Supplements are often copied from the upstream, or from server to tool.
+        # Supplements are often copied from the upstream's text, or from the server to a tool.
         if plain and plain != upstream.strip():
-            kept.setdefault(plain)
-    return list(kept)
+            distinct.setdefault(plain)
+    return list(distinct)
 
 
-def _joined(upstream: str, added: Sequence[str], limit: int, *, strict: bool) -> tuple[str, int]:
-    """Return a text with what is added to it, and how many characters of that did not fit."""
+def _join_texts(upstream: str, added: Sequence[str], limit: int, *, strict: bool) -> tuple[str, int]:
+    """Return a text with the additions, and the number of characters of these that did not fit."""
     text = upstream
     for index, part in enumerate(added):
-        # The two characters are the blank line between parts.
+        # Two characters for the blank line between parts.
         room = limit - len(text) - (2 if text else 0)
         if len(part) > room:
-            kept = part[: max(room - len(_CUT_MARK), 0)].rstrip()
-            # Where the limit is strict, a mark beyond it would cost the upstream's text its end.
-            if kept or not strict or len(text) + len(_CUT_MARK) <= limit:
-                text += ("\n\n" if text and kept else "") + kept + _CUT_MARK
-            return text, sum(map(len, added[index:])) - len(kept)
+            beginning = part[: max(room - len(_CUT_MARK), 0)].rstrip()
+            # With a strict limit, a mark beyond it would make the dialect cut the upstream's text.
+            if beginning or not strict or len(text) + len(_CUT_MARK) <= limit:
+                text += ("\n\n" if text and beginning else "") + beginning + _CUT_MARK
+            return text, sum(map(len, added[index:])) - len(beginning)
         text += ("\n\n" if text else "") + part
     return text, 0
 
@@ -141,21 +152,77 @@ def _examples(examples: Sequence[Any]) -> str:
     return "\n".join(["Examples:", *(compact_json(example) for example in examples)]) if examples else ""
 
 
-def _with_hints(shown: Mapping[str, Any], hints: ToolHints) -> Mapping[str, Any]:
-    """Add configured annotations and hints; the upstream's own annotations have precedence."""
+def with_hints(
+    definition: Mapping[str, Any], hints: ToolHints, *, load: bool = False, asks: bool = False
+) -> Mapping[str, Any]:
+    """Add configured annotations and hints to a definition.
+
+    The upstream's own annotations and its own limit for results have precedence.
+
+    Args:
+        load: Whether hosts should load the tool at once although `always_load` is not set.
+        asks: Whether a person, possibly the user of the host, decides about every call of the tool.
+    """
     if hints.annotations:
-        known = shown.get("annotations")
-        # The upstream knows best what its tool does, so its own hints come last and hold.
-        shown = {
-            **members_of(shown),
-            "annotations": {**hints.annotations, **(known if isinstance(known, dict) else {})},
+        declared = definition.get("annotations")
+        # The upstream's own hints have precedence, because it knows best what its tool does.
+        definition = {
+            **members_of(definition),
+            "annotations": {**hints.annotations, **(declared if isinstance(declared, dict) else {})},
         }
     added: dict[str, Any] = {}
     if hints.search_hint:
         added[_SEARCH_HINT] = hints.search_hint
-    if hints.always_load:
+    if hints.always_load or load:
         added[_ALWAYS_LOAD] = True
-    if added:
-        meta = shown.get("_meta")
-        shown = {**members_of(shown), "_meta": {**(meta if isinstance(meta, dict) else {}), **added}}
-    return shown
+    if asks:
+        added[_REQUIRES_USER] = True
+    if added or hints.max_result_chars is not None:
+        meta = definition.get("_meta")
+        declared = meta if isinstance(meta, dict) else {}
+        if hints.max_result_chars is not None and _MAX_RESULT_CHARS not in declared:
+            added[_MAX_RESULT_CHARS] = hints.max_result_chars
+        definition = {**members_of(definition), "_meta": {**declared, **added}} if added else definition
+    return definition
+
+
+def takes_selection(schema: object) -> bool:
+    """Return whether the argument `_select` can be added to an input schema.
+
+    It cannot if the tool has an argument of this name, or if a part of the schema would refuse it in the form that
+    hosts see.
+    """
+    if not isinstance(schema, dict):
+        return False
+    if "$ref" in schema or "$dynamicRef" in schema or "propertyNames" in schema or "maxProperties" in schema:
+        return False
+    declared = schema.get("properties")
+    if isinstance(declared, dict) and SELECT in declared:
+        return False
+    patterns = schema.get("patternProperties")
+    if isinstance(patterns, dict) and patterns:
+        return False
+    for keyword in _ALTERNATIVES:
+        parts = schema.get(keyword, ())
+        parts = parts.values() if keyword == "dependentSchemas" and isinstance(parts, dict) else parts
+        for part in (parts,) if isinstance(parts, dict) else parts:
+            closed = isinstance(part, dict) and part.get("additionalProperties", True) is not True
+            if closed or not takes_selection(part):
+                return False
+    return True
+
+
+def with_result_rules(definition: Mapping[str, Any], rules: ResultRules) -> Mapping[str, Any]:
+    """Return a definition with `_select` if the rules allow it, and without the schema of complete results.
+
+    A part of a result does not conform to `outputSchema`, and clients that validate results would reject it.
+    """
+    if not rules.select and rules.max_bytes is None:
+        return definition
+    adapted = {name: member for name, member in members_of(definition).items() if name != "outputSchema"}
+    schema = adapted.get("inputSchema")
+    if rules.select and isinstance(schema, dict):
+        properties = schema.get("properties")
+        own = properties if isinstance(properties, dict) else {}
+        adapted["inputSchema"] = {**schema, "properties": {**own, SELECT: _SELECT_SCHEMA}}
+    return adapted

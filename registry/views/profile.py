@@ -1,4 +1,4 @@
-"""A profile: which part of the catalog one URL path shows, how much of it, and in which dialect."""
+"""Profiles: the part of the catalog that one URL path shows, and its dialect."""
 
 from __future__ import annotations
 
@@ -7,24 +7,33 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
-from registry.catalog.catalog import ToolWrapper
-from registry.catalog.filters import selects_name, server_of
-from registry.catalog.prompts_and_resources import ListedItem
-from registry.catalog.shape import RepairLevel, ServerShape
-from registry.catalog.uri_spellings import allows_uri
+from registry.catalog.catalog import Catalog, ToolWrapper
+from registry.catalog.listed_items import ListedItem
+from registry.catalog.names import ServerName
+from registry.catalog.shape import (
+    NO_RESULT_RULES,
+    RepairLevel,
+    ResultRules,
+    ServerShape,
+    Shape,
+    selects_name,
+    server_of,
+)
+from registry.catalog.uris import allows_uri, denies_uri, pattern_of_template
+from registry.policy.policy import CallRules, Grant
 
 DEFAULT_PROFILE: Final = "default"
-# The dialect of the protocol itself, in which definitions are not changed.
+# The dialect of the protocol itself, which does not change definitions.
 PROTOCOL_DIALECT: Final = "mcp"
 Disclosure = Literal["eager", "auto", "lazy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Patterns for servers, tags, tools, prompts and resources; `*` is all, and an empty list is none.
+    """Patterns for servers, tags, tools, prompts and resources; `*` selects all, and an empty list none.
 
-    Each that is given narrows the selection. Where tools are narrowed and prompts or resources are not mentioned, only
-    those of servers are selected that it names: by `servers`, by `tags`, or in front of a `__`.
+    Each list that is given narrows the selection. If tools are narrowed and prompts or resources are not mentioned,
+    only those of servers that the selection names are selected: by `servers`, by `tags`, or before a `__`.
     """
 
     servers: tuple[str, ...] | None = None
@@ -34,8 +43,8 @@ class Selection:
     resources: tuple[str, ...] | None = None
 
     def selects_server(self, server: str, tags: tuple[str, ...]) -> bool:
-        """Return whether anything of a server can be selected."""
-        if not self._covers(server, tags):
+        """Return whether any item of a server can be selected."""
+        if not self._covers_server(server, tags):
             return False
         if self.tools is None or self.names_server(server, tags) or self.resources:
             return True
@@ -43,8 +52,8 @@ class Selection:
         return any(alias is None or fnmatchcase(server, alias) for alias in aliases)
 
     def names_server(self, server: str, tags: tuple[str, ...]) -> bool:
-        """Return whether a server is meant by its name or a tag of its own, and not just among all."""
-        if not self._covers(server, tags):
+        """Return whether the selection refers to a server by name or by one of its tags, not only by `*`."""
+        if not self._covers_server(server, tags):
             return False
         if any("*" not in patterns for patterns in (self.servers, self.tags) if patterns is not None):
             return True
@@ -53,35 +62,34 @@ class Selection:
 
     def selects(self, wrapper: ToolWrapper, shape: ServerShape) -> bool:
         """Return whether a wrapper is selected."""
-        if not self._covers(wrapper.server, shape.tags):
+        if not self._covers_server(wrapper.server, shape.tags):
             return False
         return self.tools is None or any(selects_wrapper(pattern, wrapper, shape) for pattern in self.tools)
 
-    def selects_prompt(self, prompt: ListedItem, shape: ServerShape, *, named: bool) -> bool:
+    def selects_prompt(self, prompt: ListedItem, shape: ServerShape, *, names_server: bool) -> bool:
         """Return whether a prompt is selected.
 
         Args:
-            prompt: The prompt.
-            shape: Of its server.
-            named: Whether the profile names its server.
+            shape: The configuration of the prompt's server.
+            names_server: Whether the profile names the prompt's server.
         """
-        if not self._covers(prompt.server, shape.tags):
+        if not self._covers_server(prompt.server, shape.tags):
             return False
         if self.prompts is None:
-            return named or not self._narrows_tools
+            return names_server or not self._narrows_tools
         return any(selects_prompt(pattern, prompt, shape) for pattern in self.prompts)
 
-    def selects_uri(self, server: str, uri: str, shape: ServerShape, *, named: bool) -> bool:
-        """Return whether a resource, a template or a URI that may be read is selected; see `selects_prompt`."""
-        if not self._covers(server, shape.tags):
+    def selects_uri(self, server: str, uri: str, shape: ServerShape, *, names_server: bool) -> bool:
+        """Return whether a resource, a template or a readable URI is selected; see `selects_prompt`."""
+        if not self._covers_server(server, shape.tags):
             return False
-        return (named or not self._narrows_tools) if self.resources is None else allows_uri(uri, self.resources)
+        return (names_server or not self._narrows_tools) if self.resources is None else allows_uri(uri, self.resources)
 
     @property
     def _narrows_tools(self) -> bool:
         return self.tools is not None and "*" not in self.tools
 
-    def _covers(self, server: str, tags: tuple[str, ...]) -> bool:
+    def _covers_server(self, server: str, tags: tuple[str, ...]) -> bool:
         if self.servers is not None and not _matches_any(server, self.servers):
             return False
         return self.tags is None or "*" in self.tags or any(_matches_any(tag, self.tags) for tag in tags)
@@ -90,29 +98,30 @@ class Selection:
 def selects_wrapper(pattern: str, wrapper: ToolWrapper, shape: ServerShape) -> bool:
     """Return whether a pattern selects a wrapper."""
     return selects_name(
-        pattern, server=wrapper.server, original=wrapper.tool, shown=wrapper.name, prefixed=shape.prefixed
+        pattern, server=wrapper.server, original=wrapper.tool, exposed=wrapper.name, prefixed=shape.prefixed
     )
 
 
 def selects_prompt(pattern: str, prompt: ListedItem, shape: ServerShape) -> bool:
     """Return whether a pattern selects a prompt."""
     return selects_name(
-        pattern, server=prompt.server, original=prompt.original, shown=prompt.key, prefixed=shape.prefixed
+        pattern, server=prompt.server, original=prompt.original, exposed=prompt.key, prefixed=shape.prefixed
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """One profile, as configuration describes it.
+    """One profile as configured.
 
     Attributes:
-        groups: If there are any, one of them has to select as well.
-        max_tools: The most tools that are listed, our own included; not for `eager`.
-        max_tokens: The most tokens that the list may cost; for `auto` only.
+        groups: If given, one of these selections has to match in addition to `selection`.
+        max_tools: The maximum number of listed tools, including the gateway's own; not used for `eager`.
+        max_tokens: The maximum number of tokens of the list; only used for `auto`.
         supplements: Texts appended to descriptions, by wrapper name.
         guidance: Texts appended to the descriptions of every server with a tag.
         instructions: Configured instructions; generated if absent.
-        repair: What may be repaired in its callers' calls, whatever is configured for servers and tools.
+        repair: How far calls may be repaired, overriding the configuration of servers and tools.
+        results: How much of a result callers receive, in addition to the configuration of servers and tools.
     """
 
     name: str = DEFAULT_PROFILE
@@ -127,6 +136,7 @@ class Profile:
     guidance: Mapping[str, str] = field(default_factory=dict)
     instructions: str | None = None
     repair: RepairLevel | None = None
+    results: ResultRules = NO_RESULT_RULES
 
     def permits(self, wrapper: ToolWrapper, shape: ServerShape) -> bool:
         """Return whether callers of this profile may see and call a wrapper."""
@@ -134,17 +144,17 @@ class Profile:
 
     def permits_prompt(self, prompt: ListedItem, shape: ServerShape) -> bool:
         """Return whether callers of this profile may see and get a prompt."""
-        named = self._names_server(prompt.server, shape)
-        return self._permits(lambda selection: selection.selects_prompt(prompt, shape, named=named))
+        names_server = self._names_server(prompt.server, shape)
+        return self._permits(lambda selection: selection.selects_prompt(prompt, shape, names_server=names_server))
 
     def permits_uri(self, server: str, uri: str, shape: ServerShape) -> bool:
-        """Return whether callers of this profile may have a server read a URI, or see it listed."""
-        named = self._names_server(server, shape)
-        return self._permits(lambda selection: selection.selects_uri(server, uri, shape, named=named))
+        """Return whether callers of this profile may read a URI from a server, or see it listed."""
+        names_server = self._names_server(server, shape)
+        return self._permits(lambda selection: selection.selects_uri(server, uri, shape, names_server=names_server))
 
     @property
     def permits_all(self) -> bool:
-        """Whether it shows the whole catalog."""
+        """True if the profile shows the whole catalog."""
         return self.selection == Selection() and self.groups is None
 
     def permits_server(self, server: str, shape: ServerShape) -> bool:
@@ -160,3 +170,91 @@ class Profile:
 
 def _matches_any(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def narrow_catalog(
+    catalog: Catalog, shape: Shape, profile: Profile, grant: Grant
+) -> tuple[Catalog, Mapping[str, CallRules], tuple[ServerName, ...]]:
+    """Return the part of a catalog that a profile and a caller's grant permit.
+
+    Args:
+        shape: The configuration of the servers.
+        grant: The rights of the caller.
+
+    Returns:
+        The narrowed catalog; the rules of its tools that depend on arguments, by wrapper name; and every permitted
+        configured server, including servers that have not listed anything yet.
+    """
+
+    def shape_of(server: str) -> ServerShape:
+        return shape.for_server(ServerName(server))
+
+    servers = tuple(server for server, own in shape.servers.items() if profile.permits_server(server, own))
+    if profile.permits_all and grant.is_open:
+        return catalog, {}, servers
+    if grant.is_open:
+        narrowed = catalog.narrowed(
+            wrappers=lambda wrapper: profile.permits(wrapper, shape_of(wrapper.server)),
+            server=lambda server: profile.permits_server(server, shape_of(server)),
+            prompts=lambda prompt: profile.permits_prompt(prompt, shape_of(prompt.server)),
+            resources=lambda item: profile.permits_uri(item.server, item.original, shape_of(item.server)),
+            uris=lambda server, uri: profile.permits_uri(server, uri, shape_of(server)),
+        )
+        return narrowed, {}, servers
+
+    call_rules: dict[str, CallRules] = {}
+
+    def permits(wrapper: ToolWrapper) -> bool:
+        own = shape_of(wrapper.server)
+        if not profile.permits(wrapper, own):
+            return False
+        decided = grant.tool(wrapper, own, grant.rules_for_server(wrapper.server, own))
+        if isinstance(decided, CallRules):
+            call_rules[wrapper.name] = decided
+            return True
+        return decided.effect != "deny"
+
+    def permits_server(server: ServerName) -> bool:
+        own = shape_of(server)
+        return profile.permits_server(server, own) and grant.permits_server(server, own)
+
+    def permits_uri(server: str, uri: str) -> bool:
+        own = shape_of(server)
+        return profile.permits_uri(server, uri, own) and grant.uri(server, uri, own).effect != "deny"
+
+    # Denying a template denies all of its URIs, in the same way as `deny` of its server does.
+    denied: dict[str, tuple[str, ...]] = {}
+    for item in catalog.prompts_and_resources.templates:
+        if grant.denies_uri(item.server, item.original, shape_of(item.server)):
+            denied[item.server] = (*denied.get(item.server, ()), pattern_of_template(item.original))
+
+    def narrowed_to(permits_server: Mapping[ServerName, bool]) -> Catalog:
+        return catalog.narrowed(
+            wrappers=permits,
+            server=lambda server: permits_server[server],
+            prompts=lambda prompt: (
+                profile.permits_prompt(prompt, shape_of(prompt.server))
+                and grant.prompt(prompt, shape_of(prompt.server)).effect != "deny"
+            ),
+            resources=lambda item: permits_uri(item.server, item.original),
+            uris=permits_uri,
+            never=lambda server, uri: (
+                not grant.denies_uri(server, uri, shape_of(server)) and not denies_uri(uri, denied.get(server, ()))
+            ),
+        )
+
+    permitted = {server: permits_server(server) for server in catalog.servers}
+    narrowed = narrowed_to(permitted)
+    # If a server has items but none for this caller, its name is hidden as well.
+    empty = {
+        server for server in narrowed.servers if catalog.has_items_of(server) and not narrowed.has_items_of(server)
+    }
+    if empty:
+        narrowed = narrowed_to(
+            {server: is_permitted and server not in empty for server, is_permitted in permitted.items()}
+        )
+    return (
+        narrowed,
+        call_rules,
+        tuple(server for server in servers if server not in empty and grant.permits_server(server, shape_of(server))),
+    )

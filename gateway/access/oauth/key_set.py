@@ -1,37 +1,141 @@
-"""The keys of one issuer (RFC 7517): fetched aside, rotated without a failed call, kept through an outage."""
+"""Fetch the metadata and keys of an issuer (RFC 8414, RFC 7517), and rotate the keys without failing any call."""
 
 from __future__ import annotations
 
+import codecs
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
 import anyio
 
-from gateway.access.oauth.documents import Fetch, Unobtainable, fetch_object, find_jwks_uri
-from gateway.config.issuers import Issuer, fully_specified
+from gateway.config.auth_config import Issuer, fully_specified, is_trusted_url
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import GatewayError
 
 log = logging.getLogger(__name__)
 
+FETCH_S: Final = 5.0
+"""The timeout of a fetch. A distant issuer answers within one second, and callers wait for the result."""
+# The largest metadata and key sets in use have a few dozen kilobytes.
+MAX_DOCUMENT_BYTES: Final = 256 * 1024
+
+
+class FetchFailed(Exception):
+    """An issuer did not return the requested document."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """An HTTP response."""
+
+    status: int
+    body: bytes
+
+
+class Fetch(Protocol):
+    """Sends one HTTP request with its own timeout, and does not follow redirects to other origins."""
+
+    async def __call__(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes, *, limit_bytes: int
+    ) -> Fetched:
+        """Return the response.
+
+        Raises:
+            GatewayError: The request failed, or the body is larger than `limit_bytes`.
+            TimeoutError: The request took too long.
+        """
+
+
+async def fetch_object(
+    fetch: Fetch, url: str, *, headers: Mapping[str, str] | None = None, form: bytes | None = None
+) -> dict[str, Any]:
+    """Return a JSON object, requested by GET, or by POST if there is a form.
+
+    Raises:
+        FetchFailed: The request failed, or the response is not a JSON object.
+    """
+    head = {"accept": "application/json", **(headers or {})}
+    if form is not None:
+        head["content-type"] = "application/x-www-form-urlencoded"
+    try:
+        answer = await fetch("GET" if form is None else "POST", url, head, form or b"", limit_bytes=MAX_DOCUMENT_BYTES)
+    except (GatewayError, TimeoutError, ValueError) as error:
+        raise FetchFailed(f"{url}: {error}") from None
+    if answer.status != 200:
+        raise FetchFailed(f"{url}: HTTP {answer.status}")
+    try:
+        value = json_bytes.loads(answer.body.removeprefix(codecs.BOM_UTF8))
+    except json_bytes.MalformedJson:
+        raise FetchFailed(f"{url}: the answer is not JSON") from None
+    if not isinstance(value, dict):
+        raise FetchFailed(f"{url}: the answer is not a JSON object")
+    return value
+
+
+def metadata_urls(issuer: str) -> tuple[str, ...]:
+    """Return the URLs at which the metadata of an issuer may be, in the order to try.
+
+    Source: MCP 2026-07-28, "Authorization", "Authorization Server Metadata Discovery"; RFC 8414, section 3.
+    """
+    parts = urlsplit(issuer)
+    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    names = ("oauth-authorization-server", "openid-configuration")
+    inserted = [f"{origin}/.well-known/{name}{path}" for name in names]
+    return (*inserted, f"{origin}{path}/.well-known/{names[1]}") if path else tuple(inserted)
+
+
+async def find_jwks_uri(fetch: Fetch, issuer: str) -> str:
+    """Return the URL of an issuer's keys, from its metadata.
+
+    Raises:
+        FetchFailed: The metadata are missing, belong to another issuer, or have no valid `jwks_uri`.
+    """
+    problems: list[str] = []
+    for url in metadata_urls(issuer):
+        try:
+            metadata = await fetch_object(fetch, url)
+        except FetchFailed as error:
+            problems.append(str(error))
+            continue
+        # RFC 8414, section 3.3: the issuer must be identical, or the metadata may be another issuer's.
+        if metadata.get("issuer") != issuer:
+            problems.append(f"{url}: the metadata is for another issuer")
+            continue
+        jwks_uri = metadata.get("jwks_uri")
+        # Keys fetched over http could be forged, unless the issuer and the keys are on this machine.
+        if isinstance(jwks_uri, str) and is_trusted_url(jwks_uri) and (_is_secure(jwks_uri) or not _is_secure(issuer)):
+            return jwks_uri
+        problems.append(f"{url}: jwks_uri is not an https URL")
+    raise FetchFailed("; ".join(problems))
+
+
+def _is_secure(url: str) -> bool:
+    return urlsplit(url).scheme == "https"
+
+
 REFRESH_S: Final = 300.0
-"""How often keys are fetched while nothing is wrong. An issuer that withdraws one expects others to keep it as long."""
+"""The interval between fetches. Issuers expect withdrawn keys to stay in caches for about as long."""
 UNKNOWN_KEY_S: Final = 60.0
-"""How often they are fetched because of a key that is not among them: anybody can make up its id."""
+"""The shortest interval between fetches because of an unknown key id, which any client can make up."""
 GRACE_S: Final = 4 * 3600.0
-"""How long keys stay good while their issuer cannot be asked: an outage is shorter, and tokens do not last longer."""
-# After a fetch has failed; a start may have been a moment too early.
+"""How long keys stay valid while the issuer is unreachable: longer than outages and token lifetimes usually are."""
+# The pause after a failed fetch: short, because the gateway may have started just before the issuer.
 _RETRY_S: Final = 15.0
-# Whoever presents a token waits for the first keys; an issuer that is down must not be asked for each of them.
+# The shortest pause between fetches while no keys are known. Callers wait for the keys, but a failing issuer must not
+# get a request for each caller.
 _FIRST_RETRY_S: Final = 2.0
-# Whoever presents a token of a new key waits no longer; an issuer that answers at all does so within a second.
+# The longest time that a caller waits for an unknown key; a working issuer answers within a second.
 _ASK_S: Final = 6.0
-# Metadata at up to three places, and the keys: each has seconds of its own, all together no more than this.
+# The timeout for up to three metadata URLs and the keys together; each request also has its own timeout.
 _REFRESH_WITHIN_S: Final = 12.0
-# Issuers publish two or three; a large one that has a key for each of its applications, some dozens.
+# Issuers publish two or three keys; a large issuer with one key per application publishes a few dozen.
 _MAX_KEYS: Final = 100
-# NIST SP 800-131A asks for 2048 bits. Verifying takes time with the square of the length: 8192 bits take 0.5 ms.
+# NIST SP 800-131A requires 2048 bits. The time to verify grows with the square of the length: 0.5 ms for 8192 bits.
 _RSA_BITS: Final = range(2048, 8192 + 1)
 _MAX_EXPONENT_BITS: Final = 32
 _KINDS: Final[Mapping[str, tuple[str, str | None]]] = {
@@ -42,7 +146,7 @@ _KINDS: Final[Mapping[str, tuple[str, str | None]]] = {
     "Ed25519": ("OKP", "Ed25519"),
     "Ed448": ("OKP", "Ed448"),
 }
-# Names that the library does not know, and those under which it has the algorithm.
+# Algorithm names that the library does not know, mapped to its own names.
 _LIBRARY_NAMES: Final = {"Ed25519": "EdDSA", "Ed448": "EdDSA", "ESP256": "ES256", "ESP384": "ES384", "ESP512": "ES512"}
 
 
@@ -50,68 +154,61 @@ class Key:
     """One published key.
 
     Attributes:
-        id: How tokens name it; None where its issuer does not say.
-        good_until_s: Until when what it signs is believed.
+        id: The `kid` of the key; None if the issuer gives none.
+        good_until_s: When the key stops being trusted, in seconds since 1970.
     """
 
     def __init__(self, published: Mapping[str, Any], good_until_s: float) -> None:
-        self._published = published
-        self._made: dict[str, Any] = {}
-        found = published.get("kid")
-        self.id = found if isinstance(found, str) else None
+        self._jwk = published
+        self._key_objects: dict[str, Any] = {}
+        key_id = published.get("kid")
+        self.id = key_id if isinstance(key_id, str) else None
         self.good_until_s = good_until_s
 
     def is_for(self, algorithms: Collection[str]) -> bool:
-        """Whether it verifies signatures of one of these algorithms (RFC 7517, sections 4.1 to 4.4).
+        """Return whether the key can verify one of these algorithms (RFC 7517, sections 4.1 to 4.4).
 
         Args:
-            algorithms: Fully specified ones: the kind of key and the curve follow from each.
+            algorithms: Fully specified algorithms, which imply the type of key and the curve.
         """
-        published = self._published
+        published = self._jwk
         operations = published.get("key_ops", "verify")
         if published.get("use", "sig") != "sig":
             return False
         if "verify" not in (operations if isinstance(operations, list) else [operations]):
             return False
-        named = published.get("alg")
-        meant = set(algorithms) if named is None else fully_specified(str(named)).intersection(algorithms)
+        algorithm = published.get("alg")
+        accepted = set(algorithms) if algorithm is None else fully_specified(str(algorithm)).intersection(algorithms)
         kind, curve = published.get("kty"), published.get("crv")
-        return any(kind == wanted and on in (None, curve) for wanted, on in map(_KINDS.__getitem__, meant))
+        return any(kind == key_type and on in (None, curve) for key_type, on in map(_KINDS.__getitem__, accepted))
 
     def for_algorithm(self, algorithm: str) -> Any:
-        """The key as the algorithm takes it.
+        """Return the key object for an algorithm.
 
         Raises:
-            ValueError: It cannot be used.
+            ValueError: The key cannot be used with this algorithm.
         """
-        made = self._made.get(algorithm)
-        if made is None:
-            made = self._made[algorithm] = _public_key(algorithm, self._published)
-        return made
+        key_object = self._key_objects.get(algorithm)
+        if key_object is None:
+            key_object = self._key_objects[algorithm] = _public_key(algorithm, self._jwk)
+        return key_object
 
     def is_same(self, published: Mapping[str, Any]) -> bool:
-        """Whether this is the published key."""
-        return self._published == published
+        """Return whether this key equals the published key."""
+        return self._jwk == published
 
 
 class KeySet:
     """The keys of one issuer.
 
     Attributes:
-        issuer: The issuer.
-        problem: Why the last fetch failed; empty where it did not.
+        problem: Why the last fetch failed; empty if it succeeded.
     """
 
     def __init__(self, issuer: Issuer, fetch: Fetch, *, clock: Callable[[], float] = time.time) -> None:
-        """Know no key before the first fetch.
-
-        Args:
-            issuer: The issuer.
-            fetch: Makes requests.
-            clock: Seconds since 1970.
-        """
+        """Create an empty set; `run` fetches the keys."""
         self.issuer = issuer
-        self.problem = "its keys were not fetched yet"
+        self.problem = "its keys have not been fetched yet"
         self._fetch = fetch
         self._clock = clock
         self._keys: list[Key] = []
@@ -119,18 +216,18 @@ class KeySet:
         self._tried_s = self._unknown_s = -GRACE_S
         self._failures = 0
         self._fetching = False
-        self._wanted, self._fetched = anyio.Event(), anyio.Event()
+        self._fetch_requested, self._fetched = anyio.Event(), anyio.Event()
 
     @property
     def available(self) -> bool:
-        """Whether there are keys that may be believed."""
+        """True if there are trusted keys."""
         now_s = self._clock()
         return any(key.good_until_s > now_s for key in self._keys)
 
     def candidates(self, key_id: str | None, algorithms: Collection[str]) -> list[Key]:
-        """The keys that may have signed a token by one of these algorithms.
+        """Return the keys that may have signed a token with one of these algorithms.
 
-        Those that the token names, or else those without a name; all where the token names none.
+        These are the keys with the id in the token, otherwise the keys without an id; all keys if the token has no id.
         """
         now_s = self._clock()
         usable = [key for key in self._keys if key.good_until_s > now_s and key.is_for(algorithms)]
@@ -139,32 +236,32 @@ class KeySet:
         return [key for key in usable if key.id == key_id] or [key for key in usable if key.id is None]
 
     @property
-    def may_ask(self) -> bool:
-        """Whether it would be of use, and is not too soon, to ask the issuer because of a token."""
+    def may_request_fetch(self) -> bool:
+        """True if a token may cause another fetch of the keys, or can wait for one in progress."""
         now_s = self._clock()
-        if self._fetching or self._wanted.is_set():
+        if self._fetching or self._fetch_requested.is_set():
             return True
         if not self.available:
             return now_s - self._tried_s >= _FIRST_RETRY_S
         return now_s - self._unknown_s >= UNKNOWN_KEY_S
 
-    async def ask(self) -> None:
-        """Have the keys fetched because of a token, and wait for them, as long as a caller can.
+    async def request_fetch(self) -> None:
+        """Request a fetch of the keys because of a token, and wait at most `_ASK_S` seconds for the result.
 
-        `run` fetches them, once for all who wait: a caller that leaves does not take the answer from others.
+        `run` fetches the keys once for all waiting callers, so a cancelled caller does not affect the others.
         """
-        if not self._fetching and not self._wanted.is_set():
+        if not self._fetching and not self._fetch_requested.is_set():
             if self.available:
                 self._unknown_s = self._clock()
-                # An issuer that moves may publish its new keys elsewhere, and the old ones still where they were.
+                # The key URL may have changed, with the old keys still published at the previous URL.
                 self._jwks_uri = self.issuer.jwks_uri
-            self._wanted.set()
+            self._fetch_requested.set()
         fetched = self._fetched
         with anyio.move_on_after(_ASK_S):
             await fetched.wait()
 
     async def run(self) -> None:
-        """Fetch the keys now, regularly, and when they are asked for, until cancelled."""
+        """Fetch the keys at once, periodically and on request, until cancelled."""
         while True:
             self._fetching = True
             try:
@@ -172,82 +269,84 @@ class KeySet:
             finally:
                 self._fetching = False
                 self._fetched.set()
-                self._wanted, self._fetched = anyio.Event(), anyio.Event()
+                self._fetch_requested, self._fetched = anyio.Event(), anyio.Event()
             with anyio.move_on_after(_RETRY_S if self._failures else REFRESH_S):
-                await self._wanted.wait()
+                await self._fetch_requested.wait()
 
     async def refresh(self) -> None:
-        """Fetch the keys; where that fails, those that are known stay good for their time."""
+        """Fetch the keys; if that fails, known keys stay valid until `good_until_s`."""
         self._tried_s = self._clock()
         try:
             with anyio.fail_after(_REFRESH_WITHIN_S):
-                published = await self._published()
-        except (Unobtainable, TimeoutError) as error:
+                published = await self._fetch_published_keys()
+        except (FetchFailed, TimeoutError) as error:
             self._failures += 1
             self.problem = str(error) or f"no keys within {_REFRESH_WITHIN_S:g} s"
-            # Once, and not again with each attempt.
+            # Log only the first of consecutive failures.
             if self._failures == 1:
-                log.warning("the keys of the issuer %s cannot be fetched: %s", self.issuer.issuer, self.problem)
+                log.warning("issuer keys cannot be fetched: %s: %s", self.issuer.issuer, self.problem)
             if self.issuer.jwks_uri is None:
-                self._jwks_uri = None  # it may have moved
+                self._jwks_uri = None  # look it up again, because it may have changed
             return
         if self._failures:
-            log.info("the keys of the issuer %s are fetched again", self.issuer.issuer)
+            log.info("issuer keys fetched again: %s", self.issuer.issuer)
         self._failures, self.problem = 0, ""
-        self._take(published)
+        self._apply(published)
 
-    async def _published(self) -> list[dict[str, Any]]:
+    async def _fetch_published_keys(self) -> list[dict[str, Any]]:
         if self._jwks_uri is None:
             self._jwks_uri = await find_jwks_uri(self._fetch, self.issuer.issuer)
         document = await fetch_object(self._fetch, self._jwks_uri)
-        found = document.get("keys")
-        if not isinstance(found, list):
-            raise Unobtainable(f"{self._jwks_uri}: it has no keys")
-        # What kinds there will be is for others to know (RFC 7517, section 5).
-        sound = [key for each in found if isinstance(each, dict) and _usable(key := _without_nulls(each))]
-        if len(sound) > _MAX_KEYS:
-            raise Unobtainable(f"{self._jwks_uri}: it has more than {_MAX_KEYS} keys")
-        if not sound:
-            raise Unobtainable(f"{self._jwks_uri}: it has no key that can be used")
-        return sound
+        published_keys = document.get("keys")
+        if not isinstance(published_keys, list):
+            raise FetchFailed(f"{self._jwks_uri}: the key set has no keys")
+        # Ignore keys of unknown types (RFC 7517, section 5).
+        usable_keys = [
+            key for each in published_keys if isinstance(each, dict) and _is_usable(key := _without_nulls(each))
+        ]
+        if len(usable_keys) > _MAX_KEYS:
+            raise FetchFailed(f"{self._jwks_uri}: the key set has more than {_MAX_KEYS} keys")
+        if not usable_keys:
+            raise FetchFailed(f"{self._jwks_uri}: the key set has no usable key")
+        return usable_keys
 
-    def _take(self, published: list[dict[str, Any]]) -> None:
+    def _apply(self, published: list[dict[str, Any]]) -> None:
         now_s = self._clock()
-        kept: list[Key] = []
+        withdrawn: list[Key] = []
         for key in self._keys:
-            if not any(key.is_same(one) for one in published):
-                # Withdrawn. Tokens that it has signed are on their way still, and every other service that keeps keys
-                # would believe it as long.
+            if not any(key.is_same(each) for each in published):
+                # The key was withdrawn. Trust it a little longer for tokens already in use, as other services with
+                # cached keys do.
                 key.good_until_s = min(key.good_until_s, now_s + REFRESH_S)
                 if key.good_until_s > now_s:
-                    kept.append(key)
-        known = {id(one): key for one in published for key in self._keys if key.is_same(one)}
-        fresh = [known.get(id(one)) or Key(one, 0.0) for one in published]
+                    withdrawn.append(key)
+        held_keys = {id(each): key for each in published for key in self._keys if key.is_same(each)}
+        fresh = [held_keys.get(id(each)) or Key(each, 0.0) for each in published]
         for key in fresh:
             key.good_until_s = now_s + GRACE_S
-        # New ones first; of those that are withdrawn no more are kept than may be published.
-        self._keys = [*fresh, *kept[-_MAX_KEYS:]]
+        # New keys first; the number of withdrawn keys is bounded like that of published keys.
+        self._keys = [*fresh, *withdrawn[-_MAX_KEYS:]]
 
 
 def _without_nulls(key: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a key without members that say nothing: serializers write null for what is absent."""
+    """Return a key without null members, which some serializers write for absent members."""
     return {name: value for name, value in key.items() if value is not None}
 
 
-def _usable(key: Mapping[str, Any]) -> bool:
-    """Whether it is a public key of a kind that is verified with; the rest is seen when it is needed."""
-    # A shared secret has no place here, and a private key would mean that anybody can sign.
+def _is_usable(key: Mapping[str, Any]) -> bool:
+    """Return whether this is a public key of a supported type; the other members are checked on use."""
+    # Reject shared secrets and published private keys, with which anyone could sign.
     return key.get("kty") in ("RSA", "EC", "OKP") and "d" not in key
 
 
 @cache
 def algorithms() -> Mapping[str, Any]:
-    """Return what verifies signatures, by every name under which it is accepted."""
-    # Late: it brings cryptography, which a gateway without issuers does without.
+    """Return the signature algorithms by all names under which they are accepted."""
+    # Imported lazily: this loads `cryptography`, which a gateway without issuers does not need.
     from jwt.algorithms import get_default_algorithms
 
-    known = get_default_algorithms()
-    return {**{name: known[named] for name, named in _LIBRARY_NAMES.items()}, **known}
+    by_library_name = get_default_algorithms()
+    return {**{name: by_library_name[library_name] for name, library_name in _LIBRARY_NAMES.items()}, **by_library_name}
 
 
 def _public_key(algorithm: str, published: Mapping[str, Any]) -> Any:
@@ -256,11 +355,11 @@ def _public_key(algorithm: str, published: Mapping[str, Any]) -> Any:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
     try:
-        made = algorithms()[algorithm].from_jwk(dict(published))
+        public_key = algorithms()[algorithm].from_jwk(dict(published))
     except (jwt.PyJWTError, KeyError, TypeError, AttributeError, OverflowError, UnsupportedAlgorithm) as error:
         raise ValueError(f"the key is malformed: {error}") from None
-    if isinstance(made, RSAPublicKey):
-        exponent_bits = made.public_numbers().e.bit_length()
-        if made.key_size not in _RSA_BITS or exponent_bits > _MAX_EXPONENT_BITS:
-            raise ValueError("the key is too short, or made to keep us busy")
-    return made
+    if isinstance(public_key, RSAPublicKey):
+        exponent_bits = public_key.public_numbers().e.bit_length()
+        if public_key.key_size not in _RSA_BITS or exponent_bits > _MAX_EXPONENT_BITS:
+            raise ValueError("the key is too short or too expensive to use")
+    return public_key

@@ -1,9 +1,12 @@
-"""The operations of the admin API, by what they are about; each says beside itself what OpenAPI tells of it.
+"""The operations of the admin API.
 
-server_routes, tool_routes, source_routes, try_routes       servers and tools: add, disable, look up, try
-config_routes, profile_routes, overlay_routes, host_routes  what is in use, what administrators changed, hosts' files
-key_routes, policy_routes, approval_routes, sign_in_routes  who may do what, and what waits for a person
-change_routes, note_routes, fault_routes                    what servers changed, notes about tools, what is wrong
-audit_routes, event_routes                                  what has happened, and what happens now
-page_routes, session_routes                                 the web page, and how a browser signs in
+review_routes  `/admin/approvals` and `/admin/changes`.
+event_routes   Audit log, stored results, events, activity, history, and processes of servers.
+config_routes  `/admin/config`, `/admin/hooks`, `/admin/overlay` and `/admin/notes`.
+key_routes     `/admin/keys` and sign-ins to upstreams.
+page_routes    `/admin/` and `/admin/session`: the admin page and its browser sessions.
+override_routes  `/admin/mistakes` and `/admin/wrappers/{name}/overrides`.
+policy_routes  `/admin/policy`, `/admin/profiles` and `/admin/budget`.
+server_routes  `/admin/servers` and `/admin/proposals`.
+tool_routes    `/admin/wrappers`, `/admin/quarantine`, `/admin/failures` and `/admin/try`.
 """

@@ -1,40 +1,131 @@
-"""`/admin/servers`: what there is, and what administrators add, remove, disable and enable."""
+"""`/admin/servers` and `/admin/proposals`."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import anyio.to_thread
 from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.admin import merging, rows
-from gateway.admin.changing import change, check_state, etag_of, who
-from gateway.admin.documents import JsonDocument, Refusal, body_of, missing
-from gateway.admin.routes import Combined, Merge, route
+from gateway.admin import routes, rows
+from gateway.admin.operations.config_routes import (
+    NOT_SHOWN,
+    SECRET_PARTS,
+    administrator_name,
+    apply_edit,
+    check_state,
+    etag_of,
+)
+from gateway.admin.routes import Combined, JsonDocument, Merge, Refusal, body_of, missing, read_body, route
 from gateway.config.overlay import DISABLED, Change, Edit
-from gateway.config.per_user import check_exchanges, check_per_user
-from gateway.config.section import suggestion
+from gateway.config.section import Section, refusal, suggestion
 from gateway.config.server import ServerConfig
+from gateway.config.server_entries import check_exchanges, check_per_user
 from gateway.config.upstream_types.registration import AnyServerConfig, all_keys, read_server, unknown_keys
 from gateway.config.upstream_types.stdio_config import StdioConfig
-from gateway.config.wording import refusal
-from gateway.errors import ConfigError
-from gateway.fleet import Fleet
-from gateway.reload import Reloader
-from registry.catalog.store import Registry
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.reload import Reloader
+from gateway.onboarding.mcp_registry import registry_proposal
+from gateway.onboarding.packages import Proposal, SeveralFound, SourceRefused, npm_proposal, pypi_proposal
+from gateway.process.secrets import HIDDEN, SECRETS
+from gateway.protocol.gateway_errors import ConfigError
+from registry.catalog.registry import Registry
 from registry.schema.display_text import excerpt
 
 log = logging.getLogger(__name__)
 
-# Of a name that is echoed: longer than any that exists.
+# With more choices, a more specific word is quicker than reading on.
+_MAX_CHOICES: Final = 30
+
+
+class ProposalRequest(Section):
+    """The body of `POST /admin/proposals`."""
+
+    what: str = Field(min_length=1, max_length=300, examples=["com.example/calendar"])
+    """A name in the MCP registry or a word of it, npm:PACKAGE, or pypi:PACKAGE."""
+
+
+class SourceRoutes:
+    """Looks up servers in the MCP registry and in package registries."""
+
+    @route(
+        "POST",
+        "/admin/proposals",
+        merge=Merge.HERE,
+        recorded=False,
+        body=ProposalRequest,
+        example={
+            "alias": "calendar",
+            "origin": "npm calendar 1.0.0",
+            "warnings": [],
+            "config": {"command": "npx", "args": ["-y", "calendar@1.0.0"], "env": {"KEY": "${KEY}"}},
+            "inputs": [{"name": "KEY", "about": "Of the calendar", "secret": True, "required": True, "default": None}],
+            "choices": [],
+        },
+    )
+    async def propose_server(self, request: Request) -> Response:
+        """Look up a server, pinned to its exact version, without adding it.
+
+        Returns:
+            `alias`, `origin`, `config` with `${NAME}` for each of the `inputs`, and `warnings`. If the word matches
+            several servers, only `choices`: name and about of each.
+
+        Errors:
+            400: The body is invalid.
+            409: The server does not exist, was deleted, or cannot be run by the gateway; the reason is in `error`.
+        """
+        requested = await read_body(request, ProposalRequest)
+        try:
+            proposal = await anyio.to_thread.run_sync(partial(_proposal, requested.what), abandon_on_cancel=True)
+        except SeveralFound as error:
+            choices = [{"name": name, "about": about} for name, about in error.choices.items()]
+            return JsonDocument({"choices": choices[:_MAX_CHOICES]})
+        except SourceRefused as error:
+            raise Refusal(409, str(error)) from None
+        inputs: list[dict[str, Any]] = [
+            {
+                "name": each.name,
+                "about": each.about,
+                "secret": each.secret,
+                "required": each.required,
+                "default": each.default,
+            }
+            for each in proposal.inputs
+        ]
+        return JsonDocument(
+            {
+                "alias": proposal.alias,
+                "origin": proposal.origin,
+                "config": proposal.entry,
+                "inputs": inputs,
+                "warnings": proposal.warnings,
+                "choices": [],
+            }
+        )
+
+
+def _proposal(what: str) -> Proposal:
+    kind, _, name = what.partition(":")
+    if kind in ("npm", "pypi") and name:
+        return npm_proposal(name, []) if kind == "npm" else pypi_proposal(name, [])
+    return registry_proposal(what, base=None, arguments=[], bundle_dir=_no_bundles)
+
+
+def _no_bundles() -> Path:
+    raise SourceRefused("it is a bundle, which has to be unpacked by `typegate add` on the gateway's machine")
+
+
+# Bound of a name repeated in an error message: longer than any existing name.
 _NAME_LENGTH: Final = 200
 _LOCAL: Final = (
-    "its {} would start a program or read files of this machine; expected a server on the network, or "
+    "its {} would start a program or read files on this machine; expected a server on the network, "
     "gateway.admin.allowCommands: true in the configuration file, or the server in that file"
 )
 _SHAPE: Final = 'the body must be an object with "name" and the server\'s configuration'
@@ -43,17 +134,26 @@ _ROW: Final = {"name": "calendar", "type": "http", "state": "ready", "epoch": 1,
 
 
 class ServerRequest(BaseModel):
-    """The body that adds a server."""
+    """The body of `POST /admin/servers` and `POST /admin/preview`."""
 
-    name: str = Field(examples=["calendar"], description="Its alias, which its wrappers begin with.")
+    name: str = Field(examples=["calendar"], description="Its alias, the prefix of its wrapper names.")
     config: AnyServerConfig = Field(
         examples=[{"type": "http", "url": "http://127.0.0.1:9/mcp"}],
         description="Its entry, as in the configuration file.",
     )
 
 
+class EntryRequest(BaseModel):
+    """The body of `POST /admin/servers/{name}/entry`."""
+
+    config: AnyServerConfig = Field(
+        examples=[{"type": "http", "url": "http://127.0.0.1:9/mcp"}],
+        description="The new configuration, as in the configuration file.",
+    )
+
+
 class ServerRoutes:
-    """Shows servers, and changes them in the overlay."""
+    """Shows servers, and adds, removes, enables and disables them in the overlay."""
 
     def __init__(
         self,
@@ -65,15 +165,15 @@ class ServerRoutes:
         are_mixed: Callable[[], bool],
         has_issuers: Callable[[], bool],
     ) -> None:
-        """Answer about these.
+        """Create the handlers.
 
         Args:
             fleet: The servers.
-            registry: Their tools.
+            registry: The tools of the servers.
             reloader: Applies changes.
-            allows_commands: Whether servers may be added that start programs or read files of this machine.
-            are_mixed: Whether there may be several callers, and nothing tells them apart.
-            has_issuers: Whether callers may come with tokens.
+            allows_commands: Returns whether servers that start programs or read local files may be added.
+            are_mixed: Returns whether there may be several callers that cannot be told apart.
+            has_issuers: Returns whether callers may authenticate with tokens of an issuer.
         """
         self._fleet = fleet
         self._registry = registry
@@ -85,38 +185,34 @@ class ServerRoutes:
     @route(
         "GET",
         "/admin/servers",
-        merge=Combined(merging.all_servers),
+        merge=Combined(routes.all_servers),
         rows="servers",
         filters=("status", "q"),
         example={"servers": [_ROW]},
     )
     async def servers(self, request: Request) -> Response:
-        """Every upstream.
+        """Return every upstream.
 
         Returns:
             `servers`: state, epoch, last error, capabilities and counts of each.
         """
-        await self._fleet.sign_ins.look_for_users(self._fleet.servers)
+        await self._fleet.sign_ins.load_users(self._fleet.servers)
         return JsonDocument({"servers": rows.server_rows(self._fleet, self._registry.catalog)})
 
     @route("POST", "/admin/servers", merge=Merge.CHANGE, status=201, role="admin", body=ServerRequest, example=_ROW)
     async def add_server(self, request: Request) -> Response:
-        """Add an upstream. It is kept in the overlay, and there after a restart.
+        """Add an upstream. The change is stored in the overlay and survives a restart.
 
         Returns:
-            Its row.
+            The row of the server.
 
         Errors:
             400: The name or the configuration is wrong.
-            403: It names a program or a file, which `gateway.admin.allowCommands` does not allow.
+            403: The configuration names a program or a file, which `gateway.admin.allowCommands` does not allow.
         """
-        name, config = await self._read(request)
-        if config.local_keys and not self._allows_commands():
-            log.warning("a server with a program or a file was not added", extra={"server": name})
-            raise Refusal(403, _LOCAL.format(" and ".join(config.local_keys)))
-        entry = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        added = Change(kind="server_added", target=name, entry=entry, by=who(request))
-        await change(self._reloader, Edit(add=(added,), remove=self._about(name)), status=400)
+        name, config = await self.requested_config(request)
+        added = Change(kind="server_added", target=name, entry=_dump_entry(config), by=administrator_name(request))
+        await apply_edit(self._reloader, Edit(add=(added,), remove=self._change_ids(name)), status=400)
         log.info("server added", extra={"server": name})
         return JsonDocument(self._row(name), 201)
 
@@ -128,172 +224,277 @@ class ServerRoutes:
         recorded=False,
         body=ServerRequest,
         example={
-            "name": "calendar", "type": "http", "runs": "http://127.0.0.1:9/mcp", "local": [], "allowed": True,
+            "name": "calendar",
+            "type": "http",
+            "runs": "http://127.0.0.1:9/mcp",
+            "local": [],
+            "allowed": True,
             "sends": [],
         },
-    )  # fmt: skip
+    )
     async def preview_server(self, request: Request) -> Response:
-        """What adding a server would run or connect to. Nothing is added.
+        """Show what a new server would run or connect to, without adding it.
 
         Returns:
-            `name`, `type`; `runs`: the command line or the address; `sends`: the names of headers and environment
-            variables that it is given; `local`: the keys that name something of this machine; `allowed`: whether it
-            may be added here, and `error` if not.
+            `name`, `type`; `runs`: the command line or the address; `sends`: the names of its headers and environment
+            variables; `local`: the keys that name programs or files on this machine; `allowed`: whether the server may
+            be added, and `error` if not.
 
         Errors:
             400: The name or the configuration is wrong.
         """
-        name, config = await self._read(request)
+        name, config = await self._parse_body(request)
         allowed = not config.local_keys or self._allows_commands()
-        command = [getattr(config, "command", ""), *getattr(config, "args", ())]
         return JsonDocument(
             {
                 "name": name,
                 "type": config.type,
-                "runs": config.address or " ".join(map(_quoted, command)),
-                "sends": [*getattr(config, "headers", {}), *getattr(config, "env", {})],
+                "runs": rows.runs_of(config),
+                "sends": rows.sends_of(config),
                 "local": list(config.local_keys),
                 "allowed": allowed,
                 **({} if allowed else {"error": _LOCAL.format(" and ".join(config.local_keys))}),
             }
         )
 
-    @route("GET", "/admin/servers/{name}", merge=Combined(merging.one_server), examples=_SERVER, example=_ROW)
+    @route("GET", "/admin/servers/{name}", merge=Combined(routes.merge_server_details), examples=_SERVER, example=_ROW)
     async def server(self, request: Request) -> Response:
-        """One upstream.
+        """Return an upstream.
 
         Returns:
-            Its row; the entity tag tells its configuration.
+            The row of the server; the entity tag identifies its configuration.
 
         Errors:
-            404: There is no such server.
+            404: The server does not exist.
         """
-        name = self._named(request)
-        await self._fleet.sign_ins.look_for_users(self._fleet.servers)
-        return self._shown(name)
+        name = self._requested_server(request)
+        await self._fleet.sign_ins.load_users(self._fleet.servers)
+        return self._server_response(name)
 
     @route("DELETE", "/admin/servers/{name}", merge=Merge.CHANGE, status=204, role="admin", examples=_SERVER)
     async def remove_server(self, request: Request) -> Response:
-        """Remove an upstream; its running calls end first. It stays away after a restart, until that is reverted.
+        """Remove an upstream after its running calls have ended. It stays removed until the change is reverted.
 
         Returns:
             Nothing.
 
         Errors:
-            404: There is no such server.
-            409: It cannot be removed.
-            412: It is not as `If-Match` says.
+            404: The server does not exist.
+            409: The server cannot be removed.
+            412: The configuration of the server is not that of `If-Match`.
         """
-        name = self._named(request)
-        edit = Edit(remove=self._about(name))
+        name = self._requested_server(request)
+        edit = Edit(remove=self._change_ids(name))
         if name in self._reloader.base.servers or name in self._reloader.base.left_out:
-            edit = replace(edit, add=(Change(kind="server_removed", target=name, by=who(request)),))
-        await change(self._reloader, edit)
+            edit = replace(edit, add=(Change(kind="server_removed", target=name, by=administrator_name(request)),))
+        await apply_edit(self._reloader, edit)
         log.info("server removed", extra={"server": name})
         return Response(status_code=204)
 
     @route(
-        "POST", "/admin/servers/{name}/disable", merge=Merge.CHANGE, examples=_SERVER,
+        "POST",
+        "/admin/servers/{name}/disable",
+        merge=Merge.CHANGE,
+        examples=_SERVER,
         example={**_ROW, "state": "disabled"},
-    )  # fmt: skip
+    )
     async def disable_server(self, request: Request) -> Response:
-        """Take a server out of use at once: its tools are neither listed nor callable, until it is enabled again.
+        """Disable a server at once: its tools are neither listed nor callable until it is enabled again.
 
         Returns:
-            Its row.
+            The row of the server.
 
         Errors:
-            404: There is no such server.
-            409: It cannot be disabled.
-            412: It is not as `If-Match` says.
+            404: The server does not exist.
+            409: The server cannot be disabled.
+            412: The configuration of the server is not that of `If-Match`.
         """
-        name = self._named(request)
+        name = self._requested_server(request)
         if name in self._fleet.servers:
-            disabled = Change(kind="server_disabled", target=name, by=who(request))
-            await change(self._reloader, Edit(add=(disabled,)))
+            disabled = Change(kind="server_disabled", target=name, by=administrator_name(request))
+            await apply_edit(self._reloader, Edit(add=(disabled,)))
             log.warning("server disabled", extra={"server": name})
-        return self._shown(name)
+        return self._server_response(name)
 
     @route("POST", "/admin/servers/{name}/enable", merge=Merge.CHANGE, examples=_SERVER, example=_ROW)
     async def enable_server(self, request: Request) -> Response:
-        """Take a server into use again that an administrator has disabled.
+        """Enable a server that an administrator has disabled.
 
         Returns:
-            Its row.
+            The row of the server.
 
         Errors:
-            404: There is no such server.
-            409: The configuration file disables it, or it has a fault there.
-            412: It is not as `If-Match` says.
+            404: The server does not exist.
+            409: The configuration file disables the server, or its entry there has an error.
+            412: The configuration of the server is not that of `If-Match`.
         """
-        name = self._named(request)
+        name = self._requested_server(request)
         if name not in self._fleet.servers:
-            left = self._fleet.left_out[name]
-            if left.reason != DISABLED:
-                raise Refusal(409, f"{left.reason}; expected a change in the configuration file")
-            await change(self._reloader, Edit(remove=self._about(name, "server_disabled")))
+            left_out = self._fleet.left_out[name]
+            if left_out.reason != DISABLED:
+                raise Refusal(409, f"{left_out.reason}; expected a change in the configuration file")
+            await apply_edit(self._reloader, Edit(remove=self._change_ids(name, "server_disabled")))
             log.warning("server enabled", extra={"server": name})
-        return self._shown(name)
+        return self._server_response(name)
 
     @route(
-        "POST", "/admin/servers/{name}/refresh", merge=Merge.EVERYWHERE, status=202, examples=_SERVER,
+        "POST",
+        "/admin/servers/{name}/refresh",
+        merge=Merge.EVERYWHERE,
+        status=202,
+        examples=_SERVER,
         example={"refreshing": "calendar"},
-    )  # fmt: skip
+    )
     async def refresh(self, request: Request) -> Response:
         """List the tools of an upstream again.
 
         Returns:
-            `refreshing`: its name.
+            `refreshing`: the name of the server.
 
         Errors:
-            404: There is no such server.
+            404: The server does not exist.
         """
         name = request.path_params["name"]
         if (link := self._fleet.links.get(name)) is None:
             raise missing("server", name)
-        for one in (link, *self._fleet.users.of_server(name)):
-            one.refresh()
+        link.refresh()
+        if not link.has_instances:  # their processes are not listed
+            for each in self._fleet.users.links_to(name):
+                each.refresh()
         return JsonDocument({"refreshing": name}, 202)
 
-    async def _read(self, request: Request) -> tuple[str, ServerConfig]:
-        """The name and the configuration in a body.
+    @route(
+        "GET",
+        "/admin/servers/{name}/entry",
+        merge=Merge.SAME,
+        role="admin",
+        examples=_SERVER,
+        example={"name": "calendar", "config": {"type": "http", "url": "http://127.0.0.1:9/mcp"}},
+    )
+    async def entry(self, request: Request) -> Response:
+        """Return the configuration of a server, with placeholders for the values of headers and variables.
+
+        Returns:
+            `name` and `config`.
+
+        Errors:
+            404: The server does not exist, or is disabled.
+        """
+        name, config = self._find_server(request)
+        return JsonDocument({"name": name, "config": _hidden(_dump_entry(config))}, headers={"etag": self._tag(name)})
+
+    @route(
+        "POST",
+        "/admin/servers/{name}/entry",
+        merge=Merge.CHANGE,
+        role="admin",
+        body=EntryRequest,
+        examples=_SERVER,
+        example=_ROW,
+    )
+    async def edit(self, request: Request) -> Response:
+        """Replace the configuration of a server, in the overlay. Placeholders keep the values that they stand for.
+
+        Returns:
+            The row of the server.
+
+        Errors:
+            400: The configuration is wrong, or a placeholder stands for no value.
+            403: The configuration names another program or file, which `gateway.admin.allowCommands` does not allow.
+            404: The server does not exist, or is disabled.
+            409: The configuration cannot be used.
+            412: The configuration of the server is not that of `If-Match`.
+        """
+        name, current = self._find_server(request)
+        body = await body_of(request)
+        if not isinstance(body, dict) or set(body) != {"config"} or not isinstance(body["config"], dict):
+            raise Refusal(400, 'the body must be an object with "config", the configuration of the server')
+        new_entry = body["config"]
+        # A new address must not receive values that this administrator has not seen.
+        if _urls_in(new_entry) <= _urls_in(_dump_entry(current)):
+            new_entry = _restore_hidden_values(new_entry, _dump_entry(current))
+        if _hides_something(new_entry):
+            raise Refusal(400, "a value that is not shown has to be entered, because it or the address is new")
+        config = self._validate_entry(name, new_entry, replaces=True)
+        if config.local_keys and not self._allows_commands() and not _launches_alike(config, current):
+            raise Refusal(403, _LOCAL.format(" and ".join(config.local_keys)))
+        added = Change(kind="server_added", target=name, entry=_dump_entry(config), by=administrator_name(request))
+        await apply_edit(self._reloader, Edit(add=(added,), remove=self._change_ids(name, "server_added")))
+        log.info("server edited", extra={"server": name})
+        return self._server_response(name)
+
+    def _find_server(self, request: Request) -> tuple[str, ServerConfig]:
+        """Return the name and the configuration of the server in the path.
 
         Raises:
-            Refusal: They cannot be used.
+            Refusal: The server does not exist or is disabled, or its configuration is not that of `If-Match`.
+        """
+        name = self._requested_server(request)
+        if name not in self._fleet.servers:
+            raise Refusal(404, f"the server {name} is not in use; enable it first")
+        return name, self._fleet.servers[name]
+
+    async def requested_config(self, request: Request) -> tuple[str, ServerConfig]:
+        """Return the name and the configuration of a server that is to be started.
+
+        Raises:
+            Refusal: The name or the configuration cannot be used, or may not be started.
+        """
+        name, config = await self._parse_body(request)
+        if config.local_keys and not self._allows_commands():
+            log.warning("server with local command refused", extra={"server": name})
+            raise Refusal(403, _LOCAL.format(" and ".join(config.local_keys)))
+        return name, config
+
+    async def _parse_body(self, request: Request) -> tuple[str, ServerConfig]:
+        """Return the name and the configuration in the body.
+
+        Raises:
+            Refusal: The name or the configuration cannot be used.
         """
         body = await body_of(request)
         if not isinstance(body, dict) or not isinstance(body.get("name"), str):
             raise Refusal(400, _SHAPE)
         name = body.pop("name")
-        # Both forms are taken: the entry beside its name, and under a key of its own.
-        if "config" in body and (others := [key for key in body if key != "config"]):
-            raise Refusal(400, f"request: {excerpt(others[0], _NAME_LENGTH)}: unknown key; expected name and config")
-        entry = body.get("config", body)
+        # Two forms are accepted: the members of the entry next to `name`, and the entry as `config`.
+        if "config" in body and (other_keys := [key for key in body if key != "config"]):
+            raise Refusal(
+                400, f"request: {excerpt(other_keys[0], _NAME_LENGTH)}: unknown key; expected name and config"
+            )
+        return name, self._validate_entry(name, body.get("config", body))
+
+    def _validate_entry(self, name: str, entry: Any, *, replaces: bool = False) -> ServerConfig:
+        """Return the configuration of a server that is to be added, or to replace the server of this name.
+
+        Raises:
+            Refusal: The name or the configuration cannot be used.
+        """
         try:
-            # First, since its type knows best what is wrong with it.
+            # Before the check for unknown keys, because the type of the entry gives more specific errors.
             config = read_server(entry)
             if isinstance(entry, dict) and (unknown := unknown_keys(entry)):
                 raise Refusal(400, f"request: {_unknown(unknown[0], config)}")
             if isinstance(config, StdioConfig) and config.env_file is not None:
-                raise Refusal(400, "envFile is read where it stands in the configuration file; expected env")
+                raise Refusal(400, "envFile works only in the configuration file; expected env")
             if config.disabled:
-                raise Refusal(400, "it is disabled; expected a server to connect to")
+                raise Refusal(400, "the server is disabled; expected a server to connect to")
             check_exchanges({name: config}, has_issuers=self._has_issuers(), file="request")
             if self._are_mixed():
                 check_per_user({name: config}, file="request")
-            self._fleet.check_new(name, config)
+            if not replaces:
+                self._fleet.check_new(name, config)
         except ValidationError as error:
             raise Refusal(400, str(refusal(error, "request"))) from None
         except ConfigError as error:
             raise Refusal(400, error.message) from None
         file = self._reloader.path
-        return name, config.with_absolute_paths(file.parent if file is not None else Path())
+        return config.with_absolute_paths(file.parent if file is not None else Path())
 
-    def _named(self, request: Request) -> str:
-        """The server of a path.
+    def _requested_server(self, request: Request) -> str:
+        """Return the name of the server in the path.
 
         Raises:
-            Refusal: There is none, or it is not as `If-Match` says.
+            Refusal: The server does not exist, or its configuration is not that of `If-Match`.
         """
         name: str = request.path_params["name"]
         if name not in self._fleet.servers and name not in self._fleet.left_out:
@@ -302,7 +503,7 @@ class ServerRoutes:
             check_state(request, self._tag(name))
         return name
 
-    def _shown(self, name: str) -> Response:
+    def _server_response(self, name: str) -> Response:
         return JsonDocument(self._row(name), headers={"etag": self._tag(name)})
 
     def _row(self, name: str) -> dict[str, Any]:
@@ -314,25 +515,67 @@ class ServerRoutes:
         config = self._fleet.servers.get(name)
         if config is None:
             return etag_of([name, self._fleet.left_out[name].reason])
-        return etag_of([name, config.model_dump(mode="json", by_alias=True, exclude_unset=True)])
+        return etag_of([name, _dump_entry(config)])
 
-    def _about(self, name: str, *kinds: str) -> frozenset[str]:
-        """The changes about a server, by their ids; with `kinds`, only those of these."""
-        # One that removes the file's own server is taken back by whoever wants that again, and not by adding another.
-        wanted = kinds or ("server_added", "server_disabled", "tool_disabled")
+    def _change_ids(self, name: str, *kinds: str) -> frozenset[str]:
+        """Return the ids of the changes to a server, optionally only of these kinds."""
+        # Not `server_removed`: adding a server must not restore the server of the same name in the file.
+        selected_kinds = kinds or ("server_added", "server_disabled", "tool_disabled", "tool_set")
         return frozenset(
             each.id
             for each in self._reloader.overlay.changes
-            if each.kind in wanted and (each.server or each.target) == name
+            if each.kind in selected_kinds and (each.server or each.target) == name
         )
 
 
-def _unknown(written: str, config: ServerConfig) -> str:
-    key = excerpt(written, _NAME_LENGTH)
+def _unknown(unknown_key: str, config: ServerConfig) -> str:
+    key = excerpt(unknown_key, _NAME_LENGTH)
     if key in all_keys():
         return f"{key}: a server of type {config.type} has no such key"
     return f"{key}: unknown key; expected {suggestion(key, all_keys())}"
 
 
-def _quoted(word: str) -> str:
-    return f'"{word}"' if " " in word or not word else word
+def _dump_entry(config: ServerConfig) -> dict[str, Any]:
+    entry: dict[str, Any] = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return entry
+
+
+def _launches_alike(config: ServerConfig, current: ServerConfig) -> bool:
+    """Return whether two entries differ only in what all types of servers have, not in what is started or read."""
+    own = set(type(config).model_fields) - set(ServerConfig.model_fields)
+    return type(config) is type(current) and all(getattr(config, key) == getattr(current, key) for key in own)
+
+
+def _hidden(entry: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: dict.fromkeys(value, NOT_SHOWN) if name in SECRET_PARTS and isinstance(value, dict) else value
+        for name, value in entry.items()
+    }
+
+
+def _restore_hidden_values(new_value: Any, current: Any) -> Any:
+    """Return a written entry in which each hidden value is replaced by the current one."""
+    if isinstance(new_value, dict):
+        current_members = current if isinstance(current, dict) else {}
+        return {name: _restore_hidden_values(value, current_members.get(name)) for name, value in new_value.items()}
+    if isinstance(new_value, list):
+        current_items = current if isinstance(current, list) else []
+        padded = [*current_items, *[None] * max(0, len(new_value) - len(current_items))]
+        return [_restore_hidden_values(value, padded[place]) for place, value in enumerate(new_value)]
+    if isinstance(new_value, str) and isinstance(current, str) and new_value in (NOT_SHOWN, SECRETS.scrub(current)):
+        return current
+    return new_value
+
+
+def _urls_in(value: Any) -> set[str]:
+    """Return the texts in a JSON value that contain a URL, as they are shown."""
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return set[str]().union(*map(_urls_in, parts))
+    return {SECRETS.scrub(value)} if isinstance(value, str) and "://" in value else set()
+
+
+def _hides_something(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_hides_something, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and (value == NOT_SHOWN or HIDDEN in value)

@@ -1,8 +1,8 @@
-/** The admin API, with the session of this browser. */
+/** Client of the admin API, using the session of this browser. */
 
 const BASE = new URL("./", document.baseURI);
 const UNKNOWN = "the gateway does not answer";
-// What only reads is answered at once; what changes something, or calls a tool, may wait for a server or a person.
+// Timeout of GET requests only: changes and tool calls may wait for a server or for an approval.
 const READ_MS = 30000;
 
 export class ApiError extends Error {
@@ -12,10 +12,10 @@ export class ApiError extends Error {
   }
 }
 
-/** What the server has told of this session, and of its own routes. */
+/** The current session and the routes of the gateway. */
 export const state = { session: null, paths: {}, onSignedOut: () => {} };
 
-async function sent(method, path, body, headers) {
+async function send(method, path, body, headers) {
   const sending = { method, headers: { accept: "application/json", ...headers }, cache: "no-cache", credentials: "same-origin" };
   if (method === "GET") sending.signal = AbortSignal.timeout(READ_MS);
   if (body !== undefined) {
@@ -40,38 +40,68 @@ async function sent(method, path, body, headers) {
   return { document, etag: answer.headers.get("etag") };
 }
 
-async function ask(method, path, body, headers = {}) {
+async function request(method, path, body, headers = {}) {
   const session = state.session;
   const csrf = method === "GET" || !state.session?.csrf ? {} : { "x-csrf-token": state.session.csrf };
   try {
-    return await sent(method, path, body, { ...csrf, ...headers });
+    return await send(method, path, body, { ...csrf, ...headers });
   } catch (error) {
-    // A refusal that comes late is about the session before: somebody may have signed in again since.
+    // Ignore a late 401 of an earlier session: a new sign-in may have succeeded since.
     if (error.status === 401 && state.session === session) state.onSignedOut();
     throw error;
   }
 }
 
-export const get = async (path) => (await ask("GET", path)).document;
-export const getTagged = (path) => ask("GET", path);
-export const post = async (path, body, headers) => (await ask("POST", path, body ?? {}, headers)).document;
-export const remove = async (path, headers) => (await ask("DELETE", path, undefined, headers)).document;
+export const get = async (path) => (await request("GET", path)).document;
+export const getTagged = (path) => request("GET", path);
+export const post = async (path, body, headers) => (await request("POST", path, body ?? {}, headers)).document;
+export const remove = async (path, headers) => (await request("DELETE", path, undefined, headers)).document;
 
-/** A path with its parts escaped. */
+/** POST a body, pass each message of the event stream to `onMessage`, and return the document at its end. */
+export async function postStream(path, body, signal, onMessage) {
+  const session = state.session;
+  const headers = { accept: "text/event-stream", "content-type": "application/json", ...(session?.csrf ? { "x-csrf-token": session.csrf } : {}) };
+  let answer;
+  try {
+    answer = await fetch(new URL(path, BASE), { method: "POST", headers, body: JSON.stringify(body), signal, cache: "no-cache", credentials: "same-origin" });
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new ApiError(0, UNKNOWN);
+  }
+  if (!answer.ok) {
+    if (answer.status === 401 && state.session === session) state.onSignedOut();
+    throw new ApiError(answer.status, (await answer.json().catch(() => null))?.error ?? `${UNKNOWN} (${answer.status})`);
+  }
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) throw new ApiError(0, "the connection to the gateway was lost");
+    const events = (text + value).split("\n\n");
+    text = events.pop();
+    for (const event of events) {
+      const data = event.split("\n").find((line) => line.startsWith("data: "));
+      const found = data ? JSON.parse(data.slice(6)) : {};
+      if (found.message) onMessage(found.message);
+      else if (data) return found;
+    }
+  }
+}
+
+/** Template tag for a path: escapes the inserted parts. */
 export function at(strings, ...parts) {
   return strings.reduce((made, string, index) => made + encodeURIComponent(parts[index - 1]) + string);
 }
 
-/** Sign in with the token, or with what a link holds. */
+/** Sign in with the admin token, or with the code of a sign-in link. */
 export async function signIn(credentials) {
-  state.session = (await sent("POST", "session", {}, { authorization: `Bearer ${credentials}` })).document;
-  await learn();
+  state.session = (await send("POST", "session", {}, { authorization: `Bearer ${credentials}` })).document;
+  await loadRoutes();
 }
 
-/** Take up the session that the browser has already; false where there is none. */
+/** Resume the existing session of this browser; return false if there is none. */
 export async function resume() {
   try {
-    const [session] = await Promise.all([sent("GET", "session"), learn()]);
+    const [session] = await Promise.all([send("GET", "session"), loadRoutes()]);
     state.session = session.document;
     return true;
   } catch (error) {
@@ -81,23 +111,23 @@ export async function resume() {
 }
 
 export async function signOut() {
-  await ask("DELETE", "session");
+  await request("DELETE", "session");
   state.session = null;
 }
 
-async function learn() {
-  const description = (await sent("GET", "openapi.json")).document;
+async function loadRoutes() {
+  const description = (await send("GET", "openapi.json")).document;
   state.paths = description.paths;
 }
 
-/** Whether the gateway has such a route. */
+/** Return whether the gateway has this route. */
 export function has(method, path) {
   return Boolean(state.paths[`/admin/${path}`]?.[method]);
 }
 
 const ROLES = ["viewer", "operator", "admin"];
 
-/** Whether this session may use a route: it exists, and its role is enough. */
+/** Return whether the route exists and the role of this session may use it. */
 export function may(method, path) {
   const operation = state.paths[`/admin/${path}`]?.[method];
   return Boolean(operation) && ROLES.indexOf(state.session?.role) >= ROLES.indexOf(operation["x-role"] ?? "operator");
@@ -105,10 +135,10 @@ export function may(method, path) {
 
 export const eventsUrl = () => new URL("events", BASE);
 
-/** Where a profile is served: as the gateway says, or beside this page. */
+/** Return the URL of a profile: the one that the gateway reports, or one relative to this page. */
 export function gatewayUrl(profile) {
   const found = new URL(profile.url ?? `..${profile.path}`, BASE);
-  // It listens to every address; the one that this browser has found is as good as any.
+  // The gateway listens on all addresses: use the host name by which this browser has reached it.
   if (found.hostname === "0.0.0.0" || found.hostname === "[::]") found.hostname = location.hostname;
   return found.href;
 }

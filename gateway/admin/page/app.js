@@ -1,9 +1,10 @@
-/** The page: who is signed in, which room is shown, and what happens meanwhile. */
+/** The frame of the page: sign-in, navigation between rooms, and the live status. */
 
 import { get, has, resume, signIn, signOut, state } from "./api.js";
 import { h, put, say } from "./dom.js";
 import { listen, live, start, stop } from "./live.js";
 import { links, tally } from "./navigation.js";
+import { shortcuts, showPalette } from "./palette.js";
 import { button, field } from "./parts.js";
 import { theme } from "./theme.js";
 
@@ -27,15 +28,16 @@ let framed = null;
 function signInView(note) {
   stop();
   leaving?.abort();
+  framed?.abort();
   frame = null;
   document.title = "Sign in · typegate";
   const token = h("input", { type: "password", autocomplete: "current-password", required: true, autofocus: true });
   const problem = h("p", { class: "problem", role: "alert", hidden: !note }, note ?? "");
   const form = h("form", null,
-    field("Admin token", token, "It was shown when the gateway started first, and is kept in its state directory. It is not kept in this browser."),
+    field("Admin token", token, "Shown at the first start of the gateway, and stored in its state directory. It is not stored in this browser."),
     problem,
     h("button", { type: "submit", class: "button primary" }, "Sign in"),
-    h("p", { class: "muted" }, "Or run ", h("code", null, "typegate admin"), " on the gateway's machine: it opens a link that signs this browser in."));
+    h("p", { class: "muted" }, "Or run ", h("code", null, "typegate admin"), " on the gateway's machine, which opens a link that signs this browser in."));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     try {
@@ -60,16 +62,17 @@ function shell() {
   showLive();
   framed?.abort();
   framed = new AbortController();
+  shortcuts(framed.signal, ROOMS);
   listen(["link", "closed"], framed.signal, async (events) => {
     showLive();
     const session = state.session;
     if (!events.some((event) => event.event === "closed") || !session) return;
     try {
       if (await resume()) start();
-      // Unless the token is asked for already: another form would lose what is typed.
+      // Skip if the sign-in form is already open, since a new form would discard the typed token.
       else if (state.session === session) state.onSignedOut();
     } catch {
-      // Not there yet: tried again, as the stream itself would be.
+      // The gateway is not reachable yet: retry, as an EventSource would.
       setTimeout(() => state.session && start(), 2000);
     }
   });
@@ -95,6 +98,7 @@ function shell() {
   put(app, h("div", { class: "shell" },
     h("header", { class: "top" },
       h("a", { class: "brand", href: "#/overview" }, h("img", { src: "page/icon.svg", alt: "", width: "28", height: "28" }), "typegate"),
+      h("button", { type: "button", class: "button find", "aria-keyshortcuts": "Control+K", onclick: () => showPalette(ROOMS) }, "Go to…", h("kbd", { "aria-hidden": "true" }, "Ctrl K")),
       menu, nav,
       h("div", { class: "who" }, status, h("span", { class: "muted" }, "Signed in as ", h("strong", null, state.session.name), state.session.name === state.session.role ? null : ` (${state.session.role})`),
         button("Sign out", async () => {
@@ -109,7 +113,7 @@ async function show() {
   if (!state.session) return;
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, ...rest] = (path || "overview").split("/");
-  const room = ROOMS.find(([one]) => one === name) ?? ROOMS[0];
+  const room = ROOMS.find(([key]) => key === name) ?? ROOMS[0];
   frame ??= shell();
   leaving?.abort();
   leaving = new AbortController();
@@ -122,11 +126,11 @@ async function show() {
   try {
     made = await import(`./room-${room[0]}.js`);
   } catch {
-    say("This part of the page could not be fetched: is the gateway running?", "error");
+    say("This part of the page could not be loaded. Is the gateway running?", "error");
     return;
   }
   if (signal.aborted) return;
-  // What was asked there is not asked here: whoever goes back leaves it undone.
+  // Leaving a room cancels its open dialogs.
   for (const open of document.querySelectorAll("dialog")) open.close();
   const heading = h("h1", { tabindex: "-1" }, room[1]);
   const place = h("div", { class: "room" });
@@ -164,7 +168,7 @@ addEventListener("hashchange", () => {
 state.onSignedOut = () => {
   if (!state.session) return;
   state.session = null;
-  signInView("The session has ended. Sign in again to go on where you were.");
+  signInView("The session has ended. Sign in again to continue where you were.");
 };
 
 async function begin() {
@@ -172,12 +176,12 @@ async function begin() {
   const code = location.hash.startsWith("#code=") ? location.hash.slice(6) : null;
   try {
     if (code) {
-      // It is good once: neither the history nor a copied address should have it.
+      // Keep the one-time code out of the history and of copied addresses.
       history.replaceState(null, "", "#/overview");
       try {
         await signIn(code);
       } catch (error) {
-        if (!(await resume())) return signInView(error.status === 401 ? "This link was used already, or is older than a minute." : error.message);
+        if (!(await resume())) return signInView(error.status === 401 ? "This link has already been used, or is older than a minute." : error.message);
       }
       return await enter();
     }

@@ -1,23 +1,16 @@
-/** Differences of texts, line by line. */
+/** Line-by-line differences of texts. */
 
 import { foreign, h } from "./dom.js";
 
-/** Lines with their sign: "+", "-" or " ". */
+/** Render lines given as pairs of a sign ("+", "-" or " ") and a text. */
 export function diffView(lines, label) {
   return h("div", { class: "diff", role: "list", tabindex: "0", "aria-label": label }, lines.map(([sign, text]) => h("div", { role: "listitem", class: sign === "+" ? "added" : sign === "-" ? "removed" : "same" },
     h("span", { class: "sign", "aria-hidden": "true" }, sign), sign === " " ? null : h("span", { class: "hidden" }, sign === "+" ? "now: " : "before: "), foreign(text, "code"))));
 }
 
-/** The lines of what `diff -u` says, without its headings. */
-export function unifiedLines(text) {
-  // Two of the file's names come first, and then where the lines stand.
-  const lines = text.split("\n").slice(3);
-  return lines.map((line) => (line.startsWith("@@") ? [" ", "⋯"] : [line[0] ?? " ", line.slice(1)]));
-}
-
 const MAX_LINES = 600;
 
-/** What has changed: the longest common lines stay, and around changes three of them are shown. */
+/** Compute a difference by the longest common subsequence, with three lines of context around each change. */
 export function changedLines(before, after) {
   if (before.length > MAX_LINES || after.length > MAX_LINES) return [...before.map((line) => ["-", line]), ...after.map((line) => ["+", line])].slice(0, MAX_LINES);
   const table = Array.from({ length: before.length + 1 }, () => new Uint16Array(after.length + 1));

@@ -1,4 +1,4 @@
-/** Elements of the page. Texts become text nodes and nothing else: upstreams choose many of them. */
+/** Creation of elements. Texts always become text nodes, because many of them come from upstreams. */
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -21,17 +21,17 @@ function append(element, children) {
   }
 }
 
-/** An element of HTML with attributes and children. */
+/** Create an HTML element with attributes and children. */
 export function h(tag, attributes, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** An element of SVG. */
+/** Create an SVG element with attributes and children. */
 export function svg(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** Replace what is in an element. */
+/** Replace the content of an element. */
 export function put(element, ...children) {
   element.replaceChildren();
   append(element, children);
@@ -40,20 +40,20 @@ export function put(element, ...children) {
 
 let numbers = 0;
 
-/** An id that no other element has. */
+/** Return a unique element id. */
 export function freshId(word) {
   numbers += 1;
   return `${word}-${numbers}`;
 }
 
-/** A text of somebody else's: it keeps its direction to itself, and breaks where it must. */
+/** An upstream's text, isolated in its text direction and allowed to break anywhere. */
 export function foreign(text, tag = "bdi") {
   return h(tag, { class: "foreign" }, text);
 }
 
 let clearing = 0;
 
-/** Have a screen reader say it, and show it for a while. */
+/** Show a message for a few seconds, and announce it to screen readers. */
 export function say(text, kind = "note") {
   const place = document.getElementById("said");
   put(place, h("p", { class: kind === "error" ? "said-error" : null }, kind === "error" ? h("span", { "aria-hidden": "true" }, "▲ ") : null, text));
@@ -61,12 +61,12 @@ export function say(text, kind = "note") {
   clearing = setTimeout(() => place.replaceChildren(), kind === "error" ? 12000 : 5000);
 }
 
-/** Copy a text, and say so. */
+/** Copy a text to the clipboard, and confirm it. */
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
     say("Copied");
   } catch {
-    say("The browser did not allow copying: select the text instead", "error");
+    say("The browser did not allow copying. Select the text instead.", "error");
   }
 }

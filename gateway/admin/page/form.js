@@ -1,4 +1,4 @@
-/** Forms made from JSON Schema. What a form cannot express is written as JSON; the gateway checks both. */
+/** Forms generated from JSON Schema, with JSON input for schemas that a form cannot express. */
 
 import { foreign, freshId, h, put } from "./dom.js";
 import { button, select } from "./parts.js";
@@ -7,9 +7,9 @@ const MAX_DEPTH = 6;
 const MAX_FIELDS = 150;
 const LONG = 200;
 const INPUTS = { date: "date", time: "time", email: "email", uri: "url", url: "url", "date-time": "text", password: "password" };
-const HINTS = { "date-time": "as 2027-01-31T08:00:00Z", date: "a date", uri: "an address", email: "an e-mail address", uuid: "a UUID" };
+const HINTS = { "date-time": "such as 2027-01-31T08:00:00Z", date: "a date", uri: "an address", email: "an e-mail address", uuid: "a UUID" };
 
-/** The whole form of a tool's arguments, with a way to write them as JSON instead. */
+/** The form for the arguments of a tool, which can be switched to JSON input. */
 export function argumentsForm(schema, initial = {}) {
   const budget = { fields: MAX_FIELDS };
   const root = { ...schema, type: "object" };
@@ -34,7 +34,17 @@ export function argumentsForm(schema, initial = {}) {
   }, { kind: "quiet" });
   return {
     node: h("div", { class: "schema-form" }, h("div", { class: "form-tools" }, toggle), place, note),
-    /** The arguments; undefined where what is written is no JSON, which is told. */
+    /** Show problems, { path, kind, text }, at their fields, and focus the first; problems without a field are listed. */
+    mark(problems) {
+      for (const old of place.parentNode.querySelectorAll(".field-problem")) old.remove();
+      for (const old of place.querySelectorAll("[aria-invalid]")) {
+        old.removeAttribute("aria-invalid");
+        old.setAttribute("aria-describedby", old.dataset.described ?? "");
+      }
+      const marked = problems.map((problem) => markOne(problem, raw === null ? part.find?.(problem.path) : null, place));
+      marked.find(Boolean)?.focus();
+    },
+    /** Return the arguments, or show an error and return undefined if the JSON input is invalid. */
     read() {
       note.hidden = true;
       try {
@@ -48,6 +58,24 @@ export function argumentsForm(schema, initial = {}) {
   };
 }
 
+/** Show one problem at its field, or above the form; return the control to focus. */
+function markOne(problem, node, place) {
+  const text = problem.kind === "missing" && node ? "This argument is required" : problem.text;
+  const shown = h("p", { class: "field-problem", id: freshId("problem") }, h("span", { "aria-hidden": "true" }, "▲ "), foreign(text, "span"));
+  if (!node) {
+    place.before(shown);
+    return null;
+  }
+  node.append(shown);
+  const control = node.querySelector("input, select, textarea, button");
+  control?.setAttribute("aria-invalid", "true");
+  if (control) {
+    control.dataset.described ??= control.getAttribute("aria-describedby") ?? "";
+    control.setAttribute("aria-describedby", `${shown.id} ${control.dataset.described}`.trim());
+  }
+  return control;
+}
+
 function parsed(area, note) {
   try {
     const value = JSON.parse(area.value || "{}");
@@ -55,7 +83,7 @@ function parsed(area, note) {
     return value;
   } catch (error) {
     note.hidden = false;
-    note.textContent = `This is no JSON: ${error.message}`;
+    note.textContent = `This is not valid JSON: ${error.message}`;
     area.focus();
     return undefined;
   }
@@ -65,7 +93,7 @@ function textarea(text, label) {
   return h("textarea", { class: "code", rows: Math.min(20, Math.max(3, text.split("\n").length + 1)), spellcheck: "false", "aria-label": label, value: text });
 }
 
-/** The schema that a local reference stands for. */
+/** Resolve a local `$ref`. */
 function resolved(schema, root, seen = 0) {
   if (!schema || typeof schema !== "object") return {};
   if (typeof schema.$ref !== "string" || seen > 8) return schema;
@@ -80,7 +108,7 @@ function resolved(schema, root, seen = 0) {
 }
 
 function typeOf(schema) {
-  const types = Array.isArray(schema.type) ? schema.type.filter((one) => one !== "null") : [schema.type];
+  const types = Array.isArray(schema.type) ? schema.type.filter((type) => type !== "null") : [schema.type];
   if (types.length === 1 && types[0]) return types[0];
   if (types.length > 1) return "any";
   if (schema.properties) return "object";
@@ -94,7 +122,7 @@ function editor(written, root, value, depth, budget, required) {
   if (depth > MAX_DEPTH || budget.fields < 0) return jsonEditor(value);
   if (schema.const !== undefined) return fixed(schema.const);
   if (Array.isArray(schema.enum)) return choice(schema.enum, value ?? schema.default, required);
-  const variants = (schema.oneOf ?? schema.anyOf ?? []).filter((one) => resolved(one, root).type !== "null");
+  const variants = (schema.oneOf ?? schema.anyOf ?? []).filter((each) => resolved(each, root).type !== "null");
   if (variants.length === 1) return editor({ ...schema, oneOf: undefined, anyOf: undefined, ...resolved(variants[0], root) }, root, value, depth, budget, required);
   if (variants.length > 1 && depth > 0) return variant(schema, variants, root, value, depth, budget, required);
   switch (typeOf(schema)) {
@@ -121,8 +149,8 @@ function fixed(value) {
 }
 
 function choice(values, value, required) {
-  const index = values.findIndex((one) => JSON.stringify(one) === JSON.stringify(value));
-  const options = values.map((one, at) => [String(at), typeof one === "string" ? one : JSON.stringify(one)]);
+  const index = values.findIndex((each) => JSON.stringify(each) === JSON.stringify(value));
+  const options = values.map((each, at) => [String(at), typeof each === "string" ? each : JSON.stringify(each)]);
   const node = select([...(required && index >= 0 ? [] : [["", "(not given)"]]), ...options], index >= 0 ? String(index) : "");
   return { node, control: node, read: () => (node.value === "" ? undefined : values[Number(node.value)]) };
 }
@@ -137,7 +165,7 @@ function numberEditor(schema, value) {
     read() {
       const text = node.value.trim();
       if (text === "") return undefined;
-      // What is no number goes as it is: the gateway says what is wrong with it, as it would to a model.
+      // Send invalid numbers unchanged, so that the gateway reports the error as it would to a model.
       return /^-?\d+(\.\d+)?([eE][+-]?\d+)?$/.test(text) && Number.isFinite(Number(text)) ? Number(text) : text;
     },
   };
@@ -156,7 +184,7 @@ function textEditor(schema, value) {
   const shown = typeof text === "string" ? text : JSON.stringify(text);
   const long = (schema.maxLength ?? 0) > LONG || shown.length > LONG || shown.includes("\n") || schema.contentMediaType;
   const example = schema.examples?.[0];
-  const attributes = { autocomplete: "off", placeholder: typeof example === "string" ? `as ${example}` : (HINTS[schema.format] ?? ""), value: shown };
+  const attributes = { autocomplete: "off", placeholder: typeof example === "string" ? `such as ${example}` : (HINTS[schema.format] ?? ""), value: shown };
   const node = long ? h("textarea", { rows: 4, ...attributes }) : h("input", { type: INPUTS[schema.format] ?? "text", ...attributes });
   return { node, control: node, read: () => (node.value === "" ? undefined : node.value) };
 }
@@ -171,7 +199,7 @@ function jsonEditor(value) {
       try {
         return JSON.parse(node.value);
       } catch {
-        // A bare word is what most people mean by it.
+        // Accept an unquoted word as a string.
         return node.value;
       }
     },
@@ -179,8 +207,8 @@ function jsonEditor(value) {
 }
 
 function variant(schema, variants, root, value, depth, budget, required) {
-  const named = variants.map((one, index) => {
-    const whole = resolved(one, root);
+  const named = variants.map((each, index) => {
+    const whole = resolved(each, root);
     return [String(index), String(whole.title ?? (whole.const !== undefined ? JSON.stringify(whole.const) : whole.type ?? `Form ${index + 1}`))];
   });
   const kind = select(named, "0", { "aria-label": "Form" });
@@ -194,14 +222,14 @@ function variant(schema, variants, root, value, depth, budget, required) {
   };
   kind.addEventListener("change", () => draw(undefined));
   draw(value);
-  return { node: h("div", { class: "variant" }, kind, place), read: () => part.read() };
+  return { node: h("div", { class: "variant" }, kind, place), read: () => part.read(), find: (path) => part.find?.(path) };
 }
 
 function objectEditor(schema, root, value, depth, budget, required) {
   const given = value && typeof value === "object" && !Array.isArray(value) ? value : {};
   const wanted = new Set(schema.required ?? []);
   const entries = Object.entries(schema.properties ?? {});
-  // What has to be given comes first.
+  // Required arguments come first.
   entries.sort(([a], [b]) => Number(wanted.has(b)) - Number(wanted.has(a)));
   const parts = entries.map(([name, property]) => {
     const part = editor(property, root, given[name], depth + 1, budget, wanted.has(name));
@@ -213,9 +241,9 @@ function objectEditor(schema, root, value, depth, budget, required) {
   const more = open || !entries.length || Object.keys(others).length ? jsonEditor(Object.keys(others).length ? others : undefined) : null;
   const free = entries.length === 0;
   const extra = more && (schema.additionalProperties !== false || Object.keys(others).length)
-    ? member(free ? "Members" : "Further members", { description: "A JSON object" }, more, false, true) : null;
+    ? member(free ? "Members" : "Additional members", { description: "A JSON object" }, more, false, true) : null;
   return {
-    node: h("div", { class: depth ? "object" : "object root" }, parts.map((one) => one.node), entries.length === 0 && schema.additionalProperties === false ? h("p", { class: "muted" }, "It takes no arguments.") : extra),
+    node: h("div", { class: depth ? "object" : "object root" }, parts.map((each) => each.node), entries.length === 0 && schema.additionalProperties === false ? h("p", { class: "muted" }, "This tool takes no arguments.") : extra),
     read() {
       const made = {};
       const beside = extra ? more.read() : undefined;
@@ -225,6 +253,11 @@ function objectEditor(schema, root, value, depth, budget, required) {
         if (found !== undefined) made[name] = found;
       }
       return Object.keys(made).length || depth === 0 || required ? made : undefined;
+    },
+    /** Return the element of the member at a path, or of the nearest one around it. */
+    find([name, ...rest]) {
+      const found = parts.find((each) => each.name === name);
+      return found ? ((rest.length ? found.part.find?.(rest) : null) ?? found.node) : null;
     },
   };
 }
@@ -272,6 +305,9 @@ function arrayEditor(schema, root, value, depth, budget) {
     read() {
       const made = items.map((one) => one.part.read()).filter((one) => one !== undefined);
       return items.length ? made : undefined;
+    },
+    find([index, ...rest]) {
+      return (rest.length ? items[index]?.part.find?.(rest) : null) ?? place.children[index] ?? null;
     },
   };
 }

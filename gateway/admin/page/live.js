@@ -1,9 +1,9 @@
-/** What happens, as the gateway streams it. Nothing is asked again and again. */
+/** The live event stream of the gateway, which replaces polling. */
 
 import { eventsUrl } from "./api.js";
 
 const GATHER_MS = 300;
-const KEPT = 500;
+const MAX_LATEST = 500;
 
 const listeners = new Set();
 let source = null;
@@ -12,11 +12,11 @@ let timer = 0;
 
 export const live = { on: false, latest: [] };
 
-function tell(events) {
+function publish(events) {
   for (const event of events) {
     if (event.event !== "catalog" && event.event !== "state" && event.event !== "link") live.latest.unshift(event);
   }
-  live.latest.length = Math.min(live.latest.length, KEPT);
+  live.latest.length = Math.min(live.latest.length, MAX_LATEST);
   waiting.push(...events);
   if (timer) return;
   timer = setTimeout(() => {
@@ -27,7 +27,7 @@ function tell(events) {
   }, GATHER_MS);
 }
 
-/** Begin to listen; whatever was missed while away is fetched anew by whoever shows it. */
+/** Open the stream. After a reconnect, a "resync" event makes the listeners fetch their data again. */
 export function start() {
   stop();
   const opened = new EventSource(eventsUrl());
@@ -35,17 +35,17 @@ export function start() {
   source.onopen = () => {
     const again = live.on === false;
     live.on = true;
-    tell([{ event: "link" }, ...(again ? [{ event: "resync" }] : [])]);
+    publish([{ event: "link" }, ...(again ? [{ event: "resync" }] : [])]);
   };
   source.onerror = () => {
     live.on = false;
-    tell([{ event: "link" }]);
-    // A refusal ends it for good; the session is looked at again, and then the stream.
-    if (opened.readyState === EventSource.CLOSED) setTimeout(() => source === opened && tell([{ event: "closed" }]), 1000);
+    publish([{ event: "link" }]);
+    // An EventSource does not reconnect after an HTTP error: check the session first, then open a new stream.
+    if (opened.readyState === EventSource.CLOSED) setTimeout(() => source === opened && publish([{ event: "closed" }]), 1000);
   };
   source.onmessage = (message) => {
     const events = JSON.parse(message.data);
-    if (Array.isArray(events)) tell(events);
+    if (Array.isArray(events)) publish(events);
   };
 }
 
@@ -55,7 +55,7 @@ export function stop() {
   live.on = false;
 }
 
-/** Call this with what happens of these kinds, until the signal is aborted. */
+/** Call back with the events of these kinds until the signal is aborted. */
 export function listen(kinds, signal, callback) {
   const wanted = new Set([...kinds, "resync"]);
   const listener = (events) => {

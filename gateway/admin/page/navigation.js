@@ -1,4 +1,4 @@
-/** The rooms as links, each with its sign, and how much waits in them. */
+/** The links to the rooms, each with an icon and an optional count. */
 
 import { h, svg } from "./dom.js";
 
@@ -13,7 +13,7 @@ const SIGNS = {
   connect: "M9 8V3M15 8V3M6 8h12v4a6 6 0 0 1-12 0zM12 18v3",
   settings: "M4 7h9M17 7h3M4 17h3M11 17h9M15 4.500v5M9 14.500v5",
 };
-// What is looked at, what is decided, and what is set up.
+// The rooms that start a new group: first those for viewing, then decisions, then setup.
 const APART = new Set(["changes", "connect"]);
 
 export function links(rooms) {
@@ -22,7 +22,7 @@ export function links(rooms) {
     text))));
 }
 
-/** Show beside a room how much of something is in it; nothing where that is nothing. */
+/** Show a count next to a room; zero removes it. */
 export function tally(nav, room, count, what) {
   const link = nav.querySelector(`[data-room="${room}"]`);
   link.querySelector(".tally")?.remove();

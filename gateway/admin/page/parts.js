@@ -1,6 +1,6 @@
-/** Parts that every room is made of: states, buttons, dialogs, lists. */
+/** Building blocks of the rooms: states, buttons, dialogs, lists. */
 
-import { freshId, h, put, say } from "./dom.js";
+import { foreign, freshId, h, put, say } from "./dom.js";
 
 const FEW = 8;
 const CELLS = ["number", "wide", "deed", "beside"];
@@ -9,29 +9,34 @@ const STATES = {
   ready: ["good", "●", "Ready"],
   connecting: ["busy", "◌", "Connecting"],
   starting: ["busy", "◌", "Starting"],
+  idle: ["off", "○", "Idle"],
   waiting: ["bad", "▲", "Not reached"],
   signInNeeded: ["warn", "◆", "Sign-in needed"],
-  faulty: ["bad", "▲", "Faulty entry"],
+  faulty: ["bad", "▲", "Invalid entry"],
   disabled: ["off", "■", "Disabled"],
-  stale: ["warn", "◆", "From before"],
+  stale: ["warn", "◆", "Outdated"],
   ok: ["good", "●", "OK"],
   error: ["bad", "▲", "Failed"],
   denied: ["warn", "◆", "Refused"],
-  good: ["good", "●", "Good"],
+  good: ["good", "●", "Valid"],
   expired: ["off", "■", "Expired"],
   held: ["warn", "◆", "Held"],
   warned: ["warn", "◆", "Warned"],
+  flagged: ["warn", "◆", "Flagged"],
+  rejected: ["off", "■", "Rejected"],
+  approved: ["good", "●", "Approved"],
+  undone: ["off", "○", "Undone"],
   accepted: ["good", "●", "Accepted"],
   allowed: ["good", "●", "Allowed"],
   allow: ["good", "●", "Allowed"],
   deny: ["bad", "▲", "Denied"],
-  ask: ["warn", "◆", "A person is asked"],
-  quarantined: ["bad", "▲", "Not shown"],
+  ask: ["warn", "◆", "Approval required"],
+  quarantined: ["bad", "▲", "Quarantined"],
   repaired: ["warn", "◆", "Repaired"],
   warning: ["warn", "◆", "Warning"],
 };
 
-/** A state in words, with a sign and a colour beside them. */
+/** A state as a word with a symbol and a colour. */
 export function badge(state, text) {
   const [kind, sign, word] = STATES[state] ?? ["off", "■", String(state ?? "unknown")];
   return h("span", { class: `badge ${kind}` }, h("span", { "aria-hidden": "true" }, sign), " ", text ?? word);
@@ -39,22 +44,22 @@ export function badge(state, text) {
 
 const CHANGES = {
   server_added: "Server added", server_removed: "Server removed", server_disabled: "Server disabled",
-  tool_disabled: "Tool disabled", key_added: "Key issued", key_revoked: "Key revoked",
+  tool_disabled: "Tool disabled", tool_set: "Tool documented", key_added: "Key issued", key_revoked: "Key revoked",
 };
 
-/** How many definitions of each server are held until somebody approves them. */
+/** Count the definitions of each server that are held for approval. */
 export function heldBy(changes) {
   const counts = new Map();
   for (const row of changes) if (row.state === "held") counts.set(row.server, (counts.get(row.server) ?? 0) + 1);
   return counts;
 }
 
-/** What an administrator has done, in words. */
+/** Return the label of a kind of change. */
 export const changeWord = (kind) => CHANGES[kind] ?? String(kind).replaceAll("_", " ");
 
 export const stateWord = (state) => STATES[state]?.[2] ?? String(state);
 
-/** A button that is busy while what it does goes on; a failure is told beside the others. */
+/** A button that is disabled while its action runs; an error is shown as a message. */
 export function button(text, action, { kind = "plain", ...attributes } = {}) {
   const made = h("button", { type: "button", class: `button ${kind}`, ...attributes }, text);
   made.addEventListener("click", async () => {
@@ -73,10 +78,10 @@ export function button(text, action, { kind = "plain", ...attributes } = {}) {
 
 const withSign = (text) => [h("span", { "aria-hidden": "true" }, "▲ "), text];
 
-/** What has gone wrong, said at once to whoever does not see it. */
+/** An error that screen readers announce at once. */
 export const problemText = (text) => h("p", { class: "problem", role: "alert" }, withSign(text));
 
-/** What is wrong with something that is shown. */
+/** A problem of an item on the page, which is not announced. */
 export const problemNote = (text) => h("p", { class: "problem" }, withSign(text));
 
 /** A labelled field. */
@@ -92,7 +97,7 @@ export function select(options, value, attributes = {}) {
   return h("select", attributes, options.map(([key, text]) => h("option", { value: key, selected: key === value }, text)));
 }
 
-/** A native dialog; resolves with what `close` was called with, or null. */
+/** A native dialog; resolves with the argument of `close`, or null. */
 export function dialog(title, make, { wide = false } = {}) {
   return new Promise((resolve) => {
     const before = document.activeElement;
@@ -116,7 +121,7 @@ export function dialog(title, make, { wide = false } = {}) {
   });
 }
 
-/** Ask before something that is not easily undone. */
+/** Ask for confirmation of an action that is not easily undone. */
 export function confirm(title, text, action) {
   return dialog(title, (close) => [
     h("p", null, text),
@@ -126,9 +131,9 @@ export function confirm(title, text, action) {
 
 const drawn = new WeakMap();
 
-/** Something is being fetched, has failed, or is there: shown in one place, and drawn again only where it differs. */
+/** Fetch data and draw it in `place`, or show the error; the same data is not drawn again. */
 export async function load(place, fetching, show) {
-  // What was drawn may be nothing at all: it stays, for the same answer is not drawn again.
+  // An earlier response may have drawn nothing; it must not be replaced by "Loading…", as it is not drawn again.
   if (!drawn.has(place) && !place.childNodes.length) put(place, h("p", { class: "muted" }, "Loading…"));
   try {
     const found = await fetching();
@@ -148,26 +153,41 @@ export async function load(place, fetching, show) {
 const FOCUSABLE = "a, button, input, select, textarea, summary";
 const nameOf = (element) => `${element.tagName} ${element.getAttribute("aria-label") ?? element.textContent}`;
 
-/** Draw anew what the focus may be in: whoever uses a keyboard stays where they are. */
+/** Redraw a place, restoring the keyboard focus; if the focused control is gone, its section or the place gets the focus. */
 function keepFocus(place, draw) {
-  const focused = place.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+  const focused = place.contains(document.activeElement) ? document.activeElement : null;
+  const name = focused ? nameOf(focused) : null;
+  const title = focused?.closest("section")?.querySelector("h2")?.textContent;
   draw();
-  if (focused) [...place.querySelectorAll(FOCUSABLE)].find((element) => nameOf(element) === focused)?.focus({ preventScroll: true });
+  if (!focused) return;
+  const same = [...place.querySelectorAll(FOCUSABLE)].find((element) => nameOf(element) === name);
+  if (same) return same.focus({ preventScroll: true });
+  const headings = [...place.querySelectorAll("h2")];
+  focusOn(headings.find((each) => each.textContent === title) ?? headings[0] ?? document.querySelector("#main h1"));
 }
 
-/** What a list shows when there is nothing in it. */
+/** Move the keyboard focus to an element that is not a control, such as a heading. */
+export function focusOn(element) {
+  if (!element) return;
+  if (!element.matches(FOCUSABLE)) element.setAttribute("tabindex", "-1");
+  element.focus({ preventScroll: true });
+}
+
+/** The placeholder of an empty list. */
 export function empty(title, text, ...actions) {
   return h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), h("p", null, text), actions.length ? h("div", { class: "actions" }, actions) : null);
 }
 
 /**
- * A table that is filtered and paged here: thousands of rows cost as much as one page of them.
+ * A table that is filtered and paged in the browser, so that thousands of rows cost as much as one page.
  *
- * plain: the filter is left out while there are few rows; titled: a heading says already what the caption does.
- * columns: [{ title, cell(row) → node or text, wide?, number?, deed?, beside? }]: deeds are buttons, and what stands
- * beside the name on a phone is the state; filters: [{ label, test(row, text), options? }].
+ * plain: hide the filter while there are few rows; titled: hide the caption, which a heading repeats.
+ * columns: [{ title, cell(row) → node or text, wide?, number?, deed?, beside? }]: `deed` marks a column of buttons,
+ * `beside` the column that is shown next to the name on a phone; filters: [{ label, test(row, text), options? }];
+ * group: { label, of(row) }: a box that sorts the rows by a text, with a heading for each; onDraw(shown) gets all rows
+ * that match.
  */
-export function list({ caption, columns, rows, search, filters = [], pageSize = 50, none, key, initial = {}, plain = false, titled = false }) {
+export function list({ caption, columns, rows, search, filters = [], pageSize = 50, none, key, initial = {}, plain = false, titled = false, group = null, onDraw = () => {} }) {
   let shown = rows;
   let all = rows;
   let page = 0;
@@ -190,27 +210,39 @@ export function list({ caption, columns, rows, search, filters = [], pageSize = 
   const find = search ? h("input", { type: "search", autocomplete: "off", spellcheck: "false", placeholder: "Filter…", value: initial.q ?? "" }) : null;
   const chosen = filters.map((filter) => select([["", filter.all], ...filter.options()], initial[filter.name] ?? "", { "data-filter": filter.name }));
   const nothing = h("div");
-  const bar = find || chosen.length ? h("div", { class: "bar" }, find ? field("Filter", find) : null, filters.map((filter, index) => field(filter.label, chosen[index])), count) : null;
+  const grouping = group ? h("input", { type: "checkbox" }) : null;
+  const bar = find || chosen.length ? h("div", { class: "bar" }, find ? field("Filter", find) : null, filters.map((filter, index) => field(filter.label, chosen[index])), grouping ? h("label", { class: "tick" }, grouping, group.label) : null, count) : null;
   const draw = () => {
     const words = find?.value.trim().toLowerCase().split(/\s+/).filter(Boolean) ?? [];
     shown = all.filter((row) => words.every((word) => textOf(row).includes(word)) && filters.every((filter, index) => !chosen[index].value || filter.test(row, chosen[index].value)));
+    if (grouping?.checked) shown = [...shown].sort((a, b) => group.of(a).localeCompare(group.of(b)));
+    const sizes = new Map();
+    if (grouping?.checked) for (const row of shown) sizes.set(group.of(row), (sizes.get(group.of(row)) ?? 0) + 1);
     const pages = Math.max(1, Math.ceil(shown.length / pageSize));
     page = Math.min(page, pages - 1);
     const visible = shown.slice(page * pageSize, (page + 1) * pageSize);
     const focused = body.contains(document.activeElement) ? document.activeElement.closest("tr")?.dataset.key : null;
     const label = focused ? document.activeElement.textContent : null;
+    const place = focused ? [...body.rows].findIndex((each) => each.dataset.key === focused) : 0;
+    const turned = pager.contains(document.activeElement) ? document.activeElement.textContent : null;
     put(
       body,
-      visible.map((row) =>
+      visible.map((row, at) => [
+        grouping?.checked && (at === 0 || group.of(visible[at - 1]) !== group.of(row))
+          ? h("tr", { role: "row", class: "group-row" }, h("th", { role: "rowheader", scope: "rowgroup", colspan: columns.length }, foreign(group.of(row)), h("span", { class: "muted" }, ` ${sizes.get(group.of(row))}`)))
+          : null,
         h("tr", { role: "row", "data-key": key ? key(row) : null }, columns.map((column, index) =>
           h(index === 0 ? "th" : "td", { role: index === 0 ? "rowheader" : "cell", scope: index === 0 ? "row" : null, "data-title": column.title, class: CELLS.filter((name) => column[name]).join(" ") || null }, column.cell(row)))),
-      ),
+      ]),
     );
+    onDraw(shown);
     if (focused) {
-      const row = [...body.rows].find((one) => one.dataset.key === focused);
-      [...(row?.querySelectorAll("a, button") ?? [])].find((one) => one.textContent === label)?.focus();
+      // If the row is gone, as after "Disable", continue at the row that has taken its place.
+      const row = [...body.rows].find((each) => each.dataset.key === focused) ?? body.rows[Math.min(place, body.rows.length - 1)];
+      const controls = [...(row?.querySelectorAll("a, button") ?? [])];
+      focusOn(controls.find((each) => each.textContent === label) ?? controls[0] ?? find ?? document.querySelector("#main h1"));
     }
-    count.textContent = shown.length === all.length ? `${all.length} in all` : `${shown.length} of ${all.length}`;
+    count.textContent = shown.length === all.length ? `${all.length} in total` : `${shown.length} of ${all.length}`;
     const turn = (by) => () => {
       page += by;
       draw();
@@ -221,20 +253,22 @@ export function list({ caption, columns, rows, search, filters = [], pageSize = 
       h("span", null, `Page ${page + 1} of ${pages}`),
       button("Next", turn(1), { disabled: page === pages - 1 }),
     ] : []);
+    if (turned) [...pager.querySelectorAll("button:enabled")].sort((a, b) => (b.textContent === turned) - (a.textContent === turned))[0]?.focus();
     if (bar) bar.hidden = !all.length || (plain && all.length <= FEW && !find?.value);
     table.hidden = shown.length === 0;
     nothing.hidden = shown.length !== 0;
-    put(nothing, all.length === 0 && none ? none() : empty("Nothing matches", "Other words or filters may."));
+    put(nothing, all.length === 0 && none ? none() : empty("Nothing matches", "Try other words or filters."));
   };
   const again = () => {
     page = 0;
     draw();
   };
   find?.addEventListener("input", again);
-  for (const one of chosen) one.addEventListener("change", again);
+  for (const one of [...chosen, grouping].filter(Boolean)) one.addEventListener("change", again);
   draw();
   return {
     node: h("div", { class: "listing" }, bar, table, nothing, pager),
+    draw,
     replace(next) {
       all = next;
       texts.clear();
@@ -243,7 +277,7 @@ export function list({ caption, columns, rows, search, filters = [], pageSize = 
   };
 }
 
-/** Pairs of a name and what it stands for. */
+/** A list of names and values; empty values are omitted. */
 export function facts(pairs) {
   return h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
 }

@@ -1,7 +1,7 @@
-/** What a tool has answered, in each of its forms. Nothing in it is fetched or run. */
+/** The result of a tool call. Nothing in it is fetched or executed. */
 
 import { copy, foreign, h, put } from "./dom.js";
-import { badge, button, bytes, milliseconds } from "./parts.js";
+import { badge, button, bytes, milliseconds, plural } from "./parts.js";
 
 const PICTURES = /^image\/(png|jpeg|gif|webp|avif|bmp)$/;
 const SOUNDS = /^audio\/[\w.+-]+$/;
@@ -9,19 +9,20 @@ const MAX_TEXT = 200000;
 const MAX_CHILDREN = 200;
 const WEB = /^https?:\/\//i;
 
-/** The answer of a trial, with the exchange on demand. */
+/** The result of a trial request, with the JSON-RPC exchange on demand. */
 export function exchange(found) {
   const error = found.response.error;
   const result = found.response.result;
   const failed = Boolean(error || result?.isError);
   const kind = result?.resultType && result.resultType !== "complete" ? result.resultType : null;
+  const wrong = found.problems.length;
   return [
     h("div", { class: "result-head" },
-      badge(failed ? "error" : kind ? "warned" : "ok", error ? `Refused with ${error.code}` : failed ? "The tool reports an error" : kind ? `Not finished: ${kind}` : "Answered"),
+      badge(failed ? "error" : kind ? "warned" : "ok", error ? `Refused with ${error.code}` : wrong ? `Not sent: ${plural(wrong, "argument is", "arguments are")} wrong` : failed ? "The tool reports an error" : kind === "input_required" ? "The server asks" : kind ? `Not finished: ${kind}` : "Answered"),
       h("span", { class: "muted" }, `${milliseconds(found.ms)} · ${bytes(found.bytes)}`)),
     error ? text(error.message) : null,
     result ? content(result) : null,
-    found.messages.length ? h("details", null, h("summary", null, `Messages before it (${found.messages.length})`), tree(found.messages)) : null,
+    found.messages.length ? h("details", null, h("summary", null, `Messages before the response (${found.messages.length})`), tree(found.messages)) : null,
     h("details", { class: "exchange" }, h("summary", null, "Exact JSON-RPC exchange"),
       h("h3", null, "Request"), code(found.request), h("h3", null, "Response"), code(found.response)),
   ];
@@ -30,15 +31,16 @@ export function exchange(found) {
 function content(result) {
   const items = Array.isArray(result.content) ? result.content : [];
   const structured = result.structuredContent;
-  // Most servers send the same as text, for hosts that read nothing else.
+  // Most servers repeat structured content as text, for hosts that read only text.
   const twice = items.some((one) => one?.type === "text" && isSame(one.text, structured));
   return [
     items.map(item),
     structured === undefined ? null : twice
-      ? h("details", null, h("summary", null, "Structured content: the same"), tree(structured))
+      ? h("details", null, h("summary", null, "Structured content (the same)"), tree(structured))
       : h("div", null, h("h3", null, "Structured content"), tree(structured)),
     result._meta?.["typegate/repairs"] ? h("div", { class: "note" }, h("h3", null, "Repaired before it was sent"), tree(result._meta["typegate/repairs"])) : null,
-    result.inputRequests ? h("div", null, h("h3", null, "It asks for"), tree(result.inputRequests)) : null,
+    Array.isArray(result.messages) ? result.messages.map((one) => h("div", { class: "text-item" }, h("h3", null, one.role === "assistant" ? "Assistant" : "User"), item(one.content))) : null,
+    Array.isArray(result.contents) ? result.contents.map((resource) => item({ type: "resource", resource })) : null,
   ];
 }
 
@@ -96,14 +98,14 @@ function text(whole) {
         draw();
       }, { kind: "quiet" }));
     } catch {
-      // It only looked like JSON.
+      // Not JSON: shown as text.
     }
   }
   const cut = whole.length > MAX_TEXT;
   return h("div", { class: "text-item" }, foreign(cut ? whole.slice(0, MAX_TEXT) : whole, "pre"), cut ? h("p", { class: "muted" }, `${bytes(whole.length - MAX_TEXT)} more are not shown`) : null);
 }
 
-/** A value as a tree that opens where it is looked at. */
+/** A value as a tree whose branches are drawn when they are opened. */
 export function tree(value, name = null, open = true) {
   if (value === null || typeof value !== "object") {
     return h("div", { class: "leaf" }, name === null ? null : [foreign(name, "span"), ": "], foreign(JSON.stringify(value), "code"));
@@ -129,7 +131,7 @@ export function tree(value, name = null, open = true) {
   return node;
 }
 
-/** JSON to read and to copy. */
+/** A box of JSON or text with a copy button. */
 export function code(value) {
   const whole = typeof value === "string" ? value : JSON.stringify(value, null, 2);
   return h("div", { class: "code-box" }, h("pre", { class: "code", tabindex: "0", role: "region", "aria-label": "Code" }, foreign(whole.slice(0, MAX_TEXT), "code")), button("Copy", () => copy(whole), { kind: "quiet" }));

@@ -1,8 +1,8 @@
-/** Dark or light, as chosen in this browser or as the system says. */
+/** The colour scheme: dark, light, or that of the system. */
 
 const THEME = "typegate-theme";
 
-/** Use what is chosen, or what was; returns it, empty for what the system says. */
+/** Apply the given or the stored scheme, and return it; an empty string means that of the system. */
 export function theme(chosen) {
   if (chosen !== undefined) {
     if (chosen) localStorage.setItem(THEME, chosen);

@@ -1,46 +1,134 @@
-"""Upstreams of type http: Streamable HTTP, and HTTP+SSE where a server has only that."""
+"""Upstreams of the types http and sse, and the headers and credentials that other HTTP upstreams share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, field_validator, model_validator
 
-from gateway.config.section import OptionalText, WrittenText, fault
-from gateway.config.upstream_types.headers_config import HeadersConfig, check_url
-from gateway.config.upstream_types.sign_in import SignInConfig
+from gateway.config.section import OptionalText, Text, WrittenText, fault, is_http_url
+from gateway.config.server import ServerConfig
+from gateway.config.upstream_types.sign_in_config import SignInConfig
 from gateway.config.upstream_types.stdio_config import command_and_url
+from gateway.process.secrets import secrets_in, split_credentials
 
 
-def _by_type(value: object) -> object:
-    """Read a text as the type alone, as other programs write it."""
-    return {"type": value} if isinstance(value, str) else value
+def _without_nulls(value: object) -> object:
+    return {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else value
 
 
-class UrlConfig(HeadersConfig):
-    """An MCP server on the network."""
+class HeadersConfig(ServerConfig):
+    """An upstream over HTTP, with configured headers and a forward proxy."""
 
-    # Not the type: http and sse are two ways to the same server, which the connector finds by itself.
-    identity = ("url",)
-    connection = (*HeadersConfig.connection, "auth", "headers_command", "headers_env")
+    # Not part of the identity, which is stored on disk: headers and proxy URLs contain credentials.
+    connection = (*ServerConfig.connection, "headers", "proxy")
 
-    url: WrittenText = Field(default="", repr=False, json_schema_extra={"default": None})
-    """http, sse: URL of the MCP endpoint."""
-    auth: Annotated[SignInConfig | None, BeforeValidator(_by_type)] = None
-    """http, sse: how the gateway signs in. By default, without an Authorization header, somebody signs in with a
-    browser where the server asks for it."""
-    headers_command: str | list[str] | None = Field(default=None, repr=False)
-    """http, sse: program that prints more headers, as a JSON object or as lines of `Name: value`; it is run before the
-    first request, and again when the server answers 401. Of the environment it gets what the program of a stdio server
-    gets, and `headersEnv`."""
-    headers_env: dict[str, OptionalText] = Field(default_factory=dict, repr=False)
-    """http, sse: environment variables of the program in `headersCommand`, as `{VAULT_ADDR: "${VAULT_ADDR}"}`."""
+    headers: Annotated[dict[str, Text], BeforeValidator(_without_nulls)] = Field(default_factory=dict, repr=False)
+    """http, sse, graphql, openapi: HTTP headers to send with every request, as in
+    `{Authorization: "Bearer ${TOKEN}"}`."""
+
+    proxy: str | Literal[False] | None = Field(default=None, repr=False)
+    """http, sse, graphql, openapi: forward proxy for this server, such as http://proxy.example.test:3128; `false` for
+    none. By default HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY of the environment apply."""
+    # The user and password as written in the URL, to be redacted from messages in that form too.
+    _url_secrets: frozenset[str] = PrivateAttr(default=frozenset())
+
+    @property
+    def proxy_choice(self) -> str | Literal[False] | None:
+        return self.proxy
 
     @property
     def authenticated(self) -> bool:
-        """See `ServerConfig.authenticated`."""
+        return any(name.lower() in ("authorization", "x-api-key") for name in self.headers)
+
+    def secrets(self) -> set[str]:
+        return super().secrets() | self._url_secrets
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _move_credentials_of_url(cls, entry: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Move the user and password of a URL to an Authorization header, since messages show the URL."""
+        keys = [
+            key for key in ("url", "endpoint", "baseUrl") if isinstance(entry, dict) and isinstance(entry.get(key), str)
+        ]
+        urls = {key: entry[key] for key in keys if "@" in entry[key] and is_http_url(entry[key])}
+        for key in urls:
+            entry = _with_basic(entry, key)
+        config = validate(entry)
+        config._url_secrets = frozenset(secrets_in(urls))  # noqa: SLF001 - an instance of this class
+        return config
+
+    @field_validator("proxy", mode="before")
+    @classmethod
+    def _is_a_proxy(cls, proxy: object) -> object:
+        if proxy is None or proxy is False:
+            return proxy
+        url = proxy if isinstance(proxy, str) else ""
+        if not is_http_url(url if "://" in url else f"http://{url}"):
+            raise fault("is not a valid proxy", "a URL such as http://proxy.example.test:3128, or false")
+        return url
+
+    @field_validator("headers")
+    @classmethod
+    def _headers_fit_on_a_line(cls, headers: dict[str, str]) -> dict[str, str]:
+        # A line break in a value would inject further headers into every request.
+        for name, value in headers.items():
+            if not name or not name.isascii() or any(c.isspace() or c in ':"(),/;<=>?@[\\]{}' for c in name):
+                raise fault("is not a valid header name", "letters, digits and -", key=name)
+            if not (value.isascii() and value.isprintable()):
+                raise fault("has characters that a header cannot contain", "one line of ASCII text", key=name)
+        return headers
+
+
+def _with_basic(entry: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the entry with the user and password of its URL moved to an Authorization header.
+
+    They are dropped if the entry has an Authorization header or signs in another way.
+    """
+    url, authorization = split_credentials(entry[key])
+    entry = {**entry, key: url}
+    headers, auth = entry.get("headers") or {}, entry.get("auth")
+    signs_in = entry.get("headersCommand") is not None or (auth is not None and auth not in ("none", {"type": "none"}))
+    if authorization is None or signs_in or not isinstance(headers, dict):
+        return entry
+    if not any(str(name).lower() == "authorization" for name in headers):
+        entry["headers"] = {**headers, "Authorization": authorization}
+    return entry
+
+
+def check_url(url: str, key: str, example: str) -> None:
+    """Raise `fault` unless this is an absolute http or https URL."""
+    expected = f"an absolute URL such as {example}"
+    if not url:
+        raise fault("is missing or empty", expected, key=key)
+    if not is_http_url(url):
+        raise fault("is not an absolute http or https URL", expected, key=key)
+
+
+def _type_as_object(value: object) -> object:
+    """Read a string as the `type` of the sign-in, which is how other programs write it."""
+    return {"type": value} if isinstance(value, str) else value
+
+
+class CredentialsConfig(HeadersConfig):
+    """An upstream over HTTP to which the gateway can sign in, or for which a program prints headers."""
+
+    connection = (*HeadersConfig.connection, "auth", "headers_command", "headers_env")
+
+    auth: Annotated[SignInConfig | None, BeforeValidator(_type_as_object)] = None
+    """http, sse, openapi: how the gateway signs in to the server. By default, if an MCP server requires it and no
+    Authorization header is configured, a user signs in with a browser; there is none by default for openapi."""
+    headers_command: str | list[str] | None = Field(default=None, repr=False)
+    """http, sse, openapi: program that prints additional headers, as a JSON object or as lines of `Name: value`. It
+    runs before the first request, and again when the server answers 401. It inherits the same environment variables as
+    the program of a stdio server, plus `headersEnv`."""
+    headers_env: dict[str, OptionalText] = Field(default_factory=dict, repr=False)
+    """http, sse, openapi: environment variables for `headersCommand`, as in `{VAULT_ADDR: "${VAULT_ADDR}"}`."""
+
+    @property
+    def authenticated(self) -> bool:
         return (
             super().authenticated
             or self.headers_command is not None
@@ -49,64 +137,82 @@ class UrlConfig(HeadersConfig):
 
     @property
     def sign_in(self) -> SignInConfig | None:
-        """How to sign in where the server asks for it; None where that is not wanted."""
+        """How to sign in if the server requires it; None if the gateway must not sign in."""
         if self.auth is not None:
             return None if self.auth.type == "none" else self.auth
-        named = any(name.lower() == "authorization" for name in self.headers)
-        return None if named or self.headers_command is not None else SignInConfig()
+        has_header = any(name.lower() == "authorization" for name in self.headers)
+        return None if has_header or self.headers_command is not None else SignInConfig()
 
     @property
     def per_user(self) -> bool:
-        """See `ServerConfig.per_user`."""
         return self.sign_in is not None and self.sign_in.is_per_user
 
     @property
     def exchanges_callers(self) -> bool:
-        """See `ServerConfig.exchanges_callers`."""
         return self.sign_in is not None and self.sign_in.exchanges_callers
 
     @property
     def local_keys(self) -> tuple[str, ...]:
-        """See `ServerConfig.local_keys`."""
         return () if self.headers_command is None else ("headersCommand",)
 
-    @property
-    def address(self) -> str:
-        """See `ServerConfig.address`."""
-        return self.url
-
     def secrets(self) -> set[str]:
-        """See `ServerConfig.secrets`."""
-        # The ids of clients stand in links that people open: they are no secrets, whatever they look like.
-        shown = self.model_copy(update={"auth": None})
-        return super(UrlConfig, shown).secrets() | (self.auth.secrets() if self.auth is not None else set())
+        # Client ids appear in links that people open, so they are not secret, even if they look random.
+        without_auth = self.model_copy(update={"auth": None})
+        return super(CredentialsConfig, without_auth).secrets() | (
+            self.auth.secrets() if self.auth is not None else set()
+        )
 
     def launch_identity(self, folder: Path | None) -> str:
-        """See `ServerConfig.launch_identity`: another issuer gives out other identities at the same address."""
+        # With another issuer, the same address yields other identities.
         origin = super().launch_identity(folder)
         return f"{origin} issuer:{self.auth.issuer}" if self.auth is not None and self.auth.issuer else origin
 
-    def check_entry(self, entry: Mapping[str, Any]) -> None:
-        """See `ServerConfig.check_entry`."""
-        if entry.get("command") is not None:
-            raise command_and_url() if self.url else fault(f"is {self.type}, which has no command", "stdio", key="type")
-        check_url(self.url, "url", "https://example.test/mcp")
+    def check_credentials(self) -> None:
+        """Raise `fault` if several sources of credentials contradict each other."""
         if self.headers_command is not None:
             if not self.headers_command or not self.headers_command[0].strip():
                 raise fault("is empty", "a program and its arguments", key="headersCommand")
             if self.auth is not None:
-                raise fault("stands beside auth", "one of the two", key="headersCommand")
+                raise fault("cannot be combined with auth", "one of the two", key="headersCommand")
         if self.auth is not None and self.auth.type != "none":
-            named = next((name for name in self.headers if name.lower() == "authorization"), None)
-            if named is not None:
-                raise fault("stands beside auth, which sends its own", "one of the two", key=f"headers.{named}")
+            header = next((name for name in self.headers if name.lower() == "authorization"), None)
+            if header is not None:
+                raise fault("conflicts with auth, which sets this header", "one of the two", key=f"headers.{header}")
+
+
+class UrlConfig(CredentialsConfig):
+    """An MCP server on the network."""
+
+    # Without the type: http and sse are two transports of the same server, between which the connector chooses.
+    identity = ("url",)
+
+    url: WrittenText = Field(default="", repr=False, json_schema_extra={"default": None})
+    """http, sse: URL of the MCP endpoint."""
+
+    @property
+    def address(self) -> str:
+        return self.url
+
+    def check_entry(self, entry: Mapping[str, Any]) -> None:
+        if entry.get("command") is not None:
+            raise command_and_url() if self.url else fault(f"is {self.type}, which has no command", "stdio", key="type")
+        check_url(self.url, "url", "https://example.test/mcp")
+        self.check_credentials()
 
 
 class HttpConfig(UrlConfig):
-    """An MCP server at a URL; Streamable HTTP is tried first."""
+    """An MCP server at a URL, over Streamable HTTP with a fallback to SSE."""
 
     connector = "gateway.upstream.mcp_connectors:HttpConnector"
     inferred_from = "url"
     spellings = frozenset({"streamable-http", "streamable_http", "streamablehttp"})
 
     type: Literal["http"] = "http"
+
+
+class SseConfig(UrlConfig):
+    """An MCP server at a URL, over the SSE transport of protocol version 2024-11-05."""
+
+    connector = "gateway.upstream.mcp_connectors:SseConnector"
+
+    type: Literal["sse"] = "sse"

@@ -10,26 +10,36 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from gateway.config.launch_identity import of_command
-from gateway.config.leads_back import leads_back
+from gateway.config.launch_identity import identity_of_command, is_loop
+from gateway.config.operation_config import (
+    ContainerConfig,
+    IdleSeconds,
+    ProcessesConfig,
+    SandboxConfig,
+    Sandboxing,
+    StartMode,
+    sandbox_of,
+)
 from gateway.config.section import OptionalText, Seconds, Texts, WrittenText, fault
 from gateway.config.server import ServerConfig
-from gateway.config.variables import workspace_of
+from gateway.config.variables import ROOT, workspace_of
 
-_WHAT_RUNS: Final = ("command", "url")
+_LAUNCH_KEYS: Final = ("command", "url")
+# Longer than a person usually pauses between two requests; a later call waits for another start.
+_IDLE_INSTANCE_S: Final = 600.0
 
 
 class StdioConfig(ServerConfig):
-    """An MCP server that is started as a child process."""
+    """An MCP server that runs as a child process."""
 
     connector = "gateway.upstream.mcp_connectors:StdioConnector"
     inferred_from = "command"
     listed_over = "stdio"
     identity = ("command", "args", "cwd")
-    # The environment holds credentials, of which nothing may be kept on disk, not even a digest.
-    connection = ("elicitation", "env", "env_file", "sandbox")
-    # A process that is starting goes on starting while its file is edited.
-    in_place = (*ServerConfig.in_place, "connect_timeout", "start_timeout")
+    # Not part of the identity: the environment contains credentials, of which not even a digest may be stored.
+    connection = ("elicitation", "env", "env_file", "sandbox", "container", "instances", "allowed_roots")
+    # A change of the timeouts must not restart a process that is still starting.
+    in_place = (*ServerConfig.in_place, "connect_timeout", "start_timeout", "start", "idle_timeout")
 
     type: Literal["stdio"] = "stdio"
     command: WrittenText = Field(default="", json_schema_extra={"default": None})
@@ -37,72 +47,188 @@ class StdioConfig(ServerConfig):
     args: Texts = Field(default_factory=list, repr=False)
     """stdio: arguments of the program."""
     env: dict[str, OptionalText] = Field(default_factory=dict, repr=False)
-    """stdio: environment variables of the program; null takes one away that it would get otherwise. Of the gateway's
-    own it gets a few basic ones such as PATH and HOME, and those that say how the network is reached, so that npx and
-    uvx work behind a proxy: HTTPS_PROXY, HTTP_PROXY, NO_PROXY (also in small letters), SSL_CERT_FILE, SSL_CERT_DIR,
-    REQUESTS_CA_BUNDLE, NODE_EXTRA_CA_CERTS."""
+    """stdio: environment variables of the program; null removes an inherited one. The program inherits only basic
+    variables such as PATH and HOME, and those that configure network access, so that npx and uvx work behind a proxy:
+    HTTPS_PROXY, HTTP_PROXY, NO_PROXY (also in lower case), SSL_CERT_FILE, SSL_CERT_DIR, REQUESTS_CA_BUNDLE and
+    NODE_EXTRA_CA_CERTS."""
     env_file: str | None = None
-    """stdio: file with more variables, one NAME=value a line, as VS Code and Cursor read it; `env` counts first."""
+    """stdio: file with additional variables, one NAME=value per line, in the format of VS Code and Cursor. `env` takes
+    precedence."""
     cwd: str | None = None
-    """stdio: working directory of the program; by default the gateway's. A relative one starts at the folder of the
-    configuration file."""
-    # A package runner or a container on a slow line takes minutes at its first start; what takes longer hangs.
+    """stdio: working directory of the program, relative to the folder of the configuration file. By default that of the
+    gateway. ${roots.0}: the first root of the host, with `instances` and `allowedRoots`; it is allowed in `args` and
+    `sandbox` as well."""
+    instances: Literal["shared", "session", "caller"] = "shared"
+    """stdio: who shares a process of the program. shared: all callers. session: each session has its own, and so has
+    each caller without sessions (MCP 2026-07-28). caller: each caller has its own, that is each API key, or each user
+    and client of a sign-in. Such a process starts with the first call, and ends after `idleTimeout`, by default 600
+    seconds."""
+    allowed_roots: list[str] = Field(default_factory=list)
+    """stdio: folders that a root of a host has to be in, for ${roots.0}. Paths may begin with `~`, and are relative to
+    the folder of the configuration file. To list its tools, the program runs in the first one."""
+    # The first start of a package runner or a container may take minutes on a slow network.
     start_timeout: Seconds = 300.0
-    """stdio: seconds to wait for a process that has been started and does not answer yet; then it is ended. Without
-    an answer it is not ended before, as what it downloads would be lost."""
-    sandbox: Literal[False] | None = None
-    """stdio: false lets the program send signals to, and read the memory and environment of, other processes of this
-    user, and lets it gain rights (`sudo`, programs of snap packages). By default it can do that only to processes that
-    it has started, on Linux 6.12 or newer."""
+    """stdio: seconds to wait for the first response of the process before it is terminated. A short timeout would abort
+    downloads that a first start requires."""
+    start: StartMode | None = None
+    """stdio: when the program is started. always: with the gateway. onDemand: by the first call; until then its tools
+    are listed from the snapshot, and a server that is not in the snapshot is started once to be listed. By default as
+    set by `gateway.processes.start`."""
+    idle_timeout: IdleSeconds | None = None
+    """stdio: seconds without a call after which the program is ended; the next call starts it again, and its tools stay
+    listed. Open subscriptions and tasks count as calls. 0: never. By default as set by
+    `gateway.processes.idleTimeout`."""
+    sandbox: Sandboxing | None = None
+    """stdio: what the program may use. An object restricts files, network, memory and processes; true does so with the
+    default values. false: the program may also signal other processes of this user, read their memory and environment,
+    and gain privileges (`sudo`, programs of snap packages). By default as set by `gateway.processes.sandbox`, and
+    otherwise, on Linux 6.12 or later, it can do so only with processes that it has started."""
+
+    container: ContainerConfig | None = None
+    """stdio: image to run as a container, instead of `command`. `sandbox` does not apply to it."""
+
+    @property
+    def line(self) -> tuple[str, list[str]]:
+        """The program to start, and its arguments."""
+        if self.container is None:
+            return self.command, self.args
+        names = [name for name, value in self.env.items() if value is not None]
+        return self.container.engine, self.container.arguments(names, self.args)
+
+    def identity_key(self) -> tuple[object, ...]:
+        # Only with a container, so that the stored listings of all other servers stay valid.
+        own = () if self.container is None else (self.container.engine, self.container.image)
+        return *super().identity_key(), *own
 
     @property
     def start_limit_s(self) -> float:
-        """See `ServerConfig.start_limit_s`."""
         return self.start_timeout
 
     @property
-    def local_keys(self) -> tuple[str, ...]:
-        """See `ServerConfig.local_keys`."""
-        return ("command",)
+    def starts_on_demand(self) -> bool:
+        return self.start == "onDemand" or self.has_instances
 
-    def leads_back(self, path: Path) -> bool:
-        """See `ServerConfig.leads_back`."""
-        return leads_back(self.command, self.args, cwd=self.cwd, path=path)
+    @property
+    def idle_s(self) -> float:
+        return self.idle_timeout or (_IDLE_INSTANCE_S if self.has_instances else 0.0)
+
+    @property
+    def has_instances(self) -> bool:
+        return self.instances != "shared"
+
+    @property
+    def lists_at_start(self) -> bool:
+        return self.has_instances and self.start != "onDemand"
+
+    @property
+    def uses_roots(self) -> bool:
+        return self.cwd == ROOT or any(ROOT in text for text in (*self.args, *self._sandbox_paths))
+
+    @property
+    def _sandbox_paths(self) -> list[str]:
+        return [*self.sandbox.read, *self.sandbox.write] if isinstance(self.sandbox, SandboxConfig) else []
+
+    def in_root(self, root: str = "") -> StdioConfig:
+        if not self.uses_roots:
+            return self
+        folder = root or self.allowed_roots[0]
+        changed: dict[str, Any] = {"args": [each.replace(ROOT, folder) for each in self.args]}
+        if self.cwd == ROOT:
+            changed["cwd"] = folder
+        if isinstance(self.sandbox, SandboxConfig):
+            read, write = (
+                [folder if path == ROOT else path for path in paths]
+                for paths in (self.sandbox.read, self.sandbox.write)
+            )
+            changed["sandbox"] = self.sandbox.model_copy(update={"read": read, "write": write})
+        return self.model_copy(update=changed)
+
+    def with_process_defaults(self, defaults: ProcessesConfig) -> StdioConfig:
+        own_defaults = {
+            name: getattr(defaults, name) for name in ("start", "idle_timeout") if getattr(self, name) is None
+        }
+        return self.model_copy(update={**own_defaults, "sandbox": sandbox_of(self.sandbox, defaults.sandbox)})
+
+    @property
+    def local_keys(self) -> tuple[str, ...]:
+        return ("command",) if self.container is None else ("container",)
+
+    def is_loop(self, path: Path) -> bool:
+        return is_loop(self.command, self.args, cwd=self.cwd, path=path)
 
     def with_absolute_paths(self, folder: Path) -> StdioConfig:
-        """See `ServerConfig.with_absolute_paths`."""
-        if self.cwd is None:
-            return self
-        path = workspace_of(folder) / os.path.expanduser(self.cwd)
-        return self.model_copy(update={"cwd": os.path.abspath(path)})
+        base = workspace_of(folder)
+
+        def absolute(path: str) -> str:
+            return path if path == ROOT else os.path.abspath(base / os.path.expanduser(path))
+
+        changed: dict[str, Any] = {"allowed_roots": [absolute(path) for path in self.allowed_roots]}
+        if self.cwd is not None:
+            changed["cwd"] = absolute(self.cwd)
+        if isinstance(self.sandbox, SandboxConfig):
+            paths = {name: [absolute(path) for path in getattr(self.sandbox, name)] for name in ("read", "write")}
+            changed["sandbox"] = self.sandbox.model_copy(update=paths)
+        if self.container is not None:
+            mounts = [
+                f"{absolute(source)}:{target}"
+                for source, _, target in (it.partition(":") for it in self.container.mounts)
+            ]
+            changed["container"] = self.container.model_copy(update={"mounts": mounts})
+        return self.model_copy(update=changed)
 
     def launch_identity(self, folder: Path | None) -> str:
-        """See `ServerConfig.launch_identity`."""
-        return of_command(self.command, self.args, folder=folder, env=self.env, cwd=self.cwd)
+        command, args = self.line
+        return identity_of_command(command, args, folder=folder, env=self.env, cwd=self.cwd)
 
     def check_entry(self, entry: Mapping[str, Any]) -> None:
-        """See `ServerConfig.check_entry`."""
         if entry.get("url") is not None:
             if entry.get("command") is not None:
                 raise command_and_url()
             raise fault("is stdio, which has no url", "http or sse", key="type")
+        self._check_roots()
+        if self.container is not None:
+            if self.command.strip():
+                raise fault("has both command and container", "a program, or an image to run", key="container")
+            return
         if not self.command.strip():
             raise fault(
-                "is missing or empty", f"the program to start, or a url beside it{_meant(entry)}", key="command"
+                "is missing or empty", f"the program to start, or a url instead{_suggested_key(entry)}", key="command"
             )
-        # exec would fail on it with an error that names neither the file nor the key.
+        # Checked here, because the error of exec would name neither the file nor the key.
         if "\0" in self.command or any("\0" in arg for arg in self.args):
-            raise fault("holds a NUL character", "text that can be an argument of a program", key="command")
+            raise fault("has a NUL character", "text that can be an argument of a program", key="command")
+
+    def _check_roots(self) -> None:
+        """Check the keys for folders of hosts.
+
+        Raises:
+            PydanticCustomError: A placeholder is part of a path, or a key is missing or has no effect.
+        """
+        places = [("cwd", self.cwd or ""), *(("sandbox", path) for path in self._sandbox_paths)]
+        for key, path in places:
+            if ROOT in path and path != ROOT:
+                # A link in the root could lead such a path out of the allowed folders.
+                raise fault(f"has a path with {ROOT}", f"{ROOT} alone, or a path without it", key=key)
+        if not self.uses_roots:
+            if self.allowed_roots:
+                raise fault("has no effect", f"{ROOT} as cwd or in args, or no allowedRoots", key="allowedRoots")
+            return
+        if self.container is not None:
+            raise fault(f"does not know {ROOT}", "a program, or an entry without it", key="container")
+        if not self.has_instances:
+            raise fault(f"has one process for all callers, whose {ROOT} differ", "session or caller", key="instances")
+        if not self.allowed_roots:
+            raise fault("is missing", f"the folders that {ROOT} has to be in", key="allowedRoots")
 
 
-def _meant(entry: Mapping[str, Any]) -> str:
-    """What a misspelt key may be meant for, where neither of those is there of which one has to be."""
+def _suggested_key(entry: Mapping[str, Any]) -> str:
+    """Return a hint if a key of the entry is likely a misspelling of `command` or `url`."""
     for key in entry:
-        if key not in _WHAT_RUNS and (near := get_close_matches(key, _WHAT_RUNS, n=1)):
+        if key not in _LAUNCH_KEYS and (near := get_close_matches(key, _LAUNCH_KEYS, n=1)):
             return f" ({key} is unknown; did you mean {near[0]}?)"
     return ""
 
 
 def command_and_url() -> Exception:
-    """The error of an entry that has both."""
+    """Return the error for an entry that has both `command` and `url`."""
     return fault("has both command and url", "command for a process, or url for a server on the network")

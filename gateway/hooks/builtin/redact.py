@@ -1,10 +1,10 @@
-"""`redact`: replaces secrets and personal data in results, and if configured in arguments, by their kind.
+"""`redact`: replace secrets and personal data in results and arguments.
 
-The patterns of secrets are those of `detect-secrets`, with which many scan their repositories; its checks whether
-a secret is alive are not used, so nothing leaves the process. Telephone numbers are found and checked by
-`phonenumbers`; cards, IBANs and social security numbers have their check digits verified by `python-stdnum`, so
-that numbers which only look like them stay. All three are plain Python with their data inside: no model, no
-download, no telemetry. They are the extra `redact`.
+The patterns for secrets come from `detect-secrets`, a widely used repository scanner; its online checks of whether a
+secret is valid are not used, so that nothing leaves the process. `phonenumbers` finds and checks telephone numbers.
+`python-stdnum` verifies the check digits of cards, IBANs and social security numbers, so that numbers that only look
+similar are kept. All three are pure Python with embedded data: no model, no download, no telemetry. They are installed
+by the extra `redact`.
 """
 
 from __future__ import annotations
@@ -15,42 +15,54 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from gateway import wire
-from gateway.extras import install_command
-from gateway.hooks import settings
+from gateway.hooks import payloads
 from gateway.hooks.hook import After, Before, Call, Hook, Result
 from gateway.hooks.payloads import MAX_PAYLOAD_BYTES, BadPayload
-from gateway.protocol import with_meta
+from gateway.process.extras import install_command
+from gateway.protocol import json_bytes
+from gateway.protocol.versions import with_meta
 
 REDACTED_KEY: Final = "typegate/redacted"
-"""The member of a result's `_meta` that counts what was replaced, by kind."""
+"""The member of a result's `_meta` that counts replacements by kind."""
 KINDS: Final = ("secret", "email", "phone", "card", "iban", "ssn", "ip")
 DEFAULT: Final = ("secret", "email", "phone", "card", "iban", "ssn")
-# Texts are searched in windows, so that no pattern can take time quadratic in the length of a large text.
+# Texts are searched in windows, so that no pattern can take quadratic time on a large text.
 WINDOW: Final = 64 * 1024
-# What lies on the border of two windows is found in one of them if it is no longer than this; a private key of
-# 8,192 bits has about 6,500 characters.
+# A match across a window border is found if it is no longer than this; an 8,192-bit private key has about 6,500
+# characters.
 OVERLAP: Final = 8 * 1024
-# It takes about 0.3 s for a megabyte, so about 0.6 s, in a thread, well within the default time-out.
+# Redacting takes about 0.3 s per megabyte, so about 0.6 s in a thread, well within the default timeout.
 _DEFAULT_BYTES: Final = 2 * 2**20
-# Characters of an own pattern: longer ones are lists of words, which belong in several patterns.
+# Maximum length of a custom pattern. Longer patterns are word lists, which belong in several patterns.
 _MAX_PATTERN_CHARS: Final = 1_000
-# Of one window; each is parsed by the library, which takes far longer than finding it.
+# Maximum per window, because the library takes far longer to parse a number than to find it.
 _MAX_PHONES: Final = 200
 
 Span = tuple[int, int, str]
 Find = Callable[[str], Iterator[Span]]
 
-# Neither high entropy nor `password = …`: these detectors report too much that is no secret.
+# Without the detectors for high entropy and `password = …`, which report too many false positives.
 _DETECTORS: Final = (
-    "artifactory.ArtifactoryDetector", "aws.AWSKeyDetector", "azure_storage_key.AzureStorageKeyDetector",
-    "basic_auth.BasicAuthDetector", "discord.DiscordBotTokenDetector", "github_token.GitHubTokenDetector",
-    "gitlab_token.GitLabTokenDetector", "jwt.JwtTokenDetector", "mailchimp.MailchimpDetector", "npm.NpmDetector",
-    "openai.OpenAIDetector", "pypi_token.PypiTokenDetector", "sendgrid.SendGridDetector", "slack.SlackDetector",
-    "square_oauth.SquareOAuthDetector", "stripe.StripeDetector", "telegram_token.TelegramBotTokenDetector",
+    "artifactory.ArtifactoryDetector",
+    "aws.AWSKeyDetector",
+    "azure_storage_key.AzureStorageKeyDetector",
+    "basic_auth.BasicAuthDetector",
+    "discord.DiscordBotTokenDetector",
+    "github_token.GitHubTokenDetector",
+    "gitlab_token.GitLabTokenDetector",
+    "jwt.JwtTokenDetector",
+    "mailchimp.MailchimpDetector",
+    "npm.NpmDetector",
+    "openai.OpenAIDetector",
+    "pypi_token.PypiTokenDetector",
+    "sendgrid.SendGridDetector",
+    "slack.SlackDetector",
+    "square_oauth.SquareOAuthDetector",
+    "stripe.StripeDetector",
+    "telegram_token.TelegramBotTokenDetector",
     "twilio.TwilioKeyDetector",
-)  # fmt: skip
-# Of a private key the library matches only the first line.
+)
+# The library's pattern for private keys matches only the first line.
 _KEY = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:[^-]{0,7000}-----END [A-Z ]{0,30}PRIVATE KEY-----)?")
 # Every repetition is bounded, so that no text can make a pattern slow.
 _JWT = re.compile(r"(?<![\w-])eyJ[\w-]{8,4000}\.[\w-]{2,4000}(?:\.[\w-]{0,2000})?")
@@ -66,103 +78,106 @@ _IP = re.compile(r"(?<![\w.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0
 
 
 class Redact(Hook):
-    """Replaces what is found by `[redacted KIND]`.
+    """Replaces each match with `[redacted KIND]`.
 
-    `config`: `kinds` (secret, email, phone, card, iban, ssn; also ip), `arguments` (false: what callers send is
-    theirs, and tools need it), `regions` (countries whose telephone numbers are found without their prefix, as
-    [US]), `patterns` (names with regular expressions of your own), `maxBytes` (2 MiB: more than that is withheld).
-    Keys of objects stay, and base64 in images, sounds and resources. It takes about 0.3 s for a megabyte, in a thread.
+    `config`: `kinds` (secret, email, phone, card, iban, ssn; optionally ip), `arguments` (false, because tools need the
+    data that callers send), `regions` (countries whose telephone numbers are found without a prefix, for example [US]),
+    `patterns` (custom regular expressions by name), `maxBytes` (2 MiB; larger results are withheld). Keys of objects
+    and base64 data in images, audio and resources are not changed. Redacting takes about 0.3 s per megabyte, in a
+    thread.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        settings.check_keys(config, "kinds", "arguments", "regions", "patterns", "maxBytes")
-        self._max_bytes = int(settings.number(config, "maxBytes", _DEFAULT_BYTES, least=1_000, most=MAX_PAYLOAD_BYTES))
-        kinds = settings.words(config, "kinds", DEFAULT, KINDS)
-        self._arguments = settings.flag(config, "arguments", False)
+        payloads.check_keys(config, "kinds", "arguments", "regions", "patterns", "maxBytes")
+        self._max_bytes = int(
+            payloads.read_number(config, "maxBytes", _DEFAULT_BYTES, least=1_000, most=MAX_PAYLOAD_BYTES)
+        )
+        kinds = payloads.read_words(config, "kinds", DEFAULT, KINDS)
+        self._arguments = payloads.read_flag(config, "arguments", False)
         regions = config.get("regions", [])
         if not isinstance(regions, list) or not all(isinstance(region, str) and len(region) == 2 for region in regions):
-            raise ValueError("regions has a wrong value; expected a list of countries, as [US, DE]")
+            raise ValueError("regions has a wrong value; expected a list of countries, for example [US, DE]")
         try:
-            self._finders: list[Find] = [*_finders(kinds, regions), *_own(config.get("patterns", {}))]
+            self._finders: list[Find] = [*_finders(kinds, regions), *_custom_finders(config.get("patterns", {}))]
         except ImportError as error:
             raise ImportError(
-                f"what redact finds things with is missing ({error}); {install_command('redact')}"
+                f"the packages that redact needs are missing ({error}); {install_command('redact')}"
             ) from None
 
     def offers(self, phase: str) -> bool:
-        """Results by default; arguments only if configured."""
+        """Return whether the hook runs in a phase: after a call, and before it only if configured."""
         return phase.startswith("after_") or (
             self._arguments and phase in ("before_call", "before_prompt", "before_completion")
         )
 
     def before_call(self, call: Call) -> Before:
         """Redact arguments."""
-        args = self._redacted(call.args, Counter())
+        args = self._redact_value(call.args, Counter())
         return None if args is call.args else call.with_args(args)
 
     before_prompt = before_completion = before_call
 
     def after_call(self, call: Call, result: Result) -> After:
         """Redact a result."""
-        found: Counter[str] = Counter()
-        # Refused, not passed on unread: with `onError: fail` nothing leaves that was not looked at.
-        if len(wire.dumps(result.value)) > self._max_bytes:
-            raise BadPayload(f"was given more than {self._max_bytes} bytes to look at (maxBytes)")
-        value = self._redacted_result(result.value, found)
+        counts: Counter[str] = Counter()
+        # Rejected rather than passed on unread: with `onError: fail` no unchecked result leaves the gateway.
+        if len(json_bytes.dumps(result.value)) > self._max_bytes:
+            raise BadPayload(f"received more than {self._max_bytes} bytes to check (maxBytes)")
+        value = self._redacted_result(result.value, counts)
         if value is result.value:
             return None
-        return Result(value=with_meta(value, REDACTED_KEY, dict(sorted(found.items()))))
+        return Result(value=with_meta(value, REDACTED_KEY, dict(sorted(counts.items()))))
 
     after_prompt = after_resource = after_completion = after_call
 
-    def _redacted(self, value: Any, found: Counter[str], *, exempt: str | None = None) -> Any:
-        """Redact a value; the member `exempt` of an object stays if it is base64."""
+    def _redact_value(self, value: Any, counts: Counter[str], *, exempt: str | None = None) -> Any:
+        """Redact a value, but keep the member `exempt` of an object if it is base64."""
         if isinstance(value, str):
-            return self.text(value, found)
+            return self.text(value, counts)
         if isinstance(value, dict):
             redacted = {
-                key: member if key == exempt and _is_base64(member) else self._redacted(member, found)
+                key: member if key == exempt and _is_base64(member) else self._redact_value(member, counts)
                 for key, member in value.items()
             }
             return redacted if any(redacted[key] is not value[key] for key in value) else value
         if isinstance(value, list):
-            return _mapped(value, lambda item: self._redacted(item, found))
+            return _map_items(value, lambda item: self._redact_value(item, counts))
         return value
 
-    def _redacted_result(self, result: dict[str, Any], found: Counter[str]) -> dict[str, Any]:
+    def _redacted_result(self, result: dict[str, Any], counts: Counter[str]) -> dict[str, Any]:
         """Redact a result.
 
-        Binary data of its content blocks stays: it may look like a secret by chance, and is useless once a part of it
-        is replaced. Anywhere else a server may call anything `data`.
+        Binary data in content blocks is kept: it may match a pattern by chance, and replacing a part would make it
+        useless. In other places a member called `data` may be anything and is not exempt.
         """
 
         def block(item: Any) -> Any:
             kind = item.get("type") if isinstance(item, dict) else None
             if kind == "resource":
                 return members(item, {"resource": contents})
-            return self._redacted(item, found, exempt="data" if kind in ("image", "audio") else None)
+            return self._redact_value(item, counts, exempt="data" if kind in ("image", "audio") else None)
 
         def contents(item: Any) -> Any:
-            return self._redacted(item, found, exempt="blob")
+            return self._redact_value(item, counts, exempt="blob")
 
         def message(item: Any) -> Any:
             return members(item, {"content": each(block)}) if isinstance(item, dict) else block(item)
 
         def each(redact: Callable[[Any], Any]) -> Callable[[Any], Any]:
-            return lambda items: _mapped(items, redact) if isinstance(items, list) else redact(items)
+            return lambda items: _map_items(items, redact) if isinstance(items, list) else redact(items)
 
         def members(value: dict[str, Any], special: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
             redacted = {
-                key: special[key](member) if key in special else self._redacted(member, found)
+                key: special[key](member) if key in special else self._redact_value(member, counts)
                 for key, member in value.items()
             }
             return redacted if any(redacted[key] is not value[key] for key in value) else value
 
         return members(result, {"content": each(block), "messages": each(message), "contents": each(contents)})
 
-    def text(self, text: str, found: Counter[str]) -> str:
-        """Return a text with everything that was found replaced; the same object if nothing was."""
+    def text(self, text: str, counts: Counter[str]) -> str:
+        """Return the text with every match replaced, or the same object if there is none."""
         spans = self._spans(text)
         if not spans:
             return text
@@ -170,7 +185,7 @@ class Redact(Hook):
         position = 0
         for start, end, kind in spans:
             parts += [text[position:start], f"[redacted {kind}]"]
-            found[kind] += 1
+            counts[kind] += 1
             position = end
         return "".join([*parts, text[position:]])
 
@@ -181,7 +196,7 @@ class Redact(Hook):
             offset = max(0, base - OVERLAP)
             for find in self._finders:
                 spans.update((start + offset, end + offset, kind) for start, end, kind in find(window))
-        # Spans of several patterns may overlap: they become one, of the kind that begins first.
+        # Merge overlapping spans; the merged span has the kind of the one that begins first.
         merged: list[Span] = []
         for start, end, kind in sorted(spans, key=lambda span: (span[0], -span[1])):
             if merged and start < merged[-1][1]:
@@ -192,7 +207,7 @@ class Redact(Hook):
         return merged
 
 
-def _mapped(items: list[Any], redact: Callable[[Any], Any]) -> list[Any]:
+def _map_items(items: list[Any], redact: Callable[[Any], Any]) -> list[Any]:
     redacted = [redact(item) for item in items]
     return redacted if any(a is not b for a, b in zip(redacted, items, strict=True)) else items
 
@@ -226,7 +241,7 @@ def _finders(kinds: tuple[str, ...], regions: list[str]) -> Iterator[Find]:
 def _matches(
     kind: str, pattern: re.Pattern[str], valid: Callable[[str], bool] | None = None, *, group: int = 0
 ) -> Find:
-    """Find a pattern; an invalid number may be a valid one with others after it, so its last parts are left off."""
+    """Find a pattern. If a number is invalid, drop trailing parts: a valid number may be followed by others."""
 
     def find(text: str) -> Iterator[Span]:
         for match in pattern.finditer(text):
@@ -240,13 +255,13 @@ def _matches(
 
 
 def _tokens(pattern: re.Pattern[str], group: int) -> Find:
-    """Find a secret to its end: some patterns match only its beginning."""
+    """Find a secret up to its end, because some patterns match only its beginning."""
     matches = _matches("secret", pattern, group=group)
 
     def find(text: str) -> Iterator[Span]:
         for start, end, kind in matches(text):
-            rest = None if group else _REST.match(text, end)
-            yield start, rest.end() if rest is not None else end, kind
+            remainder = None if group else _REST.match(text, end)
+            yield start, remainder.end() if remainder is not None else end, kind
 
     return find
 
@@ -255,7 +270,7 @@ def _phones(library: Any, regions: list[str]) -> Find:
     def find(text: str) -> Iterator[Span]:
         for count, near in enumerate(_PHONE.finditer(text)):
             if count >= _MAX_PHONES:
-                yield *near.span(), "phone"  # beyond that, what looks like a number is taken for one
+                yield *near.span(), "phone"  # beyond the limit, treat every match as a telephone number
                 continue
             for match in library.PhoneNumberMatcher(near[0], None):
                 yield near.start() + match.start, near.start() + match.end, "phone"
@@ -266,7 +281,7 @@ def _phones(library: Any, regions: list[str]) -> Find:
     return find
 
 
-def _own(patterns: object) -> Iterator[Find]:
+def _custom_finders(patterns: object) -> Iterator[Find]:
     if not isinstance(patterns, dict):
         raise ValueError("patterns has a wrong value; expected names with a regular expression for each")
     for name, text in patterns.items():
@@ -275,4 +290,4 @@ def _own(patterns: object) -> Iterator[Find]:
         try:
             yield _matches(str(name), re.compile(text))
         except re.error as error:
-            raise ValueError(f"patterns.{name} is no regular expression: {error}") from None
+            raise ValueError(f"patterns.{name} is not a valid regular expression: {error}") from None

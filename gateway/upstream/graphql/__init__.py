@@ -1,11 +1,11 @@
-"""GraphQL operations as tools: an endpoint, a schema and a folder of documents become one more upstream.
+"""GraphQL operations as tools.
 
-`folder` reads and watches files; `documents` takes one apart; `schema` reads a schema or fetches it,
-and `subgraph` completes one that is a part of another;
-`operations` makes a tool of a document, `inputs` the JSON Schema of its variables; `tool_set` holds what all of
-them gave and makes again only what changed; `rejections` words why a file gives no tool. `endpoint` sends
-requests, `responses` reads what comes back, `introspection_tools` has the two tools that know the schema;
-`session` and `connector` are what a link sees.
-
-graphql-core is an extra: only `connector`, `endpoint` and `folder` are imported without it.
+folder             Read a folder of operations within size limits, and watch it for changes.
+graphql_connector  Open sessions to a GraphQL endpoint; imports graphql-core lazily.
+graphql_session    Session of a GraphQL endpoint: lists tools and sends calls.
+documents          Parse one GraphQL document, and explain why a file does not become a tool.
+responses          Send requests to a GraphQL endpoint, and convert responses to tool results.
+graphql_schema     Load the schema of an endpoint, and provide the tools that show and search it.
+operations         Convert a document to a tool definition, with the types of its variables as JSON Schema.
+tool_set           Build the tools from a folder and a schema, and report rejected files.
 """

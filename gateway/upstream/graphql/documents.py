@@ -1,8 +1,8 @@
-"""One GraphQL document taken apart: what of it is for us, and what is sent, byte for byte.
+"""Parse one GraphQL document, and explain why a file does not become a tool.
 
-For us are the directives `@mcpTool` and `@mcpToolArg` and all descriptions of operations, variables and fragments:
-servers from before September 2025 refuse them. They are cut out by their positions, so that nothing else
-moves; for validation they are blanked instead, so that every position is that of the file.
+The directives `@mcpTool` and `@mcpToolArg`, and all descriptions of operations, variables and fragments, are for the
+gateway only: servers that predate the specification of September 2025 reject such descriptions. They are cut from the
+text to send, and blanked in the text to validate, so that error positions match the file.
 """
 
 from __future__ import annotations
@@ -13,10 +13,66 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import graphql as gql
+from graphql import GraphQLError, Node
 
-from gateway.upstream.graphql.rejections import FileRejected
+from gateway.protocol.gateway_errors import GatewayError
+from registry.intake.issues import ItemIssue
+from registry.schema.display_text import excerpt
 
-# Operations of people have hundreds, generated ones some thousands; so many take the parser tenths of a second.
+# graphql-core raises these for invalid schemas; several come from its internal assumptions about valid input.
+SCHEMA_ERRORS: Final = (
+    GraphQLError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    RecursionError,
+)
+# Characters that fit a table row: graphql-core messages include whole type names and lists of suggestions.
+_MAX_DETAIL: Final = 300
+# The limit for tool names: file names are shown in the same column.
+_MAX_LABEL: Final = 128
+
+
+class FileRejected(GatewayError):
+    """A file cannot become a tool.
+
+    Attributes:
+        code: Stable identifier of the reason.
+        place: `file:line:column`, or only `file` if the position is unknown.
+    """
+
+    def __init__(self, code: str, detail: str, place: str) -> None:
+        super().__init__(f"{place}: {detail}")
+        self.code = code
+        self.detail = detail
+        self.place = place
+
+    @classmethod
+    def from_graphql_error(cls, code: str, error: GraphQLError, file: str) -> FileRejected:
+        """Convert an error of graphql-core. An error in a shared fragment is located in the fragment's file."""
+        message = error.message.removeprefix("Syntax Error: ")
+        if error.source is None or not error.locations:
+            return cls(code, message, file)
+        line, column = error.locations[0]
+        return cls(code, message, f"{error.source.name}:{line}:{column}")
+
+    @classmethod
+    def at(cls, code: str, detail: str, node: Node, file: str) -> FileRejected:
+        """Create an error located at the start of `node`."""
+        if node.loc is None:
+            return cls(code, detail, file)
+        token = node.loc.start_token
+        return cls(code, detail, f"{file}:{token.line}:{token.column}")
+
+    def finding(self, file: str) -> ItemIssue:
+        """Return the issue to show to the operator, labelled with the file name."""
+        detail = excerpt(f"{self.place}: {self.detail}", _MAX_DETAIL)
+        return ItemIssue(tool=excerpt(file, _MAX_LABEL), code=self.code, detail=detail)
+
+
+# Handwritten operations have hundreds of tokens, generated ones a few thousand; parsing 20,000 takes 0.1 s or more.
 MAX_TOKENS: Final = 20_000
 TOOL_DIRECTIVE: Final = "mcpTool"
 ARGUMENT_DIRECTIVE: Final = "mcpToolArg"
@@ -25,7 +81,7 @@ _BYTE_ORDER_MARK: Final = "\ufeff"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
-    """One fragment as it is sent, and as it is validated."""
+    """A fragment: the text to send and the node to validate."""
 
     name: str
     file: str
@@ -35,16 +91,16 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One file.
+    """A parsed file.
 
     Attributes:
-        file: Its path inside the folder.
-        sent: Its text without what is for us.
-        node: The syntax tree of what is sent, its positions those in the file.
-        operation: The operation in that tree; None for a file that holds only fragments.
-        tool_name: Of `@mcpTool(name:)`.
-        description: The operation's own.
-        arguments: The text of `@mcpToolArg(description:)`, or else the variable's own description, of each.
+        file: Path relative to the folder.
+        sent: Text to send, without the gateway's directives and without descriptions.
+        node: Syntax tree of the text to send, with positions that match the file.
+        operation: The operation in `node`, or None if the file contains only fragments.
+        tool_name: Value of `@mcpTool(name:)`.
+        description: Description of the operation.
+        arguments: Variable descriptions by variable name: `@mcpToolArg(description:)`, else the variable's description.
     """
 
     file: str
@@ -58,37 +114,37 @@ class Document:
 
 
 def read_document(file: str, data: bytes) -> Document:
-    """The parts of one file.
+    """Parse one file.
 
     Raises:
-        FileRejected: It is no GraphQL, or not what one tool is made of; the reason says where.
+        FileRejected: The file is not valid GraphQL, or does not define exactly one tool or shared fragments.
     """
-    text = _decoded(file, data)
-    written = _parsed(text, file)
-    operation = _only_operation(written, file)
+    text = _decode_text(file, data)
+    parsed = _parse_text(text, file)
+    operation = _only_operation(parsed, file)
     cut: list[gql.Node] = []
     described: dict[str, str] = {}
     tool_name: str | None = None
     description: str | None = None
-    for definition in written.definitions:
+    for definition in parsed.definitions:
         cut += _own_description(definition)
     if operation is not None:
-        description = _value(operation.description)
-        tool_name, found = _directive(operation.directives or (), TOOL_DIRECTIVE, "name", file)
-        cut += found
+        description = _string_value(operation.description)
+        tool_name, nodes = _directive(operation.directives or (), TOOL_DIRECTIVE, "name", file)
+        cut += nodes
         for variable in operation.variable_definitions or ():
-            own, found = _directive(variable.directives or (), ARGUMENT_DIRECTIVE, "description", file)
-            cut += [*found, *_own_description(variable)]
-            description_of_it = own or _value(variable.description)
-            if description_of_it:
-                described[variable.variable.name.value] = description_of_it
+            own, nodes = _directive(variable.directives or (), ARGUMENT_DIRECTIVE, "description", file)
+            cut += [*nodes, *_own_description(variable)]
+            variable_description = own or _string_value(variable.description)
+            if variable_description:
+                described[variable.variable.name.value] = variable_description
     spans = sorted((node.loc.start, node.loc.end) for node in cut if node.loc is not None)
-    # Parsed again only where something was cut: most documents of others hold nothing for us.
-    node = _parsed(_without(text, spans, blank=True), file) if spans else written
+    # Parse again only if something was cut: most documents have no such parts.
+    node = _parse_text(_remove_spans(text, spans, blank=True), file) if spans else parsed
     return Document(
         file=file,
-        # With its byte order mark: endpoints that allow only known documents compare every byte.
-        sent=_BYTE_ORDER_MARK * data.startswith(codecs.BOM_UTF8) + _without(text, spans, blank=False),
+        # Keep the byte order mark: endpoints with an allowlist of documents compare them byte for byte.
+        sent=_BYTE_ORDER_MARK * data.startswith(codecs.BOM_UTF8) + _remove_spans(text, spans, blank=False),
         node=node,
         operation=next((part for part in node.definitions if isinstance(part, gql.OperationDefinitionNode)), None),
         fragments={fragment.name: fragment for fragment in _fragments(node, text, file)},
@@ -98,36 +154,36 @@ def read_document(file: str, data: bytes) -> Document:
     )
 
 
-def _decoded(file: str, data: bytes) -> str:
+def _decode_text(file: str, data: bytes) -> str:
     try:
-        # Without a byte order mark, so that it shifts no column that is reported.
+        # Strip the byte order mark, which would shift the reported columns.
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = data[: error.start].decode("utf-8", "replace").splitlines() or [""]
         raise FileRejected("not_utf8", "it is not UTF-8", f"{file}:{len(before)}:{len(before[-1]) + 1}") from None
 
 
-def _parsed(text: str, file: str) -> gql.DocumentNode:
+def _parse_text(text: str, file: str) -> gql.DocumentNode:
     try:
         return gql.parse(gql.Source(text, file), max_tokens=MAX_TOKENS)
     except gql.GraphQLSyntaxError as error:
-        raise FileRejected.of("syntax", error, file) from None
+        raise FileRejected.from_graphql_error("syntax", error, file) from None
 
 
 def _only_operation(document: gql.DocumentNode, file: str) -> gql.OperationDefinitionNode | None:
-    found: gql.OperationDefinitionNode | None = None
+    operation: gql.OperationDefinitionNode | None = None
     for definition in document.definitions:
         if isinstance(definition, gql.OperationDefinitionNode):
-            if found is not None:
+            if operation is not None:
                 detail = "a second operation; expected one operation in each file"
                 raise FileRejected.at("two_operations", detail, definition, file)
-            found = definition
+            operation = definition
         elif not isinstance(definition, gql.FragmentDefinitionNode):
             detail = "a definition of the schema; expected operations and fragments only"
             raise FileRejected.at("not_executable", detail, definition, file)
-    if found is not None and found.operation == gql.OperationType.SUBSCRIPTION:
-        raise FileRejected.at("subscription", "a subscription, which no tool call can carry", found, file)
-    return found
+    if operation is not None and operation.operation == gql.OperationType.SUBSCRIPTION:
+        raise FileRejected.at("subscription", "a subscription, which tool calls do not support", operation, file)
+    return operation
 
 
 def _own_description(node: gql.DefinitionNode | gql.VariableDefinitionNode) -> list[gql.Node]:
@@ -135,7 +191,7 @@ def _own_description(node: gql.DefinitionNode | gql.VariableDefinitionNode) -> l
     return [description] if isinstance(description, gql.StringValueNode) else []
 
 
-def _value(node: gql.StringValueNode | None) -> str | None:
+def _string_value(node: gql.StringValueNode | None) -> str | None:
     return node.value.strip() or None if node is not None else None
 
 
@@ -145,7 +201,7 @@ def _directive(
     member: str,
     file: str,
 ) -> tuple[str | None, list[gql.Node]]:
-    """The text that one of our directives gives, and its nodes."""
+    """Return the text argument of the directive `name`, and the nodes to cut."""
     ours = [directive for directive in directives if directive.name.value == name]
     form = f'@{name}({member}: "…")'
 
@@ -155,21 +211,21 @@ def _directive(
     text: str | None = None
     for directive in ours:
         if directive is not ours[0]:
-            raise FileRejected.at("bad_directive", f"@{name} stands twice; expected it once", directive, file)
+            raise FileRejected.at("bad_directive", f"@{name} is given twice; expected it once", directive, file)
         if not directive.arguments:
-            raise bad(f"@{name} says nothing", directive)
+            raise bad(f"@{name} has no argument", directive)
         for argument in directive.arguments:
             if argument.name.value != member or text is not None:
                 raise bad(f"@{name} has the argument '{argument.name.value}'", argument)
             if not isinstance(argument.value, gql.StringValueNode):
-                raise bad(f"{member} of @{name} is no text", argument.value)
+                raise bad(f"{member} of @{name} is not a string", argument.value)
             text = argument.value.value.strip()
             if not text:
                 raise bad(f"{member} of @{name} is empty", argument.value)
     return text, list[gql.Node](ours)
 
 
-def _without(text: str, spans: list[tuple[int, int]], *, blank: bool) -> str:
+def _remove_spans(text: str, spans: list[tuple[int, int]], *, blank: bool) -> str:
     parts: list[str] = []
     at = 0
     for start, end in spans:
@@ -183,5 +239,5 @@ def _without(text: str, spans: list[tuple[int, int]], *, blank: bool) -> str:
 def _fragments(document: gql.DocumentNode, text: str, file: str) -> Iterator[Fragment]:
     for node in document.definitions:
         if isinstance(node, gql.FragmentDefinitionNode) and node.loc is not None:
-            # Nothing inside a fragment is for us: its description stands before it.
+            # A fragment needs no cutting: its description precedes the node.
             yield Fragment(name=node.name.value, file=file, text=text[node.loc.start : node.loc.end], node=node)

@@ -1,4 +1,4 @@
-"""A folder of operations: its files, within bounds, and a call when one has changed."""
+"""Read a folder of operations within size limits, and watch it for changes."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 
-from gateway.errors import GatewayError
+from gateway.protocol.gateway_errors import GatewayError
 
 log = logging.getLogger(__name__)
 
 SUFFIXES: Final = (".graphql", ".gql")
-# Far above folders in use (hundreds of files of some kilobytes); who names `/` by mistake gets a reason.
+# Far above real folders (hundreds of files of a few kilobytes); a folder such as `/`, given by mistake, is reported.
 MAX_FILES: Final = 10_000
 MAX_FILE_BYTES: Final = 512 * 1024
 MAX_FOLDER_BYTES: Final = 64 * 1024 * 1024
 _MAX_DEPTH: Final = 32
-# How soon a folder that is gone is looked for: between the two steps of a replacement there is none.
+# Retry interval for a missing folder: while a folder is being replaced, it is briefly absent.
 _RETRY_S: Final = 1.0
-# How often it is looked at where the system gives no watch.
+# Polling interval where the system cannot watch the folder.
 _UNWATCHED_S: Final = 10.0
-# Changes within this time are one: an editor writes a file in several steps.
+# Changes within this time are reported once: an editor writes a file in several steps.
 _DEBOUNCE_MS: Final = 100
 _STEP_MS: Final = 50
-# How long the thread takes to notice that it is to end, or that the folder is another one.
+# Longest delay until the thread notices that it should stop, or that the folder was replaced.
 _WAKE_MS: Final = 500
 
 FileStamp = tuple[int, ...] | None
-"""Equal for equal states of a file; None while there is none."""
+"""Value that changes whenever the file changes; None if the file does not exist."""
 
 
 class FilesUnusable(GatewayError):
-    """The folder of operations, or the file of the schema, is not there or of no use; the text says why."""
+    """The folder of operations or the schema file is missing or unusable; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """One file, named by its path inside the folder; without its content where that is refused."""
+    """A file, named by its path relative to the folder. A rejected file has a reason in `refused` and no content."""
 
     name: str
     data: bytes = field(default=b"", repr=False)
@@ -55,26 +55,26 @@ class SourceFile:
 
 
 def read_folder(folder: Path) -> tuple[SourceFile, ...]:
-    """Every `.graphql` and `.gql` file of a folder and its subfolders, in the order of their names.
+    """Read every `.graphql` and `.gql` file of a folder and its subfolders, sorted by name.
 
-    What begins with a dot is left out. A link is followed only to a file inside the folder, so that a folder
-    shows nothing but itself; as Kubernetes mounts them, files are such links.
+    Names that start with a dot are skipped. A link is followed only to a file inside the folder, so that a link cannot
+    expose other files; Kubernetes mounts files as such links.
 
     Raises:
-        FilesUnusable: It is not there, or no folder.
+        FilesUnusable: The folder does not exist, or is not a folder.
     """
     try:
         root = folder.resolve(strict=True)
-        found = sorted(_walk(root, "", 0))
+        names = sorted(_walk(root, "", 0))
     except OSError as error:
         raise FilesUnusable(f"operations: {folder}: {error.strerror or error}") from None
     files: list[SourceFile] = []
-    room = MAX_FOLDER_BYTES  # what is left of it
-    for name in found[:MAX_FILES]:
-        file = _read(root, name, room)
+    room = MAX_FOLDER_BYTES  # bytes left
+    for name in names[:MAX_FILES]:
+        file = _read_file(root, name, room)
         room -= len(file.data)
         files.append(file)
-    if len(found) > MAX_FILES:
+    if len(names) > MAX_FILES:
         files.append(SourceFile(name="(folder)", refused=f"more than {MAX_FILES} files; the others are not read"))
     return tuple(files)
 
@@ -91,46 +91,50 @@ def _walk(root: Path, below: str, depth: int) -> Iterator[str]:
                 yield from _walk(root, f"{name}/", depth + 1)
 
 
-def _read(root: Path, name: str, room: int) -> SourceFile:
+def _read_file(root: Path, name: str, room: int) -> SourceFile:
     try:
         path = (root / name).resolve(strict=True)
         if not path.is_relative_to(root):
             return SourceFile(name=name, refused="a link that leads out of the folder")
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            return SourceFile(name=name, refused="no ordinary file")
+            return SourceFile(name=name, refused="not a regular file")
         limit = min(MAX_FILE_BYTES, room)
         with path.open("rb") as file:
             data = file.read(limit + 1)
     except (OSError, RuntimeError) as error:
         return SourceFile(name=name, refused=f"it cannot be read ({getattr(error, 'strerror', None) or error})")
     if len(data) > limit:
-        what = f"it has more than {MAX_FILE_BYTES} bytes" if limit == MAX_FILE_BYTES else "the folder holds too much"
+        what = (
+            f"it has more than {MAX_FILE_BYTES} bytes"
+            if limit == MAX_FILE_BYTES
+            else f"the folder has more than {MAX_FOLDER_BYTES} bytes"
+        )
         return SourceFile(name=name, refused=what)
     return SourceFile(name=name, data=data, digest=hashlib.sha256(data).digest())
 
 
 async def watch_paths(folder: Path | None, file: Path | None, changed: Callable[[], None]) -> None:
-    """Call `changed` soon after anything in the folder, or the file, may have changed, until cancelled.
+    """Call `changed` shortly after the folder or the file may have changed, until cancelled.
 
-    Other files in the folder, or next to it, do not count: our own state may be there.
+    Unrelated files in or next to the folder are ignored: the gateway may keep its own state there.
     """
     own = frozenset(path for path in (folder, file) if path is not None)
     async with anyio.create_task_group() as group:
         if folder is not None:
             group.start_soon(_watch, frozenset({folder}), None, changed)
         if own:
-            group.start_soon(_watch, _beside(own), own, changed)
+            group.start_soon(_watch, _parent_folders(own), own, changed)
 
 
-def _beside(own: frozenset[Path]) -> frozenset[Path]:
-    """The folders in which one of these can be replaced, or a link to it."""
+def _parent_folders(own: frozenset[Path]) -> frozenset[Path]:
+    """Return the parent folders of the paths and of the targets of links."""
     return frozenset({path.parent for path in own} | {path.resolve().parent for path in own if path.is_symlink()})
 
 
 async def _watch(folders: frozenset[Path], own: frozenset[Path] | None, changed: Callable[[], None]) -> None:
-    """Watch folders: whole, or for these few that are directly in them."""
-    # A thread of its own: those that all share would run out with some dozens of folders.
+    """Watch whole folders, or only the paths `own` directly inside them."""
+    # Use a dedicated limiter: a few dozen watched folders would exhaust the shared thread pool.
     limiter = anyio.CapacityLimiter(1)
     while True:
         stop = threading.Event()
@@ -140,7 +144,7 @@ async def _watch(folders: frozenset[Path], own: frozenset[Path] | None, changed:
             )
         finally:
             stop.set()
-        # Gone, or not there yet: a folder that is put in its place is another one to the system.
+        # The folder is missing, or was replaced by another one, which needs a new watch.
         await anyio.sleep(_RETRY_S if able else _UNWATCHED_S)
         if any(folder.exists() for folder in folders):
             changed()
@@ -149,8 +153,8 @@ async def _watch(folders: frozenset[Path], own: frozenset[Path] | None, changed:
 def _wait_for_changes(
     folders: frozenset[Path], own: frozenset[Path] | None, changed: Callable[[], None], stop: threading.Event
 ) -> bool:
-    """Report changes until a folder is another one than at the beginning; False where none can be watched."""
-    from watchfiles import watch  # late: nothing that a first answer needs
+    """Report changes until a folder is replaced. Return false if the folders cannot be watched."""
+    from watchfiles import watch  # imported lazily: not needed for the first response
 
     before = _stamps(folders)
     if None in before.values():
@@ -158,10 +162,16 @@ def _wait_for_changes(
     stamps = _stamps(own or ())
     try:
         for changes in watch(
-            *folders, watch_filter=_is_relevant if own is None else None, recursive=own is None,
-            debounce=_DEBOUNCE_MS, step=_STEP_MS, rust_timeout=_WAKE_MS,
-            stop_event=stop, raise_interrupt=False, yield_on_timeout=True,
-        ):  # fmt: skip
+            *folders,
+            watch_filter=_is_relevant if own is None else None,
+            recursive=own is None,
+            debounce=_DEBOUNCE_MS,
+            step=_STEP_MS,
+            rust_timeout=_WAKE_MS,
+            stop_event=stop,
+            raise_interrupt=False,
+            yield_on_timeout=True,
+        ):
             if stop.is_set():
                 break
             if changes and (own is None or _stamps(own) != stamps):
@@ -170,14 +180,14 @@ def _wait_for_changes(
             if _stamps(folders) != before:
                 break
     except (OSError, RuntimeError) as error:
-        # As where a system has no more watches to give: then the folder is looked at now and then.
+        # For example, the system is out of watches: fall back to polling.
         log.debug("watching ended: %s", error)
         return False
     return True
 
 
 def _is_relevant(change: object, path: str) -> bool:
-    """Whether it may be a file of ours, a folder with some, or a link to one, as `..data` of Kubernetes."""
+    """Return whether the path may be an operation file, a folder, or a link to one, such as `..data` of Kubernetes."""
     name = os.path.basename(path)
     if name.endswith(SUFFIXES):
         return True
@@ -191,7 +201,7 @@ def _stamps(paths: Iterable[Path]) -> dict[Path, FileStamp]:
 
 
 def stamp_of(path: Path) -> FileStamp:
-    """Differs for another file in its place and after each write; for a folder only where another is in its place."""
+    """Return a value that changes when a file is written or replaced, or when a folder is replaced."""
     try:
         status = path.stat()
     except OSError:

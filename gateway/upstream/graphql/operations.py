@@ -1,8 +1,15 @@
-"""One document and the schema become one tool: its definition, and the text that is sent for it."""
+"""Convert one document to a tool definition, with the types of its variables as JSON Schema.
+
+The JSON Schema accepts what GraphQL accepts, with two deliberate exceptions: a single value is not accepted as a list,
+and undeclared members are rejected. The range of an `Int` and the content of a custom scalar are not restricted: the
+endpoint validates them. A nullable argument accepts null, even if a profile does not show it.
+"""
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -10,26 +17,260 @@ from typing import Any, Final
 
 import graphql as gql
 
-from gateway.upstream.graphql.documents import Document, Fragment
-from gateway.upstream.graphql.inputs import input_schema, type_description, with_deprecation
-from gateway.upstream.graphql.rejections import FileRejected
+from gateway.upstream.graphql.documents import Document, FileRejected, Fragment
+
+_SCALARS: Final[Mapping[str, str | list[str]]] = {
+    "Int": "integer",
+    "Float": "number",
+    "String": "string",
+    "Boolean": "boolean",
+    # "When coerced as an input type, any string or integer input value": GraphQL, "ID", "Input Coercion".
+    "ID": ["string", "integer"],
+}
+# Default value that cannot be expressed in JSON.
+_NO_VALUE: Final = object()
+# Enum values to describe: lists of countries or currencies would cost a model thousands of tokens.
+_MAX_VALUES: Final = 60
+# Longer integers are never intended, and slow to parse.
+_MAX_DIGITS: Final = 400
+
+
+def input_schema(
+    variables: tuple[gql.VariableDefinitionNode, ...], schema: gql.GraphQLSchema, descriptions: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the JSON Schema of an operation's variables.
+
+    An input object that is used once is inlined. An input object that is used repeatedly or recursively goes under
+    `$defs`.
+
+    Args:
+        variables: Variables of an operation that is valid for `schema`.
+        descriptions: Descriptions by variable name, which take precedence over the description of the type.
+    """
+    types: dict[str, Any] = {
+        variable.variable.name.value: gql.type_from_ast(schema, variable.type) for variable in variables
+    }
+    writer = _Writer(list(types.values()))
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for variable in variables:
+        name = variable.variable.name.value
+        type_ = types[name]
+        property_schema = writer.schema(type_)
+        if name in descriptions:
+            property_schema = _with_description(property_schema, descriptions[name], type_)
+        if variable.default_value is not None:
+            property_schema = _with_default(property_schema, variable.default_value, type_)
+        elif isinstance(type_, gql.GraphQLNonNull):
+            required.append(name)
+        properties[name] = property_schema
+    object_schema: dict[str, Any] = {"type": "object", "properties": properties}
+    if required:
+        object_schema["required"] = required
+    object_schema["additionalProperties"] = False
+    if writer.definitions:
+        object_schema["$defs"] = writer.definitions
+    return object_schema
+
+
+def type_description(type_: Any) -> str | None:
+    """Return the description of a type, or None for built-in types, which need no explanation."""
+    named_type = gql.get_named_type(type_)
+    if isinstance(named_type, gql.GraphQLScalarType):
+        return None if gql.is_specified_scalar_type(named_type) else _describe_scalar(named_type)
+    return named_type.description or None if named_type is not None else None
+
+
+def with_deprecation(schema: dict[str, Any], reason: str) -> dict[str, Any]:
+    """Return the schema marked as deprecated, with the reason."""
+    parts = [schema.get("description"), f"Deprecated: {reason}" if reason else "Deprecated."]
+    return {**schema, "description": "\n\n".join(part for part in parts if part), "deprecated": True}
+
+
+def _with_description(schema: dict[str, Any], description: str | None, type_: Any) -> dict[str, Any]:
+    """Return the schema with a description, followed by the descriptions of enum values."""
+    parts = [description, _describe_enum_values(type_)]
+    text = "\n\n".join(part for part in parts if part)
+    return {**schema, "description": text} if text else schema
+
+
+def _describe_enum_values(type_: Any) -> str:
+    """Return the descriptions of enum values, one line per described value."""
+    type_ = type_.of_type if isinstance(type_, gql.GraphQLNonNull) else type_
+    if not isinstance(type_, gql.GraphQLEnumType):
+        return ""
+    lines = []
+    for name, value in type_.values.items():
+        deprecated = value.deprecation_reason is not None
+        parts = [value.description, f"Deprecated: {value.deprecation_reason}" if deprecated else None]
+        if text := " ".join(" ".join(part.split()) for part in parts if part):
+            lines.append(f"- {name}: {text}")
+    first_lines = lines[:_MAX_VALUES]
+    more = [f"- and {len(lines) - _MAX_VALUES} more"] if len(lines) > _MAX_VALUES else []
+    return "\n".join([*first_lines, *more])
+
+
+class _Writer:
+    """Converter of the types of one operation; repeatedly used input objects become definitions."""
+
+    def __init__(self, roots: list[gql.GraphQLInputType]) -> None:
+        self._use_counts = _count_uses(roots)
+        self.definitions: dict[str, Any] = {}
+
+    def schema(self, type_: gql.GraphQLInputType) -> dict[str, Any]:
+        """Return the JSON Schema of a type, including null for a nullable type."""
+        if isinstance(type_, gql.GraphQLNonNull):
+            return self._non_null_schema(type_.of_type)
+        return _nullable(self._non_null_schema(type_))
+
+    def _non_null_schema(self, type_: Any) -> dict[str, Any]:
+        if isinstance(type_, gql.GraphQLNonNull):
+            type_ = type_.of_type
+        if isinstance(type_, gql.GraphQLList):
+            return {"type": "array", "items": self.schema(type_.of_type)}
+        if isinstance(type_, gql.GraphQLInputObjectType):
+            return self._object_schema(type_)
+        schema: dict[str, Any] = {}
+        if isinstance(type_, gql.GraphQLEnumType):
+            schema = {"type": "string", "enum": list(type_.values)}
+        elif type_.name in _SCALARS:
+            schema = {"type": _SCALARS[type_.name]}
+        return _with_description(schema, type_description(type_), type_)
+
+    def _object_schema(self, type_: gql.GraphQLInputObjectType) -> dict[str, Any]:
+        if self._use_counts[type_.name] < 2:
+            return self._members_schema(type_)
+        if type_.name not in self.definitions:
+            self.definitions[type_.name] = {}  # placeholder for recursive types
+            self.definitions[type_.name] = self._members_schema(type_)
+        return {"$ref": f"#/$defs/{type_.name}"}
+
+    def _members_schema(self, type_: gql.GraphQLInputObjectType) -> dict[str, Any]:
+        schema: dict[str, Any] = {"type": "object"}
+        if type_.description:
+            schema["description"] = type_.description
+        properties = {name: self._member_schema(field, type_.is_one_of) for name, field in type_.fields.items()}
+        required = [name for name, field in type_.fields.items() if _is_required(field)]
+        schema["properties"] = properties
+        if required:
+            schema["required"] = required
+        if type_.is_one_of:
+            schema |= {"minProperties": 1, "maxProperties": 1}
+        return {**schema, "additionalProperties": False}
+
+    def _member_schema(self, field: gql.GraphQLInputField, only_one: bool) -> dict[str, Any]:
+        # In a @oneOf object, the given member must not be null.
+        schema = self._non_null_schema(field.type) if only_one else self.schema(field.type)
+        if field.description:
+            schema = _with_description(schema, field.description, field.type)
+        if field.deprecation_reason is not None:
+            schema = with_deprecation(schema, field.deprecation_reason)
+        default = _literal_of(field)
+        return _with_default(schema, default, field.type) if default is not None else schema
+
+
+def _count_uses(roots: list[gql.GraphQLInputType]) -> Counter[str]:
+    """Count the references to each input object, from these types and from other input objects."""
+    uses: Counter[str] = Counter()
+    pending = [gql.get_named_type(root) for root in roots]
+    while pending:
+        type_ = pending.pop()
+        if isinstance(type_, gql.GraphQLInputObjectType):
+            uses[type_.name] += 1
+            if uses[type_.name] == 1:
+                pending += [gql.get_named_type(field.type) for field in type_.fields.values()]
+    return uses
+
+
+def _is_required(field: gql.GraphQLInputField) -> bool:
+    return isinstance(field.type, gql.GraphQLNonNull) and _literal_of(field) is None
+
+
+def _literal_of(field: gql.GraphQLInputField) -> gql.ValueNode | None:
+    default = field.default
+    if default is None:
+        return None
+    if default.literal is not None:
+        return default.literal
+    return gql.ast_from_value(default.value, field.type)
+
+
+def _describe_scalar(type_: gql.GraphQLScalarType) -> str | None:
+    parts = [type_.description, f"Specified by {type_.specified_by_url}" if type_.specified_by_url else None]
+    return "\n\n".join(part for part in parts if part) or f"A value of the scalar type {type_.name}"
+
+
+def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" in schema:
+        return {"anyOf": [schema, {"type": "null"}]}
+    # A custom scalar accepts any value, including null.
+    if "type" not in schema:
+        return schema
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    changed = {**schema, "type": [*kinds, "null"]}
+    if "enum" in schema:
+        changed["enum"] = [*schema["enum"], None]
+    return changed
+
+
+def _with_default(schema: dict[str, Any], literal: gql.ValueNode, type_: Any) -> dict[str, Any]:
+    value = default_of(literal, type_)
+    return schema if value is _NO_VALUE else {**schema, "default": value}
+
+
+def default_of(literal: gql.ValueNode, type_: Any) -> Any:
+    """Convert a literal to the equivalent JSON value."""
+    if isinstance(type_, gql.GraphQLNonNull):
+        type_ = type_.of_type
+    if isinstance(literal, gql.NullValueNode):
+        return None
+    if isinstance(type_, gql.GraphQLList):
+        # "If the value is not a list, it is coerced to a list of one item": GraphQL, "List", "Input Coercion".
+        items = literal.values if isinstance(literal, gql.ListValueNode) else (literal,)
+        return _list_or_no_value([default_of(item, type_.of_type) for item in items])
+    if isinstance(literal, gql.ListValueNode):
+        return _list_or_no_value([default_of(item, None) for item in literal.values])
+    if isinstance(literal, gql.ObjectValueNode):
+        fields = type_.fields if isinstance(type_, gql.GraphQLInputObjectType) else {}
+        members = {
+            node.name.value: default_of(node.value, fields[node.name.value].type if node.name.value in fields else None)
+            for node in literal.fields
+        }
+        return _NO_VALUE if _NO_VALUE in members.values() else members
+    if isinstance(literal, gql.IntValueNode):
+        if len(literal.value) > _MAX_DIGITS:
+            return _NO_VALUE
+        # An ID is a string in JSON, even if the document has an integer literal.
+        return literal.value if getattr(type_, "name", "") == "ID" else int(literal.value)
+    if isinstance(literal, gql.FloatValueNode):
+        number = float(literal.value)
+        # 1e999 is a valid literal but not a JSON number.
+        return number if math.isfinite(number) else _NO_VALUE
+    if isinstance(literal, gql.StringValueNode | gql.EnumValueNode | gql.BooleanValueNode):
+        return literal.value
+    return _NO_VALUE
+
+
+def _list_or_no_value(values: list[Any]) -> Any:
+    return _NO_VALUE if any(value is _NO_VALUE for value in values) else values
+
 
 # An `s` after capitals is a plural: `getIDs` is `get_ids`.
 _WORD_EDGE: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z](?!s(?![a-z]))[a-z])")
-# Names in a generated description: enough to show what the operation asks for, and still a sentence.
+# Field names in a generated description: enough to show what the operation requests, and still readable.
 _MAX_FIELDS: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """A tool, and what a call of it sends.
+    """A tool and the document that its calls send.
 
     Attributes:
         definition: The tool as an MCP server would list it.
-        text: The document, with the fragments that it takes from other files.
-        operation_name: As the document has it.
-        mutation: It may change something.
-        notes: What its author should know of, although it is used.
+        text: The document, including the fragments that it uses from other files.
+        operation_name: Name of the operation in the document, if it has one.
+        mutation: Whether the operation is a mutation.
+        notes: Warnings for the author of the file.
     """
 
     name: str
@@ -42,15 +283,13 @@ class Operation:
 
 
 def tool_of(document: Document, schema: gql.GraphQLSchema, shared: Mapping[str, Fragment]) -> Operation:
-    """Make the tool of a document that holds an operation.
+    """Create the tool of a document that contains an operation.
 
     Args:
-        document: The file.
-        schema: What the endpoint offers.
-        shared: Fragments of files that hold only fragments; those that are used are sent along.
+        shared: Fragments from files that contain only fragments. Fragments that the operation uses are sent with it.
 
     Raises:
-        FileRejected: It is not valid for this schema; the reason says where.
+        FileRejected: The document is not valid for this schema.
     """
     operation = document.operation
     assert operation is not None
@@ -58,32 +297,35 @@ def tool_of(document: Document, schema: gql.GraphQLSchema, shared: Mapping[str, 
     if root is None:
         detail = f"the schema has no {operation.operation.value} type"
         raise FileRejected.at("not_in_schema", detail, operation, document.file)
-    borrowed = _borrowed(document, shared)
-    # Validated with what it borrows: an error may be in a shared fragment, and then names its file.
-    whole = gql.DocumentNode(definitions=(*document.node.definitions, *(fragment.node for fragment in borrowed)))
+    shared_fragments = _used_fragments(document, shared)
+    # Validate together with the shared fragments, so that an error in a fragment names the fragment's file.
+    combined = gql.DocumentNode(
+        definitions=(*document.node.definitions, *(fragment.node for fragment in shared_fragments))
+    )
     notes: list[FileRejected] = []
-    for error in gql.validate(schema, whole):
-        refused = FileRejected.of("not_in_schema", error, document.file)
-        if not _is_condition(error, whole):
+    for error in gql.validate(schema, combined):
+        refused = FileRejected.from_graphql_error("not_in_schema", error, document.file)
+        if not _is_nullable_condition(error, combined):
             raise refused
-        detail = f"{refused.detail} A strict endpoint refuses it: make it Boolean!, or give it a default."
+        advice = "Strict endpoints refuse this document: declare the variable as Boolean!, or give it a default."
+        detail = f"{refused.detail} {advice}"
         notes.append(FileRejected("nullable_condition", detail, refused.place))
     own_name = operation.name.value if operation.name is not None else None
-    # Unnamed operations are allowed where a file holds only one: then the file names the tool.
+    # An unnamed operation is valid if it is the only one; the tool is then named after the file.
     name = document.tool_name or (snake_case(own_name) if own_name else PurePosixPath(document.file).stem)
     mutation = operation.operation == gql.OperationType.MUTATION
-    fragments = {node.name.value: node for node in whole.definitions if isinstance(node, gql.FragmentDefinitionNode)}
+    fragments = {node.name.value: node for node in combined.definitions if isinstance(node, gql.FragmentDefinitionNode)}
     fields = list(_root_fields(operation, root, fragments))
     info = gql.TypeInfo(schema)
     uses = _Uses(info)
-    gql.visit(whole, gql.TypeInfoVisitor(info, uses))
+    gql.visit(combined, gql.TypeInfoVisitor(info, uses))
     inputs = input_schema(
         operation.variable_definitions or (), schema, _descriptions(document, operation, schema, uses.described)
     )
     for variable, reason in uses.deprecated.items():
         if variable in inputs["properties"]:
             inputs["properties"][variable] = with_deprecation(inputs["properties"][variable], reason)
-    description = document.description or _described(operation, fields, own_name)
+    description = document.description or _describe_operation(operation, fields, own_name)
     return Operation(
         name=name,
         file=document.file,
@@ -93,8 +335,8 @@ def tool_of(document: Document, schema: gql.GraphQLSchema, shared: Mapping[str, 
             "inputSchema": inputs,
             "annotations": {"readOnlyHint": False, "destructiveHint": True} if mutation else {"readOnlyHint": True},
         },
-        # As written, not printed anew: endpoints that allow only known documents compare them byte for byte.
-        text="\n\n".join([document.sent, *(fragment.text for fragment in borrowed)]),
+        # Send the original text: endpoints with an allowlist of documents compare them byte for byte.
+        text="\n\n".join([document.sent, *(fragment.text for fragment in shared_fragments)]),
         operation_name=own_name,
         mutation=mutation,
         notes=tuple(notes),
@@ -102,25 +344,25 @@ def tool_of(document: Document, schema: gql.GraphQLSchema, shared: Mapping[str, 
 
 
 def snake_case(name: str) -> str:
-    """`GetHTTPServer2Names` gives `get_http_server2_names`; a name in snake case stays as it is."""
+    """Convert to snake case: `GetHTTPServer2Names` becomes `get_http_server2_names`."""
     parts = (part for word in name.split("_") for part in ([word] if not word else _WORD_EDGE.split(word)))
     return "_".join(parts).lower()
 
 
-def _is_condition(error: gql.GraphQLError, whole: gql.DocumentNode) -> bool:
-    """Whether all that is wrong is a variable that may be null as the condition of @include or @skip.
+def _is_nullable_condition(error: gql.GraphQLError, document: gql.DocumentNode) -> bool:
+    """Return whether the error is a nullable variable used as the condition of @include or @skip.
 
-    People write it so, and there are servers that accept it: the endpoint has the last word.
+    Such documents are common and some servers accept them, so the endpoint decides.
     """
     if len(error.nodes or ()) != 2 or error.nodes is None or not isinstance(error.nodes[1], gql.VariableNode):
         return False
     if not isinstance(error.nodes[0], gql.VariableDefinitionNode) or gql.print_ast(error.nodes[0].type) != "Boolean":
         return False
-    return any(node is error.nodes[1] for node in _conditions(whole))
+    return any(node is error.nodes[1] for node in _find_conditions(document))
 
 
-def _conditions(whole: gql.DocumentNode) -> Iterator[gql.Node]:
-    pending: list[Any] = list(whole.definitions)
+def _find_conditions(document: gql.DocumentNode) -> Iterator[gql.Node]:
+    pending: list[Any] = list(document.definitions)
     while pending:
         node = pending.pop()
         for directive in getattr(node, "directives", None) or ():
@@ -130,20 +372,20 @@ def _conditions(whole: gql.DocumentNode) -> Iterator[gql.Node]:
             pending += node.selection_set.selections
 
 
-def _borrowed(document: Document, shared: Mapping[str, Fragment]) -> list[Fragment]:
-    """The shared fragments that a document needs, those that they need included, ordered by name."""
-    # Fragments may need others: each is looked at once, so that a circle ends (validation refuses it later).
+def _used_fragments(document: Document, shared: Mapping[str, Fragment]) -> list[Fragment]:
+    """Return the shared fragments that a document uses directly or indirectly, sorted by name."""
+    # Visit each fragment once, so that a cycle terminates (validation rejects it later).
     needed: dict[str, Fragment] = {}
     pending: list[gql.Node] = list(document.node.definitions)
     while pending:
-        for name in _spreads(pending.pop()):
+        for name in _fragment_spreads(pending.pop()):
             if name not in document.fragments and name not in needed and name in shared:
                 needed[name] = shared[name]
                 pending.append(shared[name].node)
     return [needed[name] for name in sorted(needed)]
 
 
-def _spreads(node: gql.Node) -> Iterator[str]:
+def _fragment_spreads(node: gql.Node) -> Iterator[str]:
     pending: list[Any] = [node]
     while pending:
         node = pending.pop()
@@ -159,8 +401,8 @@ def _root_fields(
     root: gql.GraphQLObjectType,
     fragments: Mapping[str, gql.FragmentDefinitionNode],
 ) -> Iterator[tuple[str, gql.GraphQLField | None]]:
-    """The fields at the top of the operation, fragments opened."""
-    # A stack, so in reverse: the fields come in the order of the document.
+    """Yield the top-level fields of the operation, with fragments expanded."""
+    # Push onto the stack in reverse, so that fields come in document order.
     pending: list[gql.SelectionNode] = list(reversed(operation.selection_set.selections))
     opened: set[str] = set()
     while pending:
@@ -174,39 +416,39 @@ def _root_fields(
             pending += reversed(fragments[node.name.value].selection_set.selections)
 
 
-def _described(
+def _describe_operation(
     operation: gql.OperationDefinitionNode, fields: list[tuple[str, gql.GraphQLField | None]], name: str | None
 ) -> str:
-    # The author of the schema described what the first of its fields gives: no words of ours are better.
+    # Prefer the schema's own description of the first field to a generated one.
     described = next((field.description for _, field in fields if field is not None and field.description), None)
     if described is not None:
         return described
     names = list(dict.fromkeys(name for name, _ in fields))
-    shown = ", ".join(names[:_MAX_FIELDS]) + (" and others" if len(names) > _MAX_FIELDS else "")
-    return f"Runs the GraphQL {operation.operation.value}{f' {name}' if name else ''}: {shown}."
+    listed = ", ".join(names[:_MAX_FIELDS]) + (" and others" if len(names) > _MAX_FIELDS else "")
+    return f"Runs the GraphQL {operation.operation.value}{f' {name}' if name else ''}: {listed}."
 
 
 def _descriptions(
     document: Document, operation: gql.OperationDefinitionNode, schema: gql.GraphQLSchema, described: Mapping[str, str]
 ) -> dict[str, str]:
-    """The description of each variable: from the document, of its type, or of the argument that it is given to."""
-    found = dict(document.arguments)
+    """Return the description of each variable: from the document, its type, or the argument that it is passed to."""
+    descriptions = dict(document.arguments)
     for variable in operation.variable_definitions or ():
         name = variable.variable.name.value
-        if name not in found:
+        if name not in descriptions:
             of_type = type_description(gql.type_from_ast(schema, variable.type))
             if (text := of_type or described.get(name)) is not None:
-                found[name] = text
-    return found
+                descriptions[name] = text
+    return descriptions
 
 
 class _Uses(gql.Visitor):
-    """Looks at where variables and fields are used, for what the schema says there.
+    """Visitor that collects descriptions and deprecations where variables and fields are used.
 
     Attributes:
-        described: The description of the first argument or member that each variable is given to.
-        deprecated: Variables that are given to something deprecated, with the reason.
-        deprecated_fields: What is said of fields that are deprecated.
+        described: Description of the first argument or member that each variable is passed to.
+        deprecated: The deprecation reason for each variable that is passed to a deprecated argument or member.
+        deprecated_fields: Messages about deprecated fields.
     """
 
     def __init__(self, info: gql.TypeInfo) -> None:
@@ -219,7 +461,7 @@ class _Uses(gql.Visitor):
     def enter_field(
         self, node: gql.FieldNode, _key: object, _parent: object, _path: object, _ancestors: object
     ) -> None:
-        """Note a deprecated field."""
+        """Record a deprecated field."""
         field = self._info.get_field_def()
         if field is not None and field.deprecation_reason is not None:
             text = f"Deprecated field {node.name.value}: {' '.join(field.deprecation_reason.split())}"
@@ -229,16 +471,16 @@ class _Uses(gql.Visitor):
     def enter_variable(
         self, node: gql.VariableNode, _key: object, parent: object, _path: object, _ancestors: object
     ) -> None:
-        """Take what the schema says of the argument, or of the member of an input object."""
+        """Record the description and the deprecation of the argument or input object member."""
         name = node.name.value
-        given_to: gql.GraphQLArgument | gql.GraphQLInputField | None = None
+        target: gql.GraphQLArgument | gql.GraphQLInputField | None = None
         if isinstance(parent, gql.ArgumentNode):
-            given_to = self._info.get_argument()
+            target = self._info.get_argument()
         elif isinstance(parent, gql.ObjectFieldNode):
             owner = gql.get_named_type(self._info.get_parent_input_type())
             if isinstance(owner, gql.GraphQLInputObjectType) and parent.name.value in owner.fields:
-                given_to = owner.fields[parent.name.value]
-        if given_to is not None and given_to.description:
-            self.described.setdefault(name, given_to.description)
-        if given_to is not None and given_to.deprecation_reason is not None:
-            self.deprecated.setdefault(name, given_to.deprecation_reason)
+                target = owner.fields[parent.name.value]
+        if target is not None and target.description:
+            self.described.setdefault(name, target.description)
+        if target is not None and target.deprecation_reason is not None:
+            self.deprecated.setdefault(name, target.deprecation_reason)

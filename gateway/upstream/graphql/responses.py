@@ -1,34 +1,102 @@
-"""An endpoint's response as the result of a tool call.
+"""Send requests to a GraphQL endpoint, and convert responses to tool results.
 
-`data` is `structuredContent`, and its JSON the text. Errors make an error result that keeps `data` where there
-is some. The error objects and `extensions` are in `_meta`, whole, so that nothing of the response is lost and
-`structuredContent` is `data` and nothing else.
+Source: the specification "GraphQL over HTTP", "Request" and "Response".
+
+`data` becomes `structuredContent`, and its JSON becomes the text content. Errors set `isError` and keep any partial
+`data`. The error objects (up to the size limit for error data) and `extensions` go into `_meta`, so that
+`structuredContent` contains exactly `data`.
 """
 
 from __future__ import annotations
 
+import codecs
 import html
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway import wire
-from gateway.errors import HttpStatusError, UnusableAnswer
-from gateway.upstream.graphql.endpoint import HttpAnswer
-from registry.schema.display_text import excerpt
+from gateway.http.event_stream import MAX_MESSAGE_BYTES
+from gateway.http.http_client import HttpClient
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import HttpStatusError, UnusableAnswer
+from gateway.upstream.transport.client_headers import has_no_credentials
+from gateway.upstream.transport.jsonrpc_transport import bounded_data, bounded_text
+from gateway.upstream.upstream_credentials import refusal_text
+from registry.schema.display_text import clean, excerpt
+
+_HEADERS: Final = {
+    "accept": "application/graphql-response+json, application/json;q=0.9",
+    "content-type": "application/json",
+}
+# Connection and framing headers are set by the HTTP client and cannot be configured.
+_NOT_CONFIGURABLE: Final = frozenset(
+    {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
+    | {"accept-encoding", "content-length", "content-type", "expect", "host"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpAnswer:
+    """Complete HTTP response of the endpoint.
+
+    Attributes:
+        is_anonymous: Whether the request was sent without credentials.
+    """
+
+    status: int
+    content_type: str
+    body: bytes
+    is_anonymous: bool = False
+
+
+class Endpoint:
+    """Client of one GraphQL endpoint."""
+
+    def __init__(self, client: HttpClient, url: str, headers: Mapping[str, str]) -> None:
+        self._client = client
+        self._url = url
+        own = {name.lower(): value for name, value in headers.items() if name.lower() not in _NOT_CONFIGURABLE}
+        self._is_anonymous = has_no_credentials(url, headers)
+        self._headers: dict[str, str] = {**_HEADERS, **own}
+
+    async def post(
+        self,
+        payload: Mapping[str, Any],
+        *,
+        trace: Mapping[str, str] | None = None,
+        limit_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> HttpAnswer:
+        """Send one request and read the complete response.
+
+        Raises:
+            ConnectionLost: The endpoint did not respond, or the response exceeds `limit_bytes`.
+            HttpStatusError: The endpoint redirects to a URL that must not be followed.
+        """
+        headers = {**self._headers, **(trace or {})}
+        async with self._client.send("POST", self._url, headers, json_bytes.dumps(payload)) as response:
+            body = await response.read(limit_bytes)
+            return HttpAnswer(
+                status=response.status,
+                content_type=response.content_type,
+                body=body,
+                is_anonymous=self._is_anonymous,
+            )
+
 
 ERRORS_KEY: Final = "typegate/graphqlErrors"
 EXTENSIONS_KEY: Final = "typegate/graphqlExtensions"
 _JSON: Final = frozenset({"application/json", "application/graphql-response+json"})
-# A list query can fail once for each item: the first errors say what is wrong, all of them are in `_meta`.
+# A list query can fail once per item: the first errors explain the failure, and the rest are in `_meta`.
 _MAX_SHOWN: Final = 20
-# In characters: some servers put a stack trace into the message.
+# Characters per message: some servers put a stack trace into the message.
 _MAX_MESSAGE: Final = 2_000
 _MAX_PATH: Final = 300
-# Of a page or a text instead of a response: its first words say what it is.
+# Characters quoted from a page or text that is not a GraphQL response.
 _MAX_WORDS: Final = 100
-# Members that tell what went wrong where there is no list of errors, the most telling one first: of Hasura, monday.com,
-# Problem Details (RFC 9457), OAuth and others.
-_TELLING: Final = (
+# Members that contain the error message in responses without a list of errors, the most specific first: used by Hasura,
+# monday.com, Problem Details (RFC 9457), OAuth and others.
+_MESSAGE_MEMBERS: Final = (
     "errors",
     "error",
     "error_message",
@@ -45,54 +113,53 @@ _TAG: Final = re.compile(
 
 
 def response_of(answer: HttpAnswer) -> dict[str, Any]:
-    """The GraphQL response in an HTTP answer, whatever its status.
+    """Return the GraphQL response in an HTTP response of any status.
 
     Raises:
-        HttpStatusError: The endpoint refused over HTTP.
-        ConnectionLost: It answered with something that is no GraphQL response.
+        HttpStatusError: The endpoint rejected the request with an HTTP status.
+        ConnectionLost: The body is not a GraphQL response.
     """
     if answer.status in (401, 403):
-        # The body of such an answer may repeat the credentials.
-        raise HttpStatusError(answer.status, "the credentials were refused")
+        raise HttpStatusError(answer.status, refusal_text(is_anonymous=answer.is_anonymous, keys="`headers`"))
     response: Any = None
-    # Older servers answer with text/plain; a brace is enough to try.
+    # Older servers send text/plain, so try any body that starts with a brace.
     if answer.content_type in _JSON or answer.body[:1] == b"{":
         try:
-            response = wire.loads(answer.body)
-        except wire.MalformedJson as error:
-            # Of an error page the status is the reason, not its form.
+            response = json_bytes.loads(answer.body.removeprefix(codecs.BOM_UTF8))
+        except json_bytes.MalformedJson as error:
+            # For an error page, report the status instead of the malformed JSON.
             if answer.status < 300:
                 raise UnusableAnswer(f"the answer is not JSON ({excerpt(str(error), 200)})") from None
-    # Whatever the status: under `application/json` request errors may come with 200 or 400.
+    # Ignore the status: with `application/json`, request errors may have status 200 or 400.
     if isinstance(response, dict) and (response.get("data") is not None or _errors(response)):
         return response
     is_answer = isinstance(response, dict) and answer.status < _SERVER_FAILED and not 300 <= answer.status < 400
-    if is_answer and (told := _told(response)):
-        # As if it had been told in the usual form: the whole object is kept with it.
-        return {"errors": [{**response, "message": told}], "extensions": response.get("extensions")}
+    if is_answer and (message := _message_of(response)):
+        # Convert a custom error format to the standard one, and keep the other members of the object.
+        return {"errors": [{**response, "message": message}], "extensions": response.get("extensions")}
     if isinstance(response, dict) and "data" in response:
         return response
     if answer.status >= 300:
         moved = "a redirect is not followed" if answer.status < 400 else _words(answer, response)
         raise HttpStatusError(answer.status, moved)
-    kind = excerpt(answer.content_type, 100) or "of no type"
+    kind = excerpt(answer.content_type, 100) or "without a content type"
     words = _words(answer, response)
-    raise UnusableAnswer(f"the answer is no GraphQL response ({kind}{f': {words}' if words else ''})")
+    raise UnusableAnswer(f"the answer is not a GraphQL response ({kind}{f': {words}' if words else ''})")
 
 
-def _told(value: Any) -> str:
-    """Return the text of an object that tells of an error in a form of its own; empty if there is none."""
+def _message_of(value: Any) -> str:
+    """Return the error message in a text or an object of any known format; empty if there is none."""
     if isinstance(value, str):
         return value.strip()
     if not isinstance(value, dict):
         return ""
-    return next((text for key in _TELLING if (text := _told(value.get(key)))), "")
+    return next((text for key in _MESSAGE_MEMBERS if (text := _message_of(value.get(key)))), "")
 
 
 def _words(answer: HttpAnswer, response: Any) -> str:
-    """Return the first words of an answer that is no response."""
+    """Return the first words of a body that is not a GraphQL response."""
     if isinstance(response, dict):
-        return excerpt(_told(response), _MAX_WORDS)
+        return excerpt(_message_of(response), _MAX_WORDS)
     if not answer.content_type.startswith("text/"):
         return ""
     text = _TAG.sub(b" ", answer.body[: _MAX_WORDS * 40]).decode("utf-8", "replace")
@@ -100,15 +167,15 @@ def _words(answer: HttpAnswer, response: Any) -> str:
 
 
 def is_request_error(response: dict[str, Any]) -> bool:
-    """Whether the endpoint would not run the document at all: it does not fit its schema, or the variables do not."""
+    """Return whether the endpoint rejected the document or its variables without executing anything."""
     return "data" not in response and bool(_errors(response))
 
 
 def result_of(response: dict[str, Any]) -> dict[str, Any]:
-    """The result of a tool call.
+    """Convert a GraphQL response to the result of a tool call.
 
     Raises:
-        ConnectionLost: The response has neither data nor errors, or cannot be written as JSON again.
+        ConnectionLost: The response has neither data nor errors, or cannot be encoded as JSON.
     """
     errors, data = _errors(response), response.get("data")
     content: list[dict[str, Any]] = []
@@ -116,40 +183,40 @@ def result_of(response: dict[str, Any]) -> dict[str, Any]:
     meta: dict[str, Any] = {}
     if errors:
         content.append({"type": "text", "text": error_text(errors)})
-        meta[ERRORS_KEY] = errors
+        meta[ERRORS_KEY] = bounded_data(errors)
         result["isError"] = True
     if isinstance(data, dict):
         content.append({"type": "text", "text": _text(data)})
         result["structuredContent"] = data
     elif data is not None or not errors:
-        # Neither a result nor a reason: its outcome is as unknown as after a lost connection.
+        # Without data and errors the outcome is as unknown as after a lost connection.
         raise UnusableAnswer("the answer is a GraphQL response with neither data nor errors")
     if isinstance(response.get("extensions"), dict):
         meta[EXTENSIONS_KEY] = response["extensions"]
     if meta:
-        _text(meta)  # only to find out that it can be written
+        _text(meta)  # raises if `meta` cannot be encoded
         result["_meta"] = meta
     return result
 
 
 def _text(value: dict[str, Any]) -> str:
-    """The value as JSON; `data` may be nested more deeply than a message may be."""
+    """Encode as JSON. Fails if the nesting exceeds the limit for messages."""
     try:
-        return wire.dumps(value).decode()
-    except wire.MalformedJson as error:
+        return json_bytes.dumps(value).decode()
+    except json_bytes.MalformedJson as error:
         raise UnusableAnswer(f"the answer cannot be passed on ({error})") from None
 
 
 def error_text(errors: list[Any]) -> str:
-    """What went wrong, one error on each line, each with the place in the answer that it belongs to."""
+    """Return one line per error, with the path in the response that the error refers to."""
     lines = [_line(error) for error in errors[:_MAX_SHOWN]]
     if len(errors) > _MAX_SHOWN:
         lines.append(f"and {len(errors) - _MAX_SHOWN} more errors")
-    return "\n".join(lines)
+    return bounded_text("\n".join(lines))
 
 
 def _line(error: Any) -> str:
-    text = _told(error)[:_MAX_MESSAGE] or "the endpoint gave no reason"
+    text = clean(_message_of(error)[:_MAX_MESSAGE]) or "the endpoint gave no reason"
     path = error.get("path") if isinstance(error, dict) else None
     if isinstance(path, list) and path:
         text += f" (at {excerpt('.'.join(str(step) for step in path), _MAX_PATH)})"
@@ -157,7 +224,7 @@ def _line(error: Any) -> str:
 
 
 def _errors(response: dict[str, Any]) -> list[Any]:
-    """The errors of a response, in a list also where they are one text or one object."""
+    """Return the errors of a response. A single text or object is returned as a list of one."""
     errors = response.get("errors")
     if isinstance(errors, str) and errors.strip():
         return [errors]

@@ -1,4 +1,4 @@
-"""The tools that a folder and a schema give, and what could not become one. Only what changed is made again."""
+"""Build the tools of an upstream from a folder of operations and a schema, and report rejected files."""
 
 from __future__ import annotations
 
@@ -14,21 +14,25 @@ import anyio
 from graphql import GraphQLSchema
 
 from gateway.config.upstream_types.graphql_config import GraphqlConfig
-from gateway.errors import ConnectionLost
-from gateway.upstream.graphql import introspection_tools
-from gateway.upstream.graphql.documents import Document, Fragment, read_document
-from gateway.upstream.graphql.endpoint import Endpoint
+from gateway.process.tasks import run_in_thread
+from gateway.protocol.gateway_errors import ConnectionLost
+from gateway.upstream.graphql import graphql_schema
+from gateway.upstream.graphql.documents import SCHEMA_ERRORS, Document, FileRejected, Fragment, read_document
 from gateway.upstream.graphql.folder import SourceFile, read_folder
+from gateway.upstream.graphql.graphql_schema import (
+    fetch_introspection,
+    load_introspection,
+    load_schema,
+    read_schema_file,
+)
 from gateway.upstream.graphql.operations import Operation, tool_of
-from gateway.upstream.graphql.rejections import SCHEMA_ERRORS, FileRejected
-from gateway.upstream.graphql.schema import fetch_introspection, load_introspection, load_schema, read_schema_file
-from gateway.worker_thread import run_in_thread
+from gateway.upstream.graphql.responses import Endpoint
 from registry.intake.issues import ItemIssue
 
-# A thread works so long at most before it returns, and what it made is kept: a connection that ends while thousands
-# of files are read begins no more from the start.
+# Longest time that a thread works before it returns. Its results are cached, so that a connection that closes while
+# thousands of files are being read does not discard the work.
 _STRETCH_S: Final = 0.25
-# How old an introspected schema may be when it is only time to look again: every fourth poll asks.
+# Polls reuse an introspected schema of up to this age, so that only every fourth poll queries the endpoint.
 _SCHEMA_AGE_S: Final = 240.0
 
 
@@ -37,13 +41,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSet:
-    """The tools at one moment.
+    """An immutable snapshot of the tools.
 
     Attributes:
-        tools: Definitions, in the order of the files.
-        operations: What a call of each sends, by the tool's name.
-        refused: Files that gave no tool.
-        noted: What to know of files that did.
+        tools: Tool definitions, in the order of the files.
+        operations: Operations by tool name.
+        refused: Issues of rejected files.
+        noted: Warnings about accepted files.
     """
 
     schema: GraphQLSchema
@@ -54,22 +58,22 @@ class ToolSet:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _ParsedFile:
     digest: bytes
     document: Document | FileRejected
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _BuiltOperation:
     key: tuple[object, ...]
     operation: Operation | FileRejected
 
 
 class ToolSetBuilder:
-    """Makes the tools of one upstream, and remembers what it made over all connections.
+    """Builder of the tools of one upstream, with a cache that outlives connections.
 
     Attributes:
-        tool_set: The last one.
+        tool_set: The most recent tool set.
     """
 
     def __init__(self, config: GraphqlConfig) -> None:
@@ -77,36 +81,36 @@ class ToolSetBuilder:
         self._schema_file = Path(config.schema_file) if config.schema_file is not None else None
         self._mutations = not config.exclude_mutations
         self._introspection_tools = config.introspection_tools
-        self._read: dict[str, _Read] = {}
-        self._made: dict[str, _Made] = {}
+        self._read: dict[str, _ParsedFile] = {}
+        self._made: dict[str, _BuiltOperation] = {}
         self._schema: tuple[bytes, GraphQLSchema] | None = None
         self._introspected_s = 0.0
         self._files: tuple[object, ...] = ()
         self.tool_set: ToolSet | None = None
 
     async def renew(self, endpoint: Endpoint, *, introspect: bool, polled: bool, limit_s: float) -> ToolSet:
-        """Look at everything again; the very same object comes back where nothing has changed.
+        """Return the current tool set; the identical object if nothing has changed.
 
         Args:
-            endpoint: Where a schema without a file comes from.
-            introspect: Whether such a schema is asked for again although one is known.
-            polled: It is only time to look again: the endpoint is asked less often.
-            limit_s: For the endpoint's answer.
+            endpoint: Source of the schema if no schema file is configured.
+            introspect: Whether to query the endpoint even if its schema is cached.
+            polled: Whether this is a periodic check, which reuses a recently introspected schema.
+            limit_s: Time limit for introspection, in seconds.
 
         Raises:
-            FilesUnusable: There is nothing to make tools of.
-            SchemaUnusable, ConnectionLost, HttpStatusError: The endpoint does not give its schema.
+            FilesUnusable: The folder or the schema file cannot be read.
+            SchemaUnusable, ConnectionLost, HttpStatusError: The endpoint does not return a usable schema.
         """
         schema = await self._renewed_schema(endpoint, introspect=introspect, polled=polled, limit_s=limit_s)
         files: tuple[SourceFile, ...] = ()
         if self._folder is not None:
             files = await run_in_thread(partial(read_folder, self._folder))
-        # Digests, not times: an editor may write the same text again, and a checkout older ones.
+        # Compare digests, not timestamps: an editor may save unchanged text, and a checkout may restore old timestamps.
         state = tuple((file.name, file.refused, file.digest) for file in files)
         if self.tool_set is not None and self.tool_set.schema is schema and state == self._files:
             return self.tool_set
-        # In several stretches, so that a connection that is given up waits for one of them at most.
-        while not await run_in_thread(partial(self._make_some, files, schema)):
+        # Work in short slices, so that cancelling the connection waits for at most one slice.
+        while not await run_in_thread(partial(self._process_files, files, schema)):
             pass
         self.tool_set = await run_in_thread(partial(self._assemble, files, schema))
         self._files = state
@@ -124,9 +128,9 @@ class ToolSetBuilder:
         with anyio.move_on_after(limit_s) as scope:
             data = await fetch_introspection(endpoint)
         if scope.cancelled_caught:
-            raise ConnectionLost(f"the endpoint did not tell its schema within {limit_s:g} s", sent=True)
+            raise ConnectionLost(f"the endpoint did not return its schema within {limit_s:g} s", sent=True)
         schema = await self._parsed_once(data, None)
-        # Only now: an answer that is of no use is asked for again at the next poll.
+        # Set only after parsing succeeds, so that the next poll retries after an unusable response.
         self._introspected_s = time.monotonic()
         return schema
 
@@ -137,54 +141,59 @@ class ToolSetBuilder:
             self._schema = (digest, await run_in_thread(load))
         return self._schema[1]
 
-    def _make_some(self, files: tuple[SourceFile, ...], schema: GraphQLSchema) -> bool:
-        """Work for a while; True once every file is read and made."""
+    def _process_files(self, files: tuple[SourceFile, ...], schema: GraphQLSchema) -> bool:
+        """Process files for up to `_STRETCH_S` seconds. Return true once every file has been processed."""
         until_s = time.monotonic() + _STRETCH_S
         for file in files:
-            known = self._read.get(file.name)
-            if file.refused is None and (known is None or known.digest != file.digest):
-                document = _or_rejection(partial(read_document, file.name, file.data), "unreadable", file.name)
-                self._read[file.name] = _Read(file.digest, document)
+            parsed = self._read.get(file.name)
+            if file.refused is None and (parsed is None or parsed.digest != file.digest):
+                document = _try_make(partial(read_document, file.name, file.data), "unreadable", file.name)
+                self._read[file.name] = _ParsedFile(file.digest, document)
                 if time.monotonic() > until_s:
                     return False
         shared, _ = self._fragments(files)
-        # A changed fragment makes every operation anew: which ones use it is known only afterwards.
-        shared_key = tuple((name, one.text) for name, one in sorted(shared.items()))
+        # A changed fragment invalidates every operation: its users are known only once operations have been built.
+        shared_key = tuple((name, fragment.text) for name, fragment in sorted(shared.items()))
         key = (self._schema[0] if self._schema is not None else b"", hash(shared_key))
         for file in files:
             read = self._read.get(file.name) if file.refused is None else None
             if read is None or isinstance(read.document, FileRejected) or read.document.operation is None:
                 continue
-            made = self._made.get(file.name)
-            if made is None or made.key != (*key, read.digest):
-                self._made[file.name] = _Made((*key, read.digest), make_operation(read.document, schema, shared))
+            built = self._made.get(file.name)
+            if built is None or built.key != (*key, read.digest):
+                self._made[file.name] = _BuiltOperation(
+                    (*key, read.digest), make_operation(read.document, schema, shared)
+                )
                 if time.monotonic() > until_s:
                     return False
         return True
 
     def _fragments(self, files: tuple[SourceFile, ...]) -> tuple[dict[str, Fragment], dict[str, FileRejected]]:
-        """The fragments of files that hold nothing else, by name; and the files that repeat one."""
+        """Return shared fragments by name, and rejections of files that redefine one.
+
+        Shared fragments come from files that contain only fragments.
+        """
         shared: dict[str, Fragment] = {}
         refused: dict[str, FileRejected] = {}
         for file in files:
             read = self._read.get(file.name) if file.refused is None else None
             if read is None or isinstance(read.document, FileRejected) or read.document.operation is not None:
                 continue
-            taken = [fragment for name, fragment in read.document.fragments.items() if name in shared]
-            if taken:
-                first = shared[taken[0].name].file
-                detail = f"the fragment {taken[0].name} is in {first} already"
-                refused[file.name] = FileRejected.at("duplicate_fragment", detail, taken[0].node, file.name)
+            duplicates = [fragment for name, fragment in read.document.fragments.items() if name in shared]
+            if duplicates:
+                first = shared[duplicates[0].name].file
+                detail = f"the fragment {duplicates[0].name} is already defined in {first}"
+                refused[file.name] = FileRejected.at("duplicate_fragment", detail, duplicates[0].node, file.name)
             else:
                 shared |= read.document.fragments
         return shared, refused
 
     def _assemble(self, files: tuple[SourceFile, ...], schema: GraphQLSchema) -> ToolSet:
-        # What is gone is forgotten, or a folder that changes for months would fill the memory.
+        # Drop cache entries of deleted files, so that the cache does not grow without bound.
         names = {file.name for file in files}
         self._read = {name: read for name, read in self._read.items() if name in names}
-        self._made = {name: made for name, made in self._made.items() if name in names}
-        tools: list[dict[str, Any]] = introspection_tools.definitions(exclude_mutations=not self._mutations)
+        self._made = {name: built for name, built in self._made.items() if name in names}
+        tools: list[dict[str, Any]] = graphql_schema.definitions(exclude_mutations=not self._mutations)
         tools = tools if self._introspection_tools else []
         operations: dict[str, Operation] = {}
         refused: list[ItemIssue] = []
@@ -196,7 +205,7 @@ class ToolSetBuilder:
             if isinstance(operation, FileRejected):
                 reason = operation
             elif operation is not None and (self._mutations or not operation.mutation):
-                reason = self._taken(operation, operations)
+                reason = self._find_name_conflict(operation, operations)
                 if reason is None:
                     operations[operation.name] = operation
                     tools.append(operation.definition)
@@ -216,13 +225,13 @@ class ToolSetBuilder:
         document = self._read[file.name].document
         return document if isinstance(document, FileRejected) else repeating.get(file.name)
 
-    # The first file in the order of names keeps a tool's name, whatever was there before: a restart changes nothing.
-    def _taken(self, operation: Operation, operations: Mapping[str, Operation]) -> FileRejected | None:
+    # The first file in name order wins a contested tool name, so that a restart does not change the result.
+    def _find_name_conflict(self, operation: Operation, operations: Mapping[str, Operation]) -> FileRejected | None:
         first = operations.get(operation.name)
         if first is not None:
-            detail = f"the name {operation.name} is taken by {first.file}"
-        elif self._introspection_tools and operation.name in introspection_tools.NAMES:
-            detail = f"the name {operation.name} is taken by a tool of introspectionTools"
+            detail = f"the name {operation.name} is already used by {first.file}"
+        elif self._introspection_tools and operation.name in graphql_schema.NAMES:
+            detail = f"the name {operation.name} is already used by a tool of introspectionTools"
         else:
             return None
         return FileRejected("duplicate_name", detail, f"{operation.file}:1:1")
@@ -231,15 +240,15 @@ class ToolSetBuilder:
 def make_operation(
     document: Document, schema: GraphQLSchema, shared: Mapping[str, Fragment]
 ) -> Operation | FileRejected:
-    """Make the tool of a document, or the reason why there is none; whatever the schema is, it does not raise."""
-    return _or_rejection(partial(tool_of, document, schema, shared), "not_in_schema", document.file)
+    """Return the tool of a document, or the reason for rejecting it. Never raises, even if the schema is invalid."""
+    return _try_make(partial(tool_of, document, schema, shared), "not_in_schema", document.file)
 
 
-def _or_rejection(make: Callable[[], T], code: str, file: str) -> T | FileRejected:
+def _try_make(make: Callable[[], T], code: str, file: str) -> T | FileRejected:
     try:
         return make()
     except FileRejected as rejection:
         return rejection
     except SCHEMA_ERRORS as error:
-        # Boundary: whatever a file, or a part of a schema, provokes spoils only the files that it concerns.
+        # Boundary: an error caused by one file, or by a part of the schema, must not affect other files.
         return FileRejected(code, f"{type(error).__name__}: {error}", file)

@@ -1,19 +1,13 @@
-"""Sign in to upstreams that want OAuth, as their client.
+"""Sign in to upstreams that require OAuth, with the gateway as their client.
 
-Pure functions, each about one thing: `challenges` (what a refusal says), `discovery` (where metadata is, and what of it
-is believed), `scopes`, `authorization` (the browser's way there and back), `tokens` (what a token endpoint answers),
-`clients` (how we are known to an authorization server, and prove it).
-
-`proof` signs requests with a key that tokens are bound to, where a server wants that; `addresses` says where we are.
-
-What does I/O: `address_guard` decides which addresses may be dialled, `guarded_requests` sends requests through it;
-`store` keeps what was obtained (`kept_sign_in`, `registered_clients`), for one at a time (`keyed_locks`), `encryption`
-keeps it from readers; `grants` asks for tokens, `obtaining` goes from a refusal to one; `sign_in` is the state of one
-upstream for one principal, over what is kept of it (`stored_sign_in`), and what its transports take credentials from;
-`sign_ins` are all of them, with the browser's return; `connecting` makes links for single callers and finds out who
-follows them, by `identity_login` where an issuer tells; `signed_in_users` lists who is signed in, for administrators;
-`counts` is for metrics.
-
-Sources: MCP 2025-11-25 and 2026-07-28, "Authorization"; RFC 6749, 7591, 7009, 8414, 8693, 8707, 9207, 9449,
-9728; OpenID Connect Core 1.0.
+guarded_requests     Send the HTTP requests of a sign-in: check addresses, and limit size, time and redirects.
+metadata_discovery   Discovery: find the authorization server of an upstream (RFC 9728, RFC 8414), and choose scopes.
+authorization        Build OAuth authorization requests, parse authorization responses, and name the gateway's own URLs.
+token_store          Store sign-ins on disk or in memory, optionally encrypted.
+client_registration  Register the gateway as an OAuth client, and authenticate it at the token endpoint.
+token_endpoint       Request tokens with each supported grant, and prove possession of a key (DPoP).
+token_flow           Token flow: lead a user through a sign-in, or request tokens without one.
+sign_in              The sign-in of one principal to one upstream: its tokens and their renewal.
+account_linking      Account linking: the link with which a caller of a shared gateway signs in to an upstream.
+sign_ins             All sign-ins of a gateway.
 """

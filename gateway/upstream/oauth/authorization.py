@@ -1,4 +1,4 @@
-"""The browser's way to an authorization server and back. Pure.
+"""Build OAuth authorization requests and parse authorization responses.
 
 Sources: RFC 6749, section 4.1; RFC 7636 (PKCE); RFC 8707 (resource); RFC 9207 (iss).
 """
@@ -8,35 +8,127 @@ from __future__ import annotations
 import base64
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from gateway.upstream.oauth.scopes import OFFLINE
+import anyio
 
-# 256 bits, as RFC 7636, section 7.1, asks of a verifier; the same for what must not be guessed in our own address.
+from gateway.config.model import GatewayConfig
+from gateway.upstream.oauth.metadata_discovery import OFFLINE, origin_of
+
+CALLBACK_PATH: Final = "/oauth/callback"
+"""Path of the redirect URI, to which browsers return after a sign-in."""
+DOCUMENT_PATH: Final = "/.well-known/oauth-client/typegate.json"
+"""Path of the client ID metadata document."""
+CONNECT_PATH: Final = "/oauth/connect"
+"""Path of the page on which callers identify themselves before they sign in to an upstream."""
+
+
+# Timeout for opening a local port. This takes milliseconds, but the task that opens it may be busy.
+_OPEN_S: Final = 5.0
+
+
+class BrowserOrigin:
+    """The origin at which browsers reach this gateway.
+
+    Attributes:
+        url: The origin such as `http://127.0.0.1:8765`; None without one.
+        needed: Set as soon as a user has to sign in to any upstream.
+    """
+
+    def __init__(self, url: str | None = None, *, opens_on_demand: bool = False) -> None:
+        """Initialize the origin.
+
+        Args:
+            opens_on_demand: Whether `open` will be called after `needed` is set.
+        """
+        self.url = url
+        self.needed = anyio.Event()
+        self._opened = anyio.Event() if opens_on_demand else None
+
+    def open(self, url: str | None) -> None:
+        """Use a port that was opened on demand; None if no port can be opened."""
+        self.url = url
+        if self._opened is not None:
+            self._opened.set()
+
+    async def until_open(self) -> None:
+        """Ask for a port if it opens on demand, and wait until it is open."""
+        if self._opened is not None:
+            self.needed.set()
+            with anyio.move_on_after(_OPEN_S):
+                await self._opened.wait()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """URLs under which browsers and authorization servers reach this gateway.
+
+    Attributes:
+        redirect_uri: Returns the redirect URI for browsers; None if no HTTP server runs.
+        document_url: Returns the URL of the client ID metadata document; None without a public HTTPS URL.
+        connect_url: Returns the URL of the page on which callers identify themselves; None if no HTTP server runs.
+    """
+
+    redirect_uri: Callable[[], str | None] = lambda: None
+    document_url: Callable[[], str | None] = lambda: None
+    connect_url: Callable[[], str | None] = lambda: None
+
+
+def public_url_of(settings: GatewayConfig) -> str | None:
+    """Return the configured public URL of the gateway; None if there is none."""
+    if settings.public_url is None and settings.auth.oauth is not None and settings.auth.oauth.resource is not None:
+        # Clients reach the gateway under its resource URL, so browsers can use the same origin.
+        return origin_of(settings.auth.oauth.resource)
+    return settings.public_url
+
+
+def addresses_at(public_url: Callable[[], str | None], origin: Callable[[], str | None]) -> Addresses:
+    """Create the addresses of a gateway.
+
+    Args:
+        public_url: Returns the configured public URL.
+        origin: Returns the URL on which the gateway listens, used without a public URL.
+    """
+
+    def at(path: str) -> str | None:
+        base = public_url() or origin()
+        return f"{base.rstrip('/')}{path}" if base is not None else None
+
+    def document_url() -> str | None:
+        public = public_url()
+        # The authorization server fetches the document, so the URL must be public, and TLS must protect its content.
+        return f"{public.rstrip('/')}{DOCUMENT_PATH}" if public is not None and public.startswith("https:") else None
+
+    return Addresses(
+        redirect_uri=lambda: at(CALLBACK_PATH), document_url=document_url, connect_url=lambda: at(CONNECT_PATH)
+    )
+
+
+# 256 bits, as RFC 7636, section 7.1, recommends for a code verifier. `state` and `nonce` have the same strength.
 _RANDOM_BYTES: Final = 32
-# Of an error that a browser brings, which anybody can write.
+# Limit for an error text from the query string, which anyone can write.
 _MAX_ERROR_CHARS: Final = 200
 
 
-class AnswerRefused(ValueError):
-    """What the browser brought is no authorization; the text says why."""
+class InvalidAuthorizationResponse(ValueError):
+    """The authorization response is not valid or reports an error; the message gives the reason."""
 
 
 def new_verifier() -> str:
-    """A fresh secret of PKCE."""
+    """Create a PKCE code verifier."""
     return secrets.token_urlsafe(_RANDOM_BYTES)
 
 
 def new_state() -> str:
-    """A fresh name of one sign-in."""
+    """Create a value for `state`, which identifies one sign-in."""
     return secrets.token_urlsafe(_RANDOM_BYTES)
 
 
-def challenge_of(verifier: str) -> str:
-    """What is shown of a verifier before it is used: S256."""
+def code_challenge(verifier: str) -> str:
+    """Return the S256 code challenge of a code verifier."""
     return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode("ascii")).digest()).rstrip(b"=").decode("ascii")
 
 
@@ -52,13 +144,12 @@ def authorization_url(
     consent: bool = True,
     nonce: str | None = None,
 ) -> str:
-    """The address that whoever signs in opens; a query of the endpoint's own stays.
+    """Return the URL to open in the browser; an existing query of the endpoint is kept.
 
     Args:
-        endpoint: Of the authorization server.
-        client_id, redirect_uri, state, verifier, resource, scopes: What it is to contain.
-        consent: The server takes the prompt that belongs to the scope of refresh tokens.
-        nonce: What the identity token has to repeat; None where none is wanted.
+        endpoint: Authorization endpoint.
+        consent: Whether the server accepts `prompt=consent`, which belongs to the scope `offline_access`.
+        nonce: Value to be repeated in the identity token; None if no identity token is requested.
     """
     parts = urlsplit(endpoint)
     added = {
@@ -66,7 +157,7 @@ def authorization_url(
         "client_id": client_id,
         "redirect_uri": redirect_uri,
         "state": state,
-        "code_challenge": challenge_of(verifier),
+        "code_challenge": code_challenge(verifier),
         "code_challenge_method": "S256",
         **({"resource": resource} if resource else {}),
         **({"nonce": nonce} if nonce is not None else {}),
@@ -74,15 +165,15 @@ def authorization_url(
     if scopes:
         added["scope"] = " ".join(scopes)
     if OFFLINE in scopes and consent:
-        # OpenID Connect Core, section 11: without consent no refresh token is given out.
+        # OpenID Connect Core, section 11: a refresh token requires the user's consent.
         added["prompt"] = "consent"
-    kept = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] not in added]
-    return urlunsplit(parts._replace(query=urlencode([*kept, *added.items()]), fragment=""))
+    existing = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] not in added]
+    return urlunsplit(parts._replace(query=urlencode([*existing, *added.items()]), fragment=""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Returned:
-    """What a browser brought back."""
+class AuthorizationResponse:
+    """An authorization response."""
 
     state: str
     code: str | None
@@ -91,64 +182,62 @@ class Returned:
     error_code: str = ""
 
 
-def read_return(query: str) -> Returned:
-    """Read the query of the address that a browser came back to.
+def parse_authorization_response(query: str) -> AuthorizationResponse:
+    """Parse the query string of a redirect.
 
     Raises:
-        AnswerRefused: A parameter is there twice, or there is no state.
+        InvalidAuthorizationResponse: A parameter is repeated, or `state` is missing.
     """
     pairs = parse_qsl(query, keep_blank_values=True)
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for name, value in pairs:
-        if name in found and name in ("state", "code", "iss", "error"):
-            raise AnswerRefused(f"it has {name} twice")
-        found[name] = value
-    if not found.get("state"):
-        raise AnswerRefused("it has no state")
-    error = code = found.get("error")
+        if name in parameters and name in ("state", "code", "iss", "error"):
+            raise InvalidAuthorizationResponse(f"the authorization response repeats the parameter {name}")
+        parameters[name] = value
+    if not parameters.get("state"):
+        raise InvalidAuthorizationResponse("the authorization response has no state")
+    error = code = parameters.get("error")
     if error is not None:
-        described = found.get("error_description", "")
+        described = parameters.get("error_description", "")
         error = f"{error}: {described}" if described else error
         error = "".join(character for character in error if character.isprintable())[:_MAX_ERROR_CHARS]
-    return Returned(
-        state=found["state"],
-        code=found.get("code") or None,
-        issuer=found.get("iss"),
+    return AuthorizationResponse(
+        state=parameters["state"],
+        code=parameters.get("code") or None,
+        issuer=parameters.get("iss"),
         error=error,
         error_code=code or "",
     )
 
 
-def check_issuer(returned: Returned, *, issuer: str, named: bool) -> None:
-    """Compare whom an answer is from with whom it was asked of: byte for byte, errors too.
+def check_issuer(response: AuthorizationResponse, *, issuer: str, is_required: bool) -> None:
+    """Check the issuer of an authorization response, including error responses, by exact comparison (RFC 9207).
 
     Args:
-        returned: The answer.
-        issuer: Whom it was asked of.
-        named: The authorization server says that its answers name it.
+        issuer: Issuer to which the authorization request was sent.
+        is_required: Whether the server declares that its responses always name the issuer.
 
     Raises:
-        AnswerRefused: It is another's, or does not say whose it is.
+        InvalidAuthorizationResponse: The response names another issuer, or omits a required one.
     """
-    if returned.issuer is None and named:
-        raise AnswerRefused("it does not name its issuer, which that authorization server always does")
-    if returned.issuer is not None and returned.issuer != issuer:
-        raise AnswerRefused("it is from another issuer than the one that was asked")
+    if response.issuer is None and is_required:
+        raise InvalidAuthorizationResponse(
+            "the authorization response lacks `iss`, which this authorization server always sends"
+        )
+    if response.issuer is not None and response.issuer != issuer:
+        raise InvalidAuthorizationResponse(
+            "the authorization response is from a different issuer than the one the request was sent to"
+        )
 
 
-def code_of(returned: Returned) -> str:
-    """The code of an answer whose issuer was compared.
+def authorization_code(response: AuthorizationResponse) -> str:
+    """Return the authorization code of a response whose issuer was checked.
 
     Raises:
-        AnswerRefused: The sign-in was refused there, or the answer has no code.
+        InvalidAuthorizationResponse: The response reports an error, or has no code.
     """
-    if returned.error is not None:
-        raise AnswerRefused(f"the sign-in was refused ({returned.error})")
-    if returned.code is None:
-        raise AnswerRefused("it has no code")
-    return returned.code
-
-
-def as_form(parameters: Mapping[str, str]) -> bytes:
-    """The body of a form."""
-    return urlencode(parameters).encode("ascii")
+    if response.error is not None:
+        raise InvalidAuthorizationResponse(f"the authorization server rejected the request ({response.error})")
+    if response.code is None:
+        raise InvalidAuthorizationResponse("the authorization response has no code")
+    return response.code

@@ -1,211 +1,264 @@
-"""The sign-in to one upstream for one principal: its tokens, and what keeps them good."""
+"""The sign-in of one principal to one upstream: its tokens and their renewal."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 import anyio
 
-from gateway.config.upstream_types.sign_in import SignInConfig
-from gateway.errors import CredentialsUnavailable, GatewayError, HttpStatusError
-from gateway.owned_tasks import OwnedTasks
-from gateway.secrets import SECRETS
-from gateway.upstream.credentials import NotSignedIn, SignInFailed, SignInLink, SignInSource
-from gateway.upstream.oauth.addresses import Addresses
-from gateway.upstream.oauth.challenges import Challenge, token_challenge
-from gateway.upstream.oauth.counts import SignInCounts
-from gateway.upstream.oauth.discovery import MetadataRefused
-from gateway.upstream.oauth.kept_sign_in import KeptSignIn
-from gateway.upstream.oauth.obtaining import Obtaining
-from gateway.upstream.oauth.registered_clients import RegisteredClients
-from gateway.upstream.oauth.scopes import union
-from gateway.upstream.oauth.signed_in_users import SignedInUsers
-from gateway.upstream.oauth.store import Store, StoreFailed
-from gateway.upstream.oauth.stored_sign_in import StoredSignIn
-from gateway.upstream.oauth.tokens import TokenRefused, Tokens
-from gateway.upstream.transport.proxies import ProxyChoice
+from gateway.process.secrets import SECRETS
+from gateway.process.tasks import OwnedTasks
+from gateway.protocol.gateway_errors import CredentialsUnavailable, GatewayError, HttpStatusError
+from gateway.upstream.oauth.authorization import Addresses
+from gateway.upstream.oauth.metadata_discovery import Challenge, InvalidMetadata, SignInUpstream, token_challenge, union
+from gateway.upstream.oauth.token_endpoint import DpopKey, TokenRequestFailed, Tokens
+from gateway.upstream.oauth.token_flow import SignInCounts, StoredSignIn, TokenFlow, UnreadableSignIn
+from gateway.upstream.oauth.token_store import Conflict, LockTimeout, SignedInUsers, StoreFailed, TokenStore
+from gateway.upstream.upstream_credentials import NotSignedIn, SignInFailed, SignInLink, SignInSource, SubjectToken
 
 log = logging.getLogger(__name__)
 
-# How often what other processes have kept is looked at: a sign-in in one is used in the others by the next call.
-_LOOK_S: Final = 1.0
-# Discovery is not repeated for each of many requests that are refused at a time.
-_ASK_AGAIN_S: Final = 2.0
-# Of the time in which a connection has to come about; what cannot be had within it is asked for with the link.
-_ASK_S: Final = 6.0
-# "A few times" (MCP 2025-11-25, "Scope Challenge Handling"), in an hour: a server that never has enough.
+# Interval for reading changes by other processes, so that a sign-in in one process soon works in all of them.
+_LOAD_S: Final = 1.0
+# Minimum time between discoveries, so that many concurrent refusals cause only one.
+_DISCOVERY_INTERVAL_S: Final = 2.0
+# Timeout of discovery while a connection is being opened. Creating a sign-in link repeats the discovery without it.
+_DISCOVERY_S: Final = 6.0
+# "A few times" (MCP 2025-11-25, "Scope Challenge Handling"), per hour: some servers ask for more scopes every time.
 _MAX_STEP_UPS: Final = 3
 _STEP_UPS_S: Final = 3_600.0
-# After a failed refresh: often enough in the fifth of a life that is left, and no burden for a server that is down.
+# Delay after a failed refresh. Refreshing starts with a fifth of the lifetime left, which leaves time for retries.
 _RETRY_S: Final = 15.0
-# The issuer has this long to revoke; below the 30 s that another process waits for the lock.
+# Timeout of a revocation, below the 30 s for which other processes wait for the store lock.
 _REVOKE_S: Final = 25.0
+# The delay doubles with each failure up to this bound, so that a server that is down gets few requests.
 _LONGEST_RETRY_S: Final = 120.0
-# A store that was just found not to answer is not asked by the next call: each would wait for its timeout.
+# Fail calls at once for this long after a store failure, instead of letting each wait for the store's timeout.
 _STORE_AGAIN_S: Final = 2.0
-# Nothing was sent that could have been refused.
-_NOBODY_NAMED: Final = (
-    "it wants credentials, and does not say who gives them: there are no metadata of the resource (RFC 9728), and none "
-    "of an authorization server at its origin. Configure `headers`, or `auth.issuer`"
+# Error text if the request had no credentials and no authorization server was found.
+_NO_AUTHORIZATION_SERVER: Final = (
+    "the server requires credentials but names no authorization server: there is no resource metadata (RFC 9728), and "
+    "no authorization server metadata at its origin. Configure `headers`, or `auth.issuer`"
 )
 
 
-class SignIn(StoredSignIn):
-    """See `Credentials`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignInPorts:
+    """The callbacks of a sign-in.
+
+    Attributes:
+        on_needed: Called whenever a user has to sign in.
+        until_listening: Waits until the gateway listens for browsers, if it opens a port only on demand.
+        subject: Returns the caller's own token, for token exchange.
+        create_caller_link: Creates a link that identifies the principal first; None if callers share the sign-in.
+        users: List of signed-in users to update; None if all callers share the sign-in.
+    """
+
+    on_needed: Callable[[], None]
+    until_listening: Callable[[], Awaitable[None]]
+    subject: SubjectToken
+    create_caller_link: Callable[[SignIn], Awaitable[SignInLink]] | None = None
+    users: SignedInUsers | None = None
+
+
+# Polling interval while a call waits for its user to sign in, perhaps in another process.
+_LOAD_WAITING_S: Final = 0.3
+
+
+class SignIn:
+    """The OAuth `Credentials` of one principal for one upstream.
+
+    Attributes:
+        server, url, config: The upstream and its sign-in configuration.
+        principal: Owner of the sign-in; empty if all callers share it.
+        needed: Reason why a user has to sign in; None if no sign-in is known to be required.
+        version, headers, anonymous, needs_proof: See `Credentials`.
+    """
 
     def __init__(
         self,
-        server: str,
-        url: str,
-        config: SignInConfig,
-        store: Store,
+        upstream: SignInUpstream,
+        store: TokenStore,
         *,
         tasks: OwnedTasks,
-        principal: str = "",
+        principal: str,
         addresses: Addresses,
         counts: SignInCounts,
-        on_needed: Callable[[], None] = lambda: None,
-        connect: Callable[[SignIn], Awaitable[SignInLink]] | None = None,
-        users: SignedInUsers | None = None,
-        listening: Callable[[], Awaitable[None]] | None = None,
-        proxy: ProxyChoice = None,
+        ports: SignInPorts,
     ) -> None:
-        """Know nothing yet; `prepare` reads what is kept.
+        """Create the sign-in without reading the store, which `prepare` does.
 
         Args:
-            server, url, config: The upstream, and how it is signed in to.
-            store: Where the sign-in is kept.
-            tasks: Runs whatever changes the sign-in, so that no caller's end interrupts it.
-            principal: Whose it is; empty where all callers share it.
-            addresses: Where this gateway is.
-            counts: Counts what becomes of it.
-            on_needed: Called whenever somebody has to sign in.
-            connect: Makes a link for its principal, who is asked to show who it is; None where all callers share it.
-            users: See `StoredSignIn`.
-            listening: Waits until browsers can come back, where a port is opened for them only when one is wanted.
-            proxy: What requests to the authorization server go through.
+            upstream: The upstream and its sign-in configuration.
+            tasks: Runs changes of the sign-in, so that they finish even if the caller is cancelled.
+            principal: Owner of the sign-in; empty if all callers share it.
+            addresses: The URLs of this gateway.
         """
-        super().__init__(server, url, config, store, principal=principal, users=users)
-        # Why there was no link the last time that somebody wanted one.
+        server, url = upstream.server, upstream.url
+        self.server = server
+        self.url = url
+        self.config = upstream.config
+        self.principal = principal
+        self.needed: str | None = None
+        self.version = 0
+        self.headers: Mapping[str, str] = {}
+        self.anonymous = self.needs_proof = False
+        self._owner = f"sign-in {server} {principal}"
+        self._store = store
+        self._key = f"sign-in:{server}\n{url}\n{principal}"
+        self._stored = StoredSignIn()
+        self._stored_version = 0
+        self._stamp: object = None
+        self._loaded = False
+        self._changed = anyio.Event()
+        # Signs proofs for a token that is bound to a key.
+        self._prover: DpopKey | None = None
+        # Error of the latest attempt to create a link.
         self._failure: str | None = None
-        self.obtaining = Obtaining(server, url, config, addresses, owner=self._owner, proxy=proxy)
+        self.flow = TokenFlow(upstream, store, addresses, owner=self._owner, subject=ports.subject)
         self._tasks = tasks
         self._counts = counts
-        self._on_needed = on_needed
-        self._connect = connect
-        self._listening = listening
-        self._renewing = anyio.Lock()
-        # Apart: nobody whose token is refreshed waits for somebody else's browser.
-        self._beginning = anyio.Lock()
+        self._ports = ports
+        self._renewal_lock = anyio.Lock()
+        # A separate lock, so that a token refresh does not wait for the creation of a link.
+        self._link_lock = anyio.Lock()
         self._challenge: Challenge | None = None
-        self._asked_at_s = -math.inf
+        self._discovered_at_s = -math.inf
         self._forced_version = self._accepted_version = -1
         self._store_failure, self._store_failed_s = "", -math.inf
 
-    # what transports use
+    # used by transports
 
     @property
     def ready(self) -> bool:
-        """See `Credentials.ready`."""
-        tokens = self._kept.tokens
-        # Without any the request goes as it is: what an upstream wants is in its refusal.
+        """True if a request can be sent without calling `prepare`."""
+        tokens = self._stored.tokens
+        # Without tokens the request is sent without credentials: the refusal names the authorization server.
         return self._loaded and (tokens is None or not tokens.is_expired(time.time()))
 
     async def prepare(self) -> None:
-        """See `Credentials.prepare`."""
-        await self.look()
-        tokens = self._kept.tokens
+        """Read the store, and renew tokens that have expired."""
+        await self.load_changes()
+        tokens = self._stored.tokens
         if tokens is None:
-            # Who signs in is asked for what the upstream's refusal names: it is sent a request without anything.
-            if not self.config.interactive and self._kept.server is not None:
+            # An interactive sign-in first sends a request without credentials: its refusal names the scopes to request.
+            if not self.config.interactive and self._stored.server is not None:
                 await self._renew()
         elif tokens.is_expired(time.time()):
             await self._renew()
 
-    async def refused(self, status: int, challenge: str, version: int, nonce: str = "") -> bool:
-        """See `Credentials.refused`."""
+    async def handle_refusal(self, status: int, challenge: str, version: int, nonce: str = "") -> bool:
+        """Handle a 401 or 403; see `Credentials.handle_refusal`."""
         if version != self.version:
             return True
-        found = token_challenge(challenge)
-        if self._prover is not None and found is not None and found.parameters.get("error") == "use_dpop_nonce":
-            # RFC 9449, section 9: the token is good, and the request is to be proved once more.
-            return self._prover.take_nonce(nonce)
+        parsed = token_challenge(challenge)
+        if self._prover is not None and parsed is not None and parsed.parameters.get("error") == "use_dpop_nonce":
+            # RFC 9449, section 9: the token is valid, but the proof must contain the nonce.
+            return self._prover.use_nonce(nonce)
         if status == 403:
-            if found is None or not found.insufficient_scope:
+            if parsed is None or not parsed.insufficient_scope:
                 return False
-            work = partial(self._step_up, found, version)
+            work = partial(self._step_up, parsed, version)
         else:
-            work = partial(self._replace_refused, found, version)
-        # Many requests are refused at a time, for one reason.
+            work = partial(self._replace_refused, parsed, version)
+        # Many concurrent requests may get the same refusal; the key lets them share one attempt.
         return await self._tasks.run(work, key=(self, status, challenge, version))
 
-    async def settled(self) -> None:
-        """See `Credentials.settled`."""
-        async with self._renewing:
+    async def wait_for_renewal(self) -> None:
+        """Wait until no renewal is in progress."""
+        async with self._renewal_lock:
             pass
 
-    def accepted(self, version: int) -> None:
-        """See `Credentials.accepted`."""
+    def note_accepted(self, version: int) -> None:
+        """Note that the upstream has accepted the credentials of this version."""
         self._accepted_version = version
 
-    async def keep(self) -> None:
-        """See `Credentials.keep`."""
+    async def renew_while_connected(self) -> None:
+        """Renew tokens before they expire while the connection lasts; return once a user has to sign in again."""
         retry_at_s, pause_s = 0.0, _RETRY_S
         while True:
             event = self._changed
-            with anyio.move_on_after(_LOOK_S):
-                await event.wait()  # whoever has just signed out is not answered any more
-            await self.look()
-            tokens = self._kept.tokens
+            with anyio.move_on_after(_LOAD_S):
+                await event.wait()  # wakes up at once after a sign-out, so that the connection ends
+            await self.load_changes()
+            tokens = self._stored.tokens
             if tokens is None:
                 return
             if tokens.is_due(time.time()) and time.monotonic() >= retry_at_s:
                 if tokens.refresh is None and self.config.interactive:
                     continue
-                if self.config.exchanges_callers and self.obtaining.subject() is None:
-                    continue  # its caller comes back with another token, or not at all
+                if self.config.exchanges_callers and self._ports.subject() is None:
+                    continue  # only a new request of the caller can provide another token to exchange
                 try:
                     await self._renew()
                 except NotSignedIn:
                     return
                 except GatewayError as error:
-                    # Of several in a row the first.
+                    # Warn only about the first of several failures in a row.
                     level = logging.WARNING if pause_s == _RETRY_S else logging.DEBUG
-                    log.log(level, "the sign-in was not refreshed: %s", error, extra={"server": self.server})
+                    log.log(level, "token renewal failed: %s", error, extra={"server": self.server})
                     retry_at_s, pause_s = time.monotonic() + pause_s, min(2 * pause_s, _LONGEST_RETRY_S)
                 else:
                     pause_s = _RETRY_S
 
-    # what administrators and callers use
+    def proof(self, method: str, url: str) -> Mapping[str, str] | None:
+        """Return the DPoP proof for a request; None for a bearer token."""
+        tokens = self._stored.tokens
+        if self._prover is None or tokens is None:
+            return None
+        return {"dpop": self._prover.proof(method, url, token=tokens.access)}
 
-    async def begin(self, *, browser: str | None = None) -> SignInLink:
-        """A link to sign in with; the same one for some minutes.
+    async def wait_changed(self, version: int) -> None:
+        """Wait until the credentials have another version than this."""
+        while self.version == version:
+            event = self._changed
+            with anyio.move_on_after(_LOAD_WAITING_S):
+                await event.wait()
+            await self.load_changes()
+
+    async def has_newer_credentials(self, version: int) -> bool:
+        """Return whether newer credentials than those of this version exist."""
+        await self.load_changes()
+        return self.version != version and self._stored.tokens is not None
+
+    async def load_changes(self) -> None:
+        """Apply changes that another process has stored."""
+        stamp = await self._store.stamp(self._key)
+        if not self._loaded or stamp != self._stamp:
+            await self._reload()
+
+    # used by administrators and callers
+
+    async def create_link(self, *, browser: str | None = None) -> SignInLink:
+        """Return a link to sign in, which is reused while enough of its lifetime is left.
 
         Args:
-            browser: The mark of the only browser that may come back from it; None where the link is given to nobody
-                but who may use it.
+            browser: Digest of the cookie of the only browser that may use the link; None to allow any browser, if the
+                link is shown only to a person who may sign in.
 
         Raises:
-            SignInFailed: There is nowhere to sign in.
+            SignInFailed: The upstream has no interactive sign-in, or no link can be created.
         """
         if not self.config.interactive:
-            raise SignInFailed(f"server '{self.server}' is of auth.type {self.config.type}: nobody signs in to it")
-        if self._listening is not None:
-            await self._listening()
-        return await self._tasks.run(partial(self._link, browser), key=(self, "link", browser))
+            raise SignInFailed(
+                f"server '{self.server}' has auth.type {self.config.type}, which needs no sign-in by a user"
+            )
+        await self._ports.until_listening()
+        return await self._tasks.run(partial(self._create_link, browser), key=(self, "link", browser))
 
-    async def _link(self, browser: str | None) -> SignInLink:
-        await self.look()
-        async with self._beginning:
+    async def _create_link(self, browser: str | None) -> SignInLink:
+        await self.load_changes()
+        async with self._link_lock:
             try:
-                link = await self.obtaining.link(
-                    self._kept, self._challenge, self._store, principal=self.principal, browser=browser
+                link = await self.flow.create_link(
+                    self._stored, self._challenge, principal=self.principal, browser=browser
                 )
             except SignInFailed as error:
                 self._failure = SECRETS.scrub(str(error))
@@ -213,254 +266,324 @@ class SignIn(StoredSignIn):
             self._failure = None
             return link
 
-    async def finish(self, tokens: Tokens, kept: KeptSignIn) -> None:
-        """Take what a sign-in has brought.
+    async def finish(self, tokens: Tokens, stored: StoredSignIn) -> None:
+        """Store the tokens of a completed sign-in.
 
         Raises:
-            SignInFailed: Another process does not let go of it.
+            SignInFailed: Another process holds the lock for too long.
         """
-        async with self._renewing, self._locked():
+        async with self._renewal_lock, self._store_lock():
             await self._reload()
             now_s = time.time()
-            step_ups = self._kept.step_ups
+            step_ups = self._stored.step_ups
             await self._save(
-                replace(kept, tokens=tokens, step_ups=step_ups, signed_in_at_s=now_s, refreshed_at_s=now_s)
+                replace(stored, tokens=tokens, step_ups=step_ups, signed_in_at_s=now_s, refreshed_at_s=now_s)
             )
-        self.obtaining.forget_link()
-        self._asked_at_s = -math.inf
+        self.flow.forget_link()
+        self._discovered_at_s = -math.inf
         self._counts.sign_ins[self.server, "ok"] += 1
         log.info("signed in", extra={"server": self.server, "principal": self.principal or None})
 
     async def sign_out(self) -> bool:
-        """Revoke and forget the tokens; whether there were any.
+        """Revoke and delete the tokens, and return whether there were any.
 
         Raises:
-            SignInFailed: Another process does not let go of them, or what is kept of them stays.
+            SignInFailed: Another process holds the lock for too long, or the stored tokens could not be deleted.
         """
-        return await self._tasks.run(self._end, key=(self, "sign out"))
+        return await self._tasks.run(self._revoke_and_delete, key=(self, "sign out"))
 
-    async def _end(self) -> bool:
-        async with self._renewing, self._locked():
+    async def _revoke_and_delete(self) -> bool:
+        async with self._renewal_lock, self._store_lock():
             await self._reload()
-            kept = self._kept
-            tokens, server, client = kept.tokens, kept.server, kept.client
+            stored = self._stored
+            tokens, server, client = stored.tokens, stored.server, stored.client
             if tokens is not None and server is not None and client is not None:
                 with anyio.move_on_after(_REVOKE_S):
-                    taken = await self.obtaining.endpoint(kept).revoke(tokens)
-                    log.info("revoked at the issuer" if taken else "not revoked at the issuer: only forgotten here")
-            # A new sign-in begins anew: the server may have forgotten the client that it registered.
+                    revoked = await self.flow.endpoint(stored).revoke(tokens)
+                    log.info("tokens revoked by the issuer" if revoked else "tokens deleted without revocation")
+            # Register again at the next sign-in, because the server may have forgotten a client that it registered.
             is_registered = client is not None and client.origin == "registered"
-            if kept.issuer is not None and is_registered:
-                await RegisteredClients(self._store, self.server, self.url).forget(kept.issuer)
+            if stored.issuer is not None and is_registered:
+                await self.flow.registration.delete(stored.issuer)
             if tokens is None and not is_registered:
                 return False
             with anyio.CancelScope(shield=True):
-                failure = await self._save(kept.without_tokens(signed_out=True, client=not is_registered))
-        self.obtaining.forget_link()
+                failure = await self._save(stored.without_tokens(signed_out=True, client=not is_registered))
+        self.flow.forget_link()
         if tokens is None:
             return False
         if failure is not None:
-            raise SignInFailed(f"signed out, but not for good: {failure}")
+            raise SignInFailed(f"signed out, but the stored tokens could not be deleted: {failure}; sign out again")
         self._counts.sign_ins[self.server, "signed_out"] += 1
         self.needed = "signed out"
         return True
 
     async def forget_client(self) -> None:
-        """Register again with the next link: the authorization server refuses the client that it registered."""
-        kept = self._kept
-        if kept.issuer is not None:
-            await RegisteredClients(self._store, self.server, self.url).forget(kept.issuer)
-        if kept.client is None or kept.client.origin != "registered":
+        """Delete a client that the authorization server no longer accepts; the next link registers a new one."""
+        stored = self._stored
+        if stored.issuer is not None:
+            await self.flow.registration.delete(stored.issuer)
+        if stored.client is None or stored.client.origin != "registered":
             return
-        async with self._locked():
+        async with self._store_lock():
             await self._reload()
-            await self._save(replace(self._kept, client=None))
-        self.obtaining.forget_link()
+            await self._save(replace(self._stored, client=None))
+        self.flow.forget_link()
 
     @property
     def signed_in(self) -> bool:
-        """Whether there is a token."""
-        return self._kept.tokens is not None
+        """True if there are tokens, valid or expired."""
+        return self._stored.tokens is not None
 
     @property
-    def known(self) -> bool:
-        """Whether the upstream has asked for a sign-in."""
-        return self._kept.issuer is not None or self.needed is not None
+    def is_required(self) -> bool:
+        """True if the upstream is known to require a sign-in."""
+        return self._stored.issuer is not None or self.needed is not None
 
     def row(self) -> dict[str, Any]:
-        """What administrators are shown of it; no secret."""
-        return {**self._kept.row(self.config), "needed": self.needed, "error": self._failure}
+        """Return the state shown to administrators, without secrets."""
+        return {**self._stored.row(self.config), "needed": self.needed, "error": self._failure}
 
-    async def begin_for_caller(self) -> SignInLink:
-        """A link for the caller whose sign-in it is, good only for whoever shows that they are that caller.
+    async def create_link_for_caller(self) -> SignInLink:
+        """Return a link that identifies the owner of this sign-in before it signs in.
 
         Raises:
-            SignInFailed: There is no such link.
+            SignInFailed: All callers share the sign-in, or no link can be created.
         """
-        if self._connect is None:
+        if self._ports.create_caller_link is None:
             raise SignInFailed(f"all callers share the sign-in to '{self.server}'")
-        return await self._connect(self)
+        return await self._ports.create_caller_link(self)
 
     @property
     def source(self) -> SignInSource:
-        """What to do where somebody has to sign in."""
+        """The means to sign in, for errors that require it."""
         return SignInSource(
-            begin=self.begin,
-            changed=self.changed,
+            create_link=self.create_link,
+            wait_changed=self.wait_changed,
             version=self.version,
-            is_over=self.is_over,
-            owner=self.principal if self._connect is not None else "",
-            begin_for_caller=self.begin_for_caller,
+            has_newer_credentials=self.has_newer_credentials,
+            owner=self.principal if self._ports.create_caller_link is not None else "",
+            create_link_for_caller=self.create_link_for_caller,
         )
 
-    # inside
-
-    async def _ask_issuer(self) -> bool:
-        """Learn who gives tokens for the upstream; false where nothing says so. Another one than before starts anew.
+    async def _find_authorization_server(self) -> bool:
+        """Find the authorization server, and return whether there is one; a changed issuer invalidates the sign-in.
 
         Raises:
-            NotSignedIn: It cannot be learnt at present, and is where somebody signs in.
-            HttpStatusError: What it says must not be relied on.
+            NotSignedIn: The metadata of an upstream with interactive sign-in did not arrive in time.
+            HttpStatusError: The metadata is not valid.
         """
-        wanted = self._challenge is not None and self._challenge.resource_metadata is not None
-        found: KeptSignIn | None = None
+        names_metadata = self._challenge is not None and self._challenge.resource_metadata is not None
+        updated: StoredSignIn | None = None
         try:
-            with anyio.fail_after(_ASK_S):
-                found = await self.obtaining.find_issuer(self._challenge, self._kept)
+            with anyio.fail_after(_DISCOVERY_S):
+                updated = await self.flow.find_authorization_server(self._challenge, self._stored)
         except TimeoutError:
-            if self._kept.tokens is None and self.config.interactive and wanted:
-                raise self._not_signed_in(f"its metadata did not come within {_ASK_S:g} s") from None
-            return self._kept.issuer is not None
-        except MetadataRefused as error:
-            raise HttpStatusError(401, f"a sign-in is not possible: {SECRETS.scrub(str(error))}") from None
-        if found is None:
+            if self._stored.tokens is None and self.config.interactive and names_metadata:
+                raise self._not_signed_in(f"the metadata did not arrive within {_DISCOVERY_S:g} s") from None
+            return self._stored.issuer is not None
+        except InvalidMetadata as error:
+            raise HttpStatusError(401, f"the sign-in cannot start: {SECRETS.scrub(str(error))}") from None
+        if updated is None:
             return False
-        if self._kept.issuer is not None and found.issuer != self._kept.issuer:
-            log.warning("the upstream has another issuer now", extra={"server": self.server})
+        if self._stored.issuer is not None and updated.issuer != self._stored.issuer:
+            log.warning("issuer of the upstream changed", extra={"server": self.server})
             async with self._store.lock(self._key):
                 await self._reload()
-                await self._save(found)
-        elif self._kept.issuer is None:
-            self._kept = found
+                await self._save(updated)
+        elif self._stored.issuer is None:
+            self._stored = updated
         return True
 
-    async def _replace_refused(self, found: Challenge | None, version: int) -> bool:
-        """Replace credentials that were answered with 401; see `Credentials.refused`."""
-        await self.look()
-        async with self._renewing:
+    async def _replace_refused(self, challenge: Challenge | None, version: int) -> bool:
+        """Replace credentials that were rejected with 401; see `Credentials.handle_refusal`."""
+        await self.load_changes()
+        async with self._renewal_lock:
             if version != self.version:
                 return True
-            # Many requests are refused at a time, for one reason.
-            if time.monotonic() - self._asked_at_s >= _ASK_AGAIN_S:
-                self._challenge = found or self._challenge
-                if not await self._ask_issuer():
-                    if self._kept.tokens is None:
-                        raise HttpStatusError(401, _NOBODY_NAMED)
+            # Many concurrent requests may get the same refusal.
+            if time.monotonic() - self._discovered_at_s >= _DISCOVERY_INTERVAL_S:
+                self._challenge = challenge or self._challenge
+                if not await self._find_authorization_server():
+                    if self._stored.tokens is None:
+                        raise HttpStatusError(401, _NO_AUTHORIZATION_SERVER)
                     return False
-                self._asked_at_s = time.monotonic()
-            if self._kept.tokens is None and self.config.interactive:
-                raise self._not_signed_in("signed out" if self._kept.signed_out else "nobody has signed in yet")
+                self._discovered_at_s = time.monotonic()
+            if self._stored.tokens is None and self.config.interactive:
+                raise self._not_signed_in("signed out" if self._stored.signed_out else "no user has signed in yet")
             if version == self._forced_version and version != self._accepted_version:
-                # Fetched because the one before was refused, and never taken: another one would not be, either.
+                # This token replaced a rejected one and was itself never accepted, so another token would not help.
                 if self.config.interactive:
-                    raise self._not_signed_in("the server refuses the token that was given for it")
+                    raise self._not_signed_in("the server also rejects the new token")
                 return False
-            forced = self._kept.tokens is not None
-            await self._renew_held(version)
+            forced = self._stored.tokens is not None
+            await self._renew_locked(version)
             if forced:
                 self._forced_version = self.version
         return True
 
     async def _step_up(self, challenge: Challenge, version: int) -> bool:
-        wanted, now_s = challenge.scopes or (), time.time()
-        async with self._renewing:
+        scopes, now_s = challenge.scopes or (), time.time()
+        async with self._renewal_lock:
             if version != self.version:
                 return True
-            kept = self._kept
-            recent = tuple(at_s for at_s in kept.step_ups if now_s - at_s < _STEP_UPS_S)
-            # What was asked for already and not granted is not granted for being asked again.
-            if not wanted or set(wanted) <= set(kept.scopes) or len(recent) >= _MAX_STEP_UPS:
+            stored = self._stored
+            recent = tuple(at_s for at_s in stored.step_ups if now_s - at_s < _STEP_UPS_S)
+            # A scope that was requested but not granted would not be granted if requested again.
+            if not scopes or set(scopes) <= set(stored.scopes) or len(recent) >= _MAX_STEP_UPS:
                 return False
             async with self._store.lock(self._key):
                 await self._reload()
-                more = union(self._kept.scopes, self._kept.wanted, wanted)
+                more = union(self._stored.scopes, self._stored.wanted, scopes)
                 step_ups = recent if self.config.interactive else (*recent, now_s)
-                await self._save(replace(self._kept, wanted=more, step_ups=step_ups))
+                await self._save(replace(self._stored, wanted=more, step_ups=step_ups))
         if self.config.interactive:
-            reason = f"more has to be granted than was ({' '.join(wanted)})"
+            reason = f"the upstream requires more scopes ({' '.join(scopes)})"
             raise self._not_signed_in(reason, step_up=True)
         await self._renew_once(version)
         return True
 
     async def _renew(self) -> None:
-        """Replace the present token, in a task that no caller's end interrupts; all who ask share one attempt.
+        """Renew the tokens in a task that continues if the caller is cancelled; concurrent callers share it.
 
         Raises:
-            NotSignedIn: Somebody has to sign in.
-            CredentialsUnavailable: The token endpoint or the store does not answer; what there is stays.
-            HttpStatusError: It refuses, and nobody can sign in.
+            NotSignedIn: A user has to sign in.
+            CredentialsUnavailable: The token endpoint or the store is unavailable; the tokens are unchanged.
+            HttpStatusError: The token endpoint rejected the request of a non-interactive sign-in.
         """
         await self._tasks.run(partial(self._renew_once, self.version), key=(self, "renew", self.version))
 
     async def _renew_once(self, version: int) -> None:
-        async with self._renewing:
+        async with self._renewal_lock:
             if version == self.version:
-                await self._renew_held(version)
+                await self._renew_locked(version)
 
-    async def _renew_held(self, version: int) -> None:
+    async def _renew_locked(self, version: int) -> None:
         if time.monotonic() - self._store_failed_s < _STORE_AGAIN_S:
             raise CredentialsUnavailable(self._store_failure)
         try:
             async with self._store.lock(self._key):
-                learnt = self._kept
+                learnt = self._stored
                 await self._reload()
-                if version != self.version and self._kept.tokens is not None:
+                if version != self.version and self._stored.tokens is not None:
                     return
-                if self._kept.issuer is None:
-                    # What was learnt and not yet kept.
-                    self._kept = learnt
-                # A refresh token is spent the moment it is sent: no caller's end and no shutdown interrupts this.
+                if self._stored.issuer is None:
+                    # The store may not have the issuer yet.
+                    self._stored = learnt
+                # Sending a refresh token may invalidate it, so the response must be stored despite cancellation.
                 with anyio.CancelScope(shield=self.config.interactive):
-                    await self._fetch()
+                    await self._request_tokens()
         except StoreFailed as error:
             self._store_failure, self._store_failed_s = str(error), time.monotonic()
             raise CredentialsUnavailable(str(error)) from None
 
-    async def _fetch(self) -> None:
-        kept = self._kept
+    async def _request_tokens(self) -> None:
+        stored = self._stored
         try:
             if self.config.interactive:
-                if kept.tokens is None or kept.tokens.refresh is None or kept.server is None or kept.client is None:
-                    await self._save(kept.without_tokens())
-                    raise self._not_signed_in("its token has ended and cannot be refreshed")
-                tokens = await self.obtaining.endpoint(kept).refreshed(kept.tokens)
+                if (
+                    stored.tokens is None
+                    or stored.tokens.refresh is None
+                    or stored.server is None
+                    or stored.client is None
+                ):
+                    await self._save(stored.without_tokens())
+                    raise self._not_signed_in("the token has expired and cannot be refreshed")
+                tokens = await self.flow.endpoint(stored).refresh_tokens(stored.tokens)
             else:
-                kept, tokens = await self.obtaining.unattended(kept, self._challenge)
-        except TokenRefused as error:
-            outcome = "failed" if error.passing else "refused"
+                stored, tokens = await self.flow.request_tokens(stored, self._challenge)
+        except TokenRequestFailed as error:
+            outcome = "failed" if error.is_temporary else "refused"
             self._counts.refreshes[self.server, outcome] += 1
-            if error.passing:
-                raise CredentialsUnavailable(f"its sign-in cannot be refreshed: {error}") from None
+            if error.is_temporary:
+                raise CredentialsUnavailable(f"the token cannot be refreshed now: {error}") from None
             if not self.config.interactive:
-                raise HttpStatusError(401, f"no token was given: {SECRETS.scrub(str(error))}") from None
-            if error.spent or error.client_refused:
-                forgets = error.client_refused and kept.client is not None and kept.client.origin == "registered"
-                if forgets and kept.issuer is not None:
-                    await RegisteredClients(self._store, self.server, self.url).forget(kept.issuer)
-                await self._save(kept.without_tokens(client=not forgets))
+                raise HttpStatusError(401, f"the token request failed: {SECRETS.scrub(str(error))}") from None
+            if error.is_grant_invalid or error.is_client_rejected:
+                forgets = (
+                    error.is_client_rejected and stored.client is not None and stored.client.origin == "registered"
+                )
+                if forgets and stored.issuer is not None:
+                    await self.flow.registration.delete(stored.issuer)
+                await self._save(stored.without_tokens(client=not forgets))
             raise self._not_signed_in(SECRETS.scrub(str(error))) from None
-        except (MetadataRefused, SignInFailed) as error:
+        except (InvalidMetadata, SignInFailed) as error:
             self._counts.refreshes[self.server, "refused"] += 1
             raise HttpStatusError(401, str(error)) from None
         self._counts.refreshes[self.server, "ok"] += 1
         now_s = time.time()
-        since_s = kept.signed_in_at_s or now_s
-        await self._save(replace(kept, tokens=tokens, refreshed_at_s=now_s, signed_in_at_s=since_s))
+        since_s = stored.signed_in_at_s or now_s
+        await self._save(replace(stored, tokens=tokens, refreshed_at_s=now_s, signed_in_at_s=since_s))
         log.info("token renewed", extra={"server": self.server})
 
     def _not_signed_in(self, reason: str, *, step_up: bool = False) -> NotSignedIn:
         self.needed = reason
-        self._on_needed()
-        user = f" --user '{self.principal}'" if self._connect is not None else ""
-        text = f"sign-in needed: {reason}; `typegate login {self.server}{user}` signs in"
+        self._ports.on_needed()
+        user = f" --user '{self.principal}'" if self._ports.create_caller_link is not None else ""
+        text = f"sign-in needed: {reason}; run `typegate login {self.server}{user}`"
         return NotSignedIn(text, source=self.source, step_up=step_up)
+
+    @asynccontextmanager
+    async def _store_lock(self) -> AsyncIterator[None]:
+        try:
+            async with self._store.lock(self._key):
+                yield
+        except LockTimeout as error:
+            raise SignInFailed(str(error)) from None
+
+    async def _reload(self) -> None:
+        # Assign the stamp only after the document was loaded: if this method is cancelled, the next call must load it.
+        stamp, stored = await self._store.stamp(self._key), await self._store.load(self._key)
+        self._stamp = stamp
+        sign_in = StoredSignIn()
+        if stored is not None:
+            try:
+                sign_in = StoredSignIn.from_document(stored.document)
+            except UnreadableSignIn:
+                log.warning("stored sign-in unreadable", extra={"server": self.server})
+        if not sign_in.fits(self.config):
+            sign_in = StoredSignIn()
+        self._stored_version = stored.version if stored is not None else 0
+        self._loaded = True
+        self._apply(sign_in)
+
+    def _apply(self, stored: StoredSignIn) -> None:
+        before = self._stored.tokens
+        self._stored = stored
+        tokens = stored.tokens
+        # Without tokens the request is sent without credentials: the refusal names the authorization server.
+        self.anonymous = self._loaded and tokens is None
+        if (tokens.access if tokens else None) == (before.access if before else None):
+            return
+        self.headers = {"authorization": f"{tokens.scheme} {tokens.access}"} if tokens is not None else {}
+        self._prover = None
+        if tokens is not None and tokens.scheme == "DPoP" and stored.proof_key is not None:
+            self._prover = DpopKey(stored.proof_key)
+        self.needs_proof = self._prover is not None
+        if tokens is not None:
+            SECRETS.hide_latest(self._owner, tokens.secrets)
+            self.needed = None
+        self.version += 1
+        event, self._changed = self._changed, anyio.Event()
+        event.set()
+
+    async def _save(self, stored: StoredSignIn) -> StoreFailed | None:
+        """Store the sign-in, while holding the store lock; return the error if it is only in memory now."""
+        failure = None
+        try:
+            document = replace(stored, kind=self.config.type).document(server=self.server, principal=self.principal)
+            self._stored_version = await self._store.save(self._key, document, expected=self._stored_version)
+        except Conflict:
+            # Another process has written without the lock. Its document is newer than the one loaded here, so use it.
+            log.warning("sign-in was stored concurrently by another process", extra={"server": self.server})
+            await self._reload()
+            return StoreFailed("another process changed the sign-in concurrently")
+        except StoreFailed as error:
+            failure = error
+            log.warning("sign-in not stored: %s", error, extra={"server": self.server})
+        self._stamp = await self._store.stamp(self._key)
+        self._apply(stored)
+        if self._ports.users is not None:
+            since_s = stored.signed_in_at_s if stored.tokens is not None else None
+            await self._ports.users.record(self.server, self.url, self.principal, since_s)
+        return failure

@@ -1,4 +1,4 @@
-"""Every sign-in of a gateway, and what a browser brings back."""
+"""All sign-ins of a gateway."""
 
 from __future__ import annotations
 
@@ -9,24 +9,40 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-import anyio
-
 from gateway.access.principal import LOCAL
 from gateway.config.server import ServerConfig
-from gateway.config.upstream_types.http_config import UrlConfig
-from gateway.owned_tasks import OwnedTasks
-from gateway.secrets import SECRETS
-from gateway.upstream.credentials import SignInFailed
-from gateway.upstream.oauth.addresses import Addresses
-from gateway.upstream.oauth.authorization import AnswerRefused, Returned, check_issuer, code_of, read_return
-from gateway.upstream.oauth.clients import client_document
-from gateway.upstream.oauth.connecting import CallerChecks, Connecting, WrongCaller, check_browser, digest_of
-from gateway.upstream.oauth.counts import SignInCounts
-from gateway.upstream.oauth.kept_sign_in import KeptSignIn
-from gateway.upstream.oauth.sign_in import SignIn
-from gateway.upstream.oauth.signed_in_users import SignedInUsers
-from gateway.upstream.oauth.store import MemoryStore, Store, StoreFailed
-from gateway.upstream.oauth.tokens import CLIENT_ERRORS, TokenRefused
+from gateway.config.upstream_types.http_config import CredentialsConfig
+from gateway.process.secrets import SECRETS
+from gateway.process.tasks import OwnedTasks
+from gateway.upstream.oauth.account_linking import (
+    AccountLinking,
+    CallerChecks,
+    WrongCaller,
+    check_browser,
+    cookie_digest,
+)
+from gateway.upstream.oauth.authorization import (
+    Addresses,
+    AuthorizationResponse,
+    BrowserOrigin,
+    InvalidAuthorizationResponse,
+    authorization_code,
+    check_issuer,
+    parse_authorization_response,
+)
+from gateway.upstream.oauth.client_registration import CLIENT_ERRORS, client_document
+from gateway.upstream.oauth.metadata_discovery import SignInUpstream
+from gateway.upstream.oauth.sign_in import SignIn, SignInPorts
+from gateway.upstream.oauth.token_endpoint import TokenRequestFailed
+from gateway.upstream.oauth.token_flow import SignInCounts, StoredSignIn, UnreadableSignIn
+from gateway.upstream.oauth.token_store import (
+    MemoryTokenStore,
+    SignedInUsers,
+    StoreFailed,
+    TokenStore,
+    pending_key,
+)
+from gateway.upstream.upstream_credentials import SignInFailed, SubjectToken
 
 log = logging.getLogger(__name__)
 
@@ -34,263 +50,278 @@ log = logging.getLogger(__name__)
 Record = Callable[[str, str | None, str, str | None], None]
 
 
-# A port of this machine is opened in a millisecond, by a task that may wait for others.
-_LISTEN_S: Final = 5.0
-# Those of callers who are connected (`user_links`), and as many who sign in at another process.
-_MOST_MADE: Final = 1_024
+# Bounds memory: one sign-in for each link of a caller (`MAX_USER_LINKS`), and as many that have no link here.
+_MAX_SIGN_INS: Final = 1_024
 
 
 def _no_record(server: str, principal: str | None, action: str, error: str | None) -> None:
-    """Keep no record."""
+    """Ignore the audit entry; used without an audit log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """What became of a sign-in.
+class CallbackResult:
+    """Result of a redirect from an authorization server.
 
     Attributes:
-        server: The alias.
-        go_on_at: Where the browser has to go once more; None where somebody is signed in.
+        server: Alias of the upstream.
+        redirect_url: URL at which the browser has to continue; None if the sign-in is complete.
+        access_ticket: Ticket with which the page of callers fetches its access token, after a sign-in to the gateway.
     """
 
-    server: str
-    go_on_at: str | None = None
+    server: str = ""
+    redirect_url: str | None = None
+    access_ticket: str | None = None
 
 
 class SignIns:
-    """One `SignIn` for each pair of upstream and principal, made when it is first needed.
+    """Creates one `SignIn` for each pair of upstream and principal when it is first needed.
 
     Attributes:
-        counts: What became of them.
-        addresses: Where this gateway is.
-        needed: Set once somebody has had to sign in anywhere.
-        users: Who is signed in to servers to which each caller signs in for itself.
-        listening: Set once browsers can come back, where that takes `needed` first; None where it is so, or never will.
+        addresses: The URLs of this gateway.
+        users: Lists of signed-in users of upstreams to which each caller signs in separately.
     """
 
     def __init__(
         self,
         tasks: OwnedTasks,
-        store: Store | None = None,
+        store: TokenStore | None = None,
         addresses: Addresses | None = None,
         record: Record | None = None,
         checks: CallerChecks | None = None,
+        origin: BrowserOrigin | None = None,
     ) -> None:
-        """Begin without any.
+        """Create the collection without any sign-in.
 
         Args:
-            tasks: Runs what no caller's end may interrupt.
-            store: Where they are kept; in memory by default.
-            addresses: Where this gateway is.
-            record: Takes what became of each: the server, for whom, what it was, and why it failed.
-            checks: What tells who callers are, where each signs in for itself.
+            tasks: Runs work that must finish even if its caller is cancelled.
+            store: Store of all sign-ins; by default in memory.
+            addresses: The URLs of this gateway.
+            record: Writes an audit entry: server, principal, action, and error if it failed.
+            checks: The ways to identify the user at a browser.
+            origin: The origin at which browsers reach this gateway.
         """
         self._tasks = tasks
         self._record = record if record is not None else _no_record
-        self._store = store if store is not None else MemoryStore()
+        self._store = store if store is not None else MemoryTokenStore()
         self.users = SignedInUsers(self._store)
-        # As they were asked for last: a browser may come back to a process that has made nothing of its sign-in.
+        # Latest configuration of each server: a browser may return to a process that has not created its sign-in.
         self._configs: dict[str, ServerConfig] = {}
-        self._made: dict[tuple[str, str], tuple[ServerConfig, SignIn]] = {}
+        # The token of each caller with a connection, for upstreams that accept tokens exchanged for it.
+        self._subjects: dict[tuple[str, str], SubjectToken] = {}
+        self._sign_ins: dict[tuple[str, str], tuple[ServerConfig, SignIn]] = {}
         self.addresses = addresses if addresses is not None else Addresses()
-        self.connecting = Connecting(self._store, self.addresses, checks if checks is not None else CallerChecks())
+        self.linking = AccountLinking(self._store, self.addresses, checks if checks is not None else CallerChecks())
         self.counts = SignInCounts()
-        self.needed = anyio.Event()
-        self.listening: anyio.Event | None = None
+        self._origin = origin if origin is not None else BrowserOrigin()
 
-    def of(self, server: str, config: ServerConfig, *, user: str = "") -> SignIn | None:
-        """The sign-in to an upstream; None where it needs none.
+    def get(
+        self, server: str, config: ServerConfig, *, user: str = "", subject: SubjectToken | None = None
+    ) -> SignIn | None:
+        """Return the sign-in to an upstream; None if the upstream needs none.
 
         Args:
-            server, config: The upstream.
-            user: Whose, as `user_of` names callers, where each signs in for itself; empty for the only caller of a
-                gateway that tells none apart.
+            user: Name of the caller, in the form of `user_of`, if callers sign in separately; empty if the gateway does
+                not distinguish callers.
+            subject: Returns the caller's own token, if it is exchanged for one of the upstream; None for the callable
+                of an earlier call.
         """
-        if not isinstance(config, UrlConfig) or (wanted := config.sign_in) is None:
+        if not isinstance(config, CredentialsConfig) or (sign_in_config := config.sign_in) is None:
             return None
         self._configs[server] = config
-        # One's own is never taken for everybody's, should the entry change.
-        principal = (user or LOCAL.name) if wanted.is_per_user else ""
-        made = self._made.get((server, principal))
-        if made is not None:
-            before = made[0]
-            reach = (config.url, wanted, config.proxy)
-            if isinstance(before, UrlConfig) and (before.url, before.sign_in, before.proxy) == reach:
-                return made[1]
-            made[1].obtaining.close()
-        is_own = wanted.per_user and wanted.interactive and bool(user)
+        # A separate sign-in always has a principal: a configuration change must not turn it into the shared sign-in.
+        principal = (user or LOCAL.name) if sign_in_config.is_per_user else ""
+        if subject is not None:
+            self._subjects[server, principal] = subject
+        existing = self._sign_ins.get((server, principal))
+        if existing is not None:
+            before = existing[0]
+            reach = (config.address, sign_in_config, config.proxy)
+            if isinstance(before, CredentialsConfig) and (before.address, before.sign_in, before.proxy) == reach:
+                return existing[1]
+            existing[1].flow.close()
+        is_own = sign_in_config.per_user and sign_in_config.interactive and bool(user)
         sign_in = SignIn(
-            server,
-            config.url,
-            wanted,
-            # What a caller's token was exchanged for lasts no longer than the caller's connection.
-            MemoryStore() if wanted.exchanges_callers else self._store,
+            SignInUpstream(server=server, url=config.address or "", config=sign_in_config, proxy=config.proxy),
+            # Exchanged tokens depend on the caller's own token, so they must not outlast the caller's connection.
+            MemoryTokenStore() if sign_in_config.exchanges_callers else self._store,
             tasks=self._tasks,
             principal=principal,
             addresses=self.addresses,
             counts=self.counts,
-            on_needed=self._note_needed,
-            connect=self.connecting.link if is_own else None,
-            users=self.users if is_own else None,
-            listening=self._until_listening,
-            proxy=config.proxy,
+            ports=SignInPorts(
+                on_needed=self._origin.needed.set,
+                until_listening=self._origin.until_open,
+                subject=partial(self._subject, server, principal),
+                create_caller_link=self.linking.create_link if is_own else None,
+                users=self.users if is_own else None,
+            ),
         )
-        self._made[server, principal] = (config, sign_in)
-        if len(self._made) > _MOST_MADE:
+        self._sign_ins[server, principal] = (config, sign_in)
+        if len(self._sign_ins) > _MAX_SIGN_INS:
             self._release_oldest()
         return sign_in
 
-    async def look_for_users(self, servers: Mapping[str, ServerConfig]) -> None:
-        """Have `user_rows` tell who is signed in by now, also of other processes."""
+    async def load_users(self, servers: Mapping[str, ServerConfig]) -> None:
+        """Update the users that `user_rows` returns, including those who signed in with another process."""
         for server, config in servers.items():
-            if config.per_user and isinstance(config, UrlConfig):
-                await self.users.look(server, config.url)
+            if config.per_user and isinstance(config, CredentialsConfig):
+                await self.users.load(server, config.address or "")
 
     def user_rows(self, server: str, config: ServerConfig) -> list[dict[str, Any]]:
-        """One row for each user who is signed in to a server, as far as is known; no secret."""
-        if not isinstance(config, UrlConfig):
+        """Return one row for each known user of a server, without secrets."""
+        if not isinstance(config, CredentialsConfig):
             return []
         rows: list[dict[str, Any]] = []
-        for user, since_s in self.users.known(server, config.url).items():
-            made = self._made.get((server, user))
-            more = made[1].row() if made is not None else {}
-            told = {key: more.get(key) for key in ("issuer", "scopes", "lastRefresh", "expires", "needed")}
-            rows.append({"principal": user, "signedIn": True, "since": since_s, **told})
+        for user, since_s in self.users.cached_users(server, config.address or "").items():
+            existing = self._sign_ins.get((server, user))
+            more = existing[1].row() if existing is not None else {}
+            details = {key: more.get(key) for key in ("issuer", "scopes", "lastRefresh", "expires", "needed")}
+            rows.append({"principal": user, "signedIn": True, "since": since_s, **details})
         return rows
 
     def _release_oldest(self) -> None:
-        """Keep the sign-in of somebody in the store only; a connection that has it goes on with it."""
+        """Drop the oldest caller's sign-in from memory; it stays in the store and in connections that use it."""
         of_callers = (
-            key for key, (_, sign_in) in self._made.items() if sign_in.config.is_per_user and key[1] != LOCAL.name
+            key for key, (_, sign_in) in self._sign_ins.items() if sign_in.config.is_per_user and key[1] != LOCAL.name
         )
         if (oldest := next(of_callers, None)) is not None:
-            self.release(*oldest)
+            self._drop(oldest)
 
     def release(self, server: str, user: str) -> None:
-        """Keep the sign-in of a caller in the store only: its connection has ended."""
-        made = self._made.pop((server, user), None)
-        if made is not None:
-            made[1].obtaining.close()
+        """Drop the sign-in of a caller whose connection has ended from memory; it stays in the store."""
+        self._subjects.pop((server, user), None)
+        self._drop((server, user))
 
-    async def _until_listening(self) -> None:
-        if self.listening is not None:
-            self.needed.set()
-            with anyio.move_on_after(_LISTEN_S):
-                await self.listening.wait()
+    def _drop(self, key: tuple[str, str]) -> None:
+        removed = self._sign_ins.pop(key, None)
+        if removed is not None:
+            removed[1].flow.close()
 
-    def _note_needed(self) -> None:
-        self.needed.set()
+    def _subject(self, server: str, principal: str) -> str | None:
+        subject = self._subjects.get((server, principal))
+        return subject() if subject is not None else None
 
     def __iter__(self) -> Iterator[SignIn]:
-        return (sign_in for _, sign_in in self._made.values())
+        return (sign_in for _, sign_in in self._sign_ins.values())
 
     def close(self) -> None:
-        """Drop every idle connection."""
-        self.connecting.close()
+        """Close all idle connections."""
+        self.linking.close()
         for sign_in in self:
-            sign_in.obtaining.close()
+            sign_in.flow.close()
 
-    async def prove(self, ticket: str, key: str, mark: str) -> Finished:
-        """Begin the sign-in of a caller who shows by an API key that a link was made for it.
+    async def start_with_key(self, ticket: str, key: str, cookie: str) -> CallbackResult:
+        """Begin the sign-in of a caller who has entered an API key on the page of a link.
 
         Raises:
-            SignInFailed: It was not.
+            SignInFailed: The link was created for another caller, or is not valid.
         """
-        return await self._begin(self.connecting.proved(ticket, key), mark)
+        return await self._start(self.linking.identify_by_key(ticket, key), cookie)
 
-    async def _begin(self, finding: Awaitable[Mapping[str, Any]], mark: str | None) -> Finished:
-        """Begin the sign-in of a caller, once it is known to sit at this browser."""
+    async def _start(self, finding: Awaitable[Mapping[str, Any]], cookie: str | None) -> CallbackResult:
+        """Begin a sign-in after the user at the browser was identified."""
         try:
             about = await finding
         except WrongCaller as error:
-            self._record(str(error.about["server"]), str(error.about["user"]), "sign_in", "somebody else came")
+            self._record(
+                str(error.about["server"]), str(error.about["user"]), "sign_in", "the link was used by another caller"
+            )
             raise
-        sign_in = self._of_pending(str(about["server"]), str(about["user"]), str(about["url"]))
-        link = await sign_in.begin(browser=digest_of(mark or ""))
-        return Finished(server=sign_in.server, go_on_at=link.url)
+        sign_in = self._pending_sign_in(str(about["server"]), str(about["user"]), str(about["url"]))
+        link = await sign_in.create_link(browser=cookie_digest(cookie or ""))
+        return CallbackResult(server=sign_in.server, redirect_url=link.url)
 
-    async def finish(self, query: str, *, mark: str | None = None) -> Finished:
-        """End the sign-in that a browser came back from.
+    async def handle_callback(self, query: str, *, cookie: str | None = None) -> CallbackResult:
+        """Complete a sign-in, or the identification of a user, after a redirect from an authorization server.
 
         Args:
-            query: Of the address that it came back to.
-            mark: What the browser was given where it showed who sits there; None where it brings nothing.
+            query: Query string of the redirect.
+            cookie: Cookie of the browser; None if it sent none.
 
         Raises:
-            SignInFailed: Nobody is signed in by it; the text is for whoever sits there.
+            SignInFailed: The sign-in failed; the message is shown to the user.
         """
         try:
-            returned = read_return(query)
-        except AnswerRefused as error:
-            raise SignInFailed(f"this address ends no sign-in: {error}") from None
-        # The code can be used once: a browser that closes its page must not lose what it was exchanged for.
-        return await self._tasks.run(partial(self._exchange_code, returned, mark), shield=True)
+            response = parse_authorization_response(query)
+        except InvalidAuthorizationResponse as error:
+            raise SignInFailed(f"this address does not complete a sign-in: {error}") from None
+        # The code can be used only once, so the exchange must finish even if the user closes the page.
+        return await self._tasks.run(partial(self._exchange_code, response, cookie), shield=True)
 
-    async def _exchange_code(self, returned: Returned, mark: str | None) -> Finished:
-        # Whatever becomes of it, it is used by this.
+    async def _exchange_code(self, response: AuthorizationResponse, cookie: str | None) -> CallbackResult:
+        # Taking the pending sign-in ensures that each state is used only once, whatever the result.
         try:
-            pending = await self._store.take(f"pending:{returned.state}")
+            pending = await self._store.pop(pending_key("state", response.state))
         except StoreFailed as error:
             raise SignInFailed(f"{error}; load this page again") from None
         if pending is None or pending["expires"] < time.time():
-            raise SignInFailed("this sign-in was not begun here, was ended already, or took more than ten minutes")
+            raise SignInFailed(
+                "this sign-in is unknown, already complete, or older than ten minutes; start the sign-in again"
+            )
+        if "identity" in pending and "access" in pending["about"]:
+            return CallbackResult(access_ticket=await self.linking.finish_access(response, pending, cookie))
         if "identity" in pending:
-            return await self._begin(self.connecting.identified(returned, pending, mark), mark)
-        check_browser(pending.get("browser"), mark)
+            return await self._start(self.linking.identify_by_issuer(response, pending, cookie), cookie)
+        check_browser(pending.get("browser"), cookie)
         server, principal = str(pending["server"]), str(pending["principal"])
-        sign_in = self._of_pending(server, principal, str(pending["url"]))
-        kept = KeptSignIn.of_document(pending["kept"])
-        sign_in.obtaining.forget_link()
-        issued_by = kept.server
+        sign_in = self._pending_sign_in(server, principal, str(pending["url"]))
+        try:
+            stored = StoredSignIn.from_document(pending["kept"])
+        except UnreadableSignIn as error:
+            raise SignInFailed(f"the sign-in to '{server}' failed: {error}; start the sign-in again") from None
+        sign_in.flow.forget_link()
+        issued_by = stored.server
         try:
             if issued_by is None:
-                raise AnswerRefused("nothing is known of its issuer")
-            check_issuer(returned, issuer=issued_by.issuer, named=issued_by.names_issuer)
-            if returned.error_code == "invalid_request" and pending.get("consent"):
-                sign_in.obtaining.consent = False
-                again = await sign_in.begin(browser=pending.get("browser"))
-                return Finished(server=server, go_on_at=again.url)
-            endpoint = sign_in.obtaining.endpoint(kept)
-            tokens = await endpoint.for_code(
-                code_of(returned), verifier=str(pending["verifier"]), redirect_uri=str(pending["redirectUri"])
+                raise InvalidAuthorizationResponse("the issuer of this sign-in is unknown")
+            check_issuer(response, issuer=issued_by.issuer, is_required=issued_by.names_issuer)
+            if response.error_code == "invalid_request" and pending.get("consent"):
+                sign_in.flow.request_without_consent()
+                again = await sign_in.create_link(browser=pending.get("browser"))
+                return CallbackResult(server=server, redirect_url=again.url)
+            endpoint = sign_in.flow.endpoint(stored)
+            tokens = await endpoint.exchange_code(
+                authorization_code(response),
+                verifier=str(pending["verifier"]),
+                redirect_uri=str(pending["redirectUri"]),
             )
-        except (AnswerRefused, TokenRefused) as error:
-            code = error.code if isinstance(error, TokenRefused) else returned.error_code
+        except (InvalidAuthorizationResponse, TokenRequestFailed) as error:
+            code = error.code if isinstance(error, TokenRequestFailed) else response.error_code
             if code in CLIENT_ERRORS:
                 await sign_in.forget_client()
                 if pending.get("reused"):
-                    again = await sign_in.begin(browser=pending.get("browser"))
-                    return Finished(server=server, go_on_at=again.url)
+                    again = await sign_in.create_link(browser=pending.get("browser"))
+                    return CallbackResult(server=server, redirect_url=again.url)
             self.counts.sign_ins[server, "failed"] += 1
             reason = SECRETS.scrub(str(error))
             self._record(server, principal or None, "sign_in", reason)
-            log.warning("a sign-in failed: %s", reason, extra={"server": server})
+            log.warning("sign-in failed: %s", reason, extra={"server": server})
             raise SignInFailed(f"the sign-in to '{server}' failed: {reason}") from None
-        await sign_in.finish(tokens, kept)
+        await sign_in.finish(tokens, stored)
         self._record(server, principal or None, "sign_in", None)
-        return Finished(server=server)
+        return CallbackResult(server=server)
 
-    def _of_pending(self, server: str, principal: str, url: str) -> SignIn:
-        """The sign-in that a browser comes back for, which another process may have begun.
+    def _pending_sign_in(self, server: str, principal: str, url: str) -> SignIn:
+        """Return the sign-in for a redirect; another process may have started it.
 
         Raises:
-            SignInFailed: It is none of today's configuration.
+            SignInFailed: The configuration of the upstream has changed.
         """
         config = self._configs.get(server)
-        if isinstance(config, UrlConfig) and config.url == url:
-            sign_in = self.of(server, config, user=principal if principal != LOCAL.name else "")
+        if isinstance(config, CredentialsConfig) and config.address == url:
+            sign_in = self.get(server, config, user=principal if principal != LOCAL.name else "")
             if sign_in is not None and sign_in.principal == principal:
                 return sign_in
-        raise SignInFailed(f"server '{server}' is no longer configured as it was")
+        raise SignInFailed(f"the configuration of server '{server}' has changed; start the sign-in again")
 
     async def sign_out(self, sign_in: SignIn) -> bool:
-        """Revoke and forget the tokens of a sign-in; whether there were any."""
+        """Revoke and delete the tokens of a sign-in, and return whether there were any."""
         ended = await sign_in.sign_out()
         if ended:
             self._record(sign_in.server, sign_in.principal or None, "sign_out", None)
         return ended
 
-    def document(self) -> dict[str, object] | None:
-        """Our client id metadata document; None where the gateway has no public address."""
+    def client_document(self) -> dict[str, object] | None:
+        """Return the gateway's client ID metadata document; None without a public HTTPS URL."""
         url, redirect_uri = self.addresses.document_url(), self.addresses.redirect_uri()
         return client_document(url, redirect_uri) if url is not None and redirect_uri is not None else None

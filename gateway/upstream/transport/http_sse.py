@@ -1,4 +1,4 @@
-"""The HTTP+SSE transport of 2024-11-05: requests by POST, every answer on one long stream.
+"""The HTTP+SSE transport of 2024-11-05.
 
 Source: MCP 2024-11-05, "Transports", "HTTP with SSE".
 """
@@ -12,31 +12,30 @@ from urllib.parse import urljoin
 
 import anyio
 
-from gateway import wire
-from gateway.errors import (
+from gateway.http.event_stream import EventParser
+from gateway.http.http_client import HttpClient, Response, split_url
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import (
     INTERNAL_ERROR,
-    Congested,
     ConnectionLost,
     GatewayError,
     HttpStatusError,
     RpcError,
     SessionForgotten,
+    TooManyCalls,
 )
-from gateway.upstream.credentials import Credentials, NotSignedIn
-from gateway.upstream.transport.cookies import Cookies
-from gateway.upstream.transport.event_stream import EventParser
-from gateway.upstream.transport.http_client import HttpClient, Response, split_url
-from gateway.upstream.transport.http_refusals import forgotten_text, mentions_session, subject_of
-from gateway.upstream.transport.jsonrpc import OnMessage
-from gateway.upstream.transport.request_head import standing_headers
+from gateway.upstream.transport.client_headers import Cookies, has_no_credentials, standing_headers
+from gateway.upstream.transport.http_answers import forgotten_text, mentions_session, subject_of
+from gateway.upstream.transport.jsonrpc_transport import OnMessage
 from gateway.upstream.transport.stream_transport import StreamTransport
+from gateway.upstream.upstream_credentials import Credentials, NotSignedIn, refusal_text
 
-# Messages that wait for their POST to begin, which takes no longer than a turn of the loop: four times the calls
-# that are in flight by default, for their cancellations and answers.
+# Messages that wait until their POST starts, at most one turn of the event loop later: four times the default limit of
+# calls in flight, to leave room for cancellations and responses.
 _MAX_UNSENT: Final = 256
-# Once with each of two tokens.
+# One attempt with each of two tokens.
 _MAX_SENT: Final = 2
-# Requests have numbers.
+# A string, so that it cannot equal the numeric id of a request.
 _PING_ID: Final = "is-the-session-known"
 
 
@@ -50,14 +49,14 @@ async def open_sse(
     on_message: OnMessage,
     credentials: Credentials | None = None,
 ) -> AsyncIterator[StreamTransport]:
-    """Open the long stream and learn where to post.
+    """Open the event stream and wait for the endpoint that messages are posted to.
 
     Raises:
         ConnectionLost: The stream ended before it named an endpoint.
-        HttpStatusError: It is no event stream, or names an endpoint of another origin.
+        HttpStatusError: The response is not an event stream, or names an endpoint of another origin.
     """
     connection = _SseConnection(server, url, headers, client, on_message, credentials)
-    # Closed last: who waits for a message hears the end of the messages, which is no error.
+    # Close `to_post` last: its receiver then sees a normal end of the queue and not an error.
     async with connection.to_post, anyio.create_task_group() as group:
         group.start_soon(connection.hold_stream)
         try:
@@ -70,13 +69,19 @@ async def open_sse(
 
 
 class _SseConnection:
-    """The long stream, and the queue of messages to post."""
+    """The event stream, and the queue of messages to post."""
 
     def __init__(
-        self, server: str, url: str, headers: Mapping[str, str], client: HttpClient, on_message: OnMessage,
+        self,
+        server: str,
+        url: str,
+        headers: Mapping[str, str],
+        client: HttpClient,
+        on_message: OnMessage,
         credentials: Credentials | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._url = url
+        self._has_no_credentials = has_no_credentials(url, headers)
         self._headers = standing_headers(headers, {"accept": "text/event-stream"})
         self._cookies = Cookies(url, self._headers.pop("cookie", ""))
         self._client = client
@@ -90,10 +95,12 @@ class _SseConnection:
     async def hold_stream(self) -> None:
         """Read the stream until it ends."""
         try:
-            async with self._opened() as response:
+            async with self._open_stream() as response:
+                if response.status in (401, 403):
+                    raise HttpStatusError(response.status, refusal_text(is_anonymous=self._is_anonymous))
                 if response.status != 200 or response.content_type != "text/event-stream":
                     raise HttpStatusError(response.status, "not an event stream")
-                await self._read(response)
+                await self._read_events(response)
         except (GatewayError, ValueError) as error:
             self._failure = error
         finally:
@@ -101,8 +108,8 @@ class _SseConnection:
             self._endpoint_known.set()
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[Response]:
-        """The answer to the request for the stream; it is sent once more where there are other credentials."""
+    async def _open_stream(self) -> AsyncIterator[Response]:
+        """Open the stream, and retry once if other credentials are available."""
         credentials = self._credentials
         if credentials is not None:
             await credentials.prepare()
@@ -113,7 +120,7 @@ class _SseConnection:
                 if response.status in (401, 403):
                     challenge = response.headers.get("www-authenticate", "")
                     nonce = response.headers.get("dpop-nonce", "")
-                    again = await credentials.refused(response.status, challenge, version, nonce)
+                    again = await credentials.handle_refusal(response.status, challenge, version, nonce)
                 if not again:
                     yield response
                     return
@@ -125,34 +132,38 @@ class _SseConnection:
         if self._credentials is not None:
             own = {**self._credentials.headers, **(self._credentials.proof(method, url) or {})}
         cookie = self._cookies.header(url)
-        kept = {"cookie": cookie} if cookie else {}
-        return {**self._headers, **own, **kept, **more}
+        cookie_header = {"cookie": cookie} if cookie else {}
+        return {**self._headers, **own, **cookie_header, **more}
+
+    @property
+    def _is_anonymous(self) -> bool:
+        return self._has_no_credentials and not (self._credentials is not None and self._credentials.headers)
 
     async def wait_endpoint(self) -> None:
-        """Return once the stream has named where to post, or raise the reason why it never will."""
+        """Wait until the stream has named the endpoint, or raise the error that prevents it."""
         await self._endpoint_known.wait()
         if not self._endpoint:
             raise self._failure
 
     async def post_all(self) -> None:
-        """Post every message, each in its own time, so that a slow one holds up no other."""
+        """Post all messages concurrently, so that a slow POST does not delay the others."""
         async with anyio.create_task_group() as group:
             async for line in self.to_post:
                 group.start_soon(self._post, line)
 
     def close(self) -> None:
-        """Take no more messages."""
+        """Stop accepting messages."""
         self._unsent.close()
         self.transport.close("the connection is being closed")
 
-    async def _read(self, response: Response) -> None:
-        # The stream carries the answers of others too: one that is too large must not end it.
+    async def _read_events(self, response: Response) -> None:
+        # All requests share the stream, so an oversized response must not end it.
         parser = EventParser(skip_large=True, on_skipped=self.transport.skip)
         async for chunk in response.chunks():
             for event in parser.feed(chunk):
                 if event.event == "endpoint":
                     target = urljoin(self._url, event.data.decode("utf-8", "replace").strip())
-                    # Our headers may hold credentials, which are for the configured origin only.
+                    # The headers may contain credentials, which must only be sent to the configured origin.
                     if split_url(target)[0] != split_url(self._url)[0]:
                         raise HttpStatusError(200, "the endpoint is of another origin")
                     self._endpoint = target
@@ -165,45 +176,45 @@ class _SseConnection:
         try:
             self._unsent.send_nowait(line)
         except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            raise Congested("it takes no more messages") from None
+            raise TooManyCalls("it accepts no more messages") from None
 
     async def _post(self, line: bytes) -> None:
-        message = wire.loads(line)
+        message = json_bytes.loads(line)
         try:
-            status, body = await self._posted(line)
+            status, body = await self._post_message(line)
             if 400 <= status < 500 and await self._is_forgotten(status, body, message):
                 raise SessionForgotten(forgotten_text(status, body, None))
+            if status in (401, 403):
+                raise HttpStatusError(status, refusal_text(is_anonymous=self._is_anonymous))
             if status >= 400:
                 raise HttpStatusError(status, "the message was refused")
         except SessionForgotten as error:
-            # The stream may stay open where a proxy holds it.
+            # A proxy may keep the stream open.
             self.transport.refuse(message.get("id"), error)
             self.transport.close(str(error))
         except (GatewayError, ValueError) as error:
-            # A request of ours gets an answer, or it would wait for its deadline.
+            # Fail the request now, or it would wait for its deadline.
             self.transport.refuse(message.get("id"), RpcError(INTERNAL_ERROR, f"could not be sent: {error}"))
             if isinstance(error, NotSignedIn) and not error.step_up:
-                # The stream would go on, and no message could be sent.
+                # Close the stream, because it would stay open although messages can no longer be sent.
                 self.transport.close(str(error))
 
     async def _is_forgotten(self, status: int, body: bytes, message: dict[str, Any]) -> bool:
-        """Return whether a refusal means that the server does not know the session, which the endpoint names."""
+        """Return whether a refusal means that the server does not know the session named by the endpoint."""
         subject = subject_of(status, body, None, None)
         if mentions_session(body) or subject == "request" or not isinstance(message.get("id"), int):
             return mentions_session(body)
-        # A ping does no harm. What answers it on the stream has an id that nobody waits for.
+        # A ping is harmless, and its response on the stream is ignored because its id is not pending.
         try:
-            status, body = await self._posted(wire.dumps({"jsonrpc": "2.0", "id": _PING_ID, "method": "ping"}))
+            status, body = await self._post_message(
+                json_bytes.dumps({"jsonrpc": "2.0", "id": _PING_ID, "method": "ping"})
+            )
         except GatewayError:
             return False
         return 400 <= status < 500 and subject_of(status, body, None, None) != "request"
 
-    async def _posted(self, line: bytes) -> tuple[int, bytes]:
-        """Post a message, once more where the credentials were refused and there are others.
-
-        Returns:
-            The status of the answer, and its body.
-        """
+    async def _post_message(self, line: bytes) -> tuple[int, bytes]:
+        """Post a message and return the status and body, retrying once if other credentials are available."""
         credentials, status, body = self._credentials, 0, b""
         for _ in range(_MAX_SENT):
             if credentials is not None and not credentials.ready:
@@ -216,10 +227,10 @@ class _SseConnection:
             if credentials is None:
                 return status, body
             if status not in (401, 403):
-                credentials.accepted(version)
+                credentials.note_accepted(version)
                 return status, body
-            found = response.headers
-            challenge, nonce = found.get("www-authenticate", ""), found.get("dpop-nonce", "")
-            if not await credentials.refused(status, challenge, version, nonce):
+            response_headers = response.headers
+            challenge, nonce = response_headers.get("www-authenticate", ""), response_headers.get("dpop-nonce", "")
+            if not await credentials.handle_refusal(status, challenge, version, nonce):
                 return status, body
         return status, body

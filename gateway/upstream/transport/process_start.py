@@ -1,94 +1,185 @@
-"""The start of a local server: how far it is, when it is given up, and how many processes start at the same time."""
+"""Start local servers: environment, progress, limits, and separation from each other.
+
+Local servers run as the same user as the gateway. Without separation, each of them can read the environment and the
+memory of the gateway and of its siblings, and can send them signals. Three kernel mechanisms prevent this:
+
+- Each server runs in its own Landlock domain, which only restricts signals and tracing across domains. This requires
+  Landlock ABI 6 (Linux 6.12). Source: Linux, "Landlock: unprivileged access control", "IPC scoping" and "Ptrace
+  restrictions".
+- The gateway is not dumpable, so that only root can trace it. Source: prctl(2), PR_SET_DUMPABLE.
+- Processes that leave the process group of their server become children of the gateway, and end with it.
+  Source: prctl(2), PR_SET_CHILD_SUBREAPER.
+- If the gateway is killed, each server receives SIGTERM (PR_SET_PDEATHSIG), and a shell that outlives the gateway kills
+  the process groups that are still there.
+
+The file system is only restricted for servers with a `sandbox`; see `gateway.upstream.sandbox`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import logging
 import math
 import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final, NamedTuple, cast
 
 import anyio
+import anyio.to_thread
 from anyio.lowlevel import RunVar
 
-from gateway.errors import ConnectionLost
+from gateway.process.secrets import SECRETS, secrets_in
+from gateway.protocol.gateway_errors import ConnectionLost
 
-# A start that is still under way after this time mostly waits for the network, or hangs: the next one may begin.
+log = logging.getLogger(__name__)
+
+# Variables that any program needs to run; all others have to be configured by name.
+_SAFE: Final = (
+    "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "TZ",
+    "APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATHEXT", "PROGRAMDATA", "PROGRAMFILES",
+    "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "USERNAME", "USERPROFILE", "WINDIR",
+)  # fmt: skip
+# `npx` and `uvx` download the server that they start, so they need the proxy settings and the trusted certificates.
+# Programs read the first three in either case.
+_PROXIES: Final = ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy")
+_NETWORK: Final = (
+    *_PROXIES, "NO_PROXY", "no_proxy",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
+)  # fmt: skip
+
+
+def child_environment(variables: Mapping[str, str | None], ours: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a child: safe and network variables of the gateway, and the configured ones.
+
+    Args:
+        variables: The configured variables of the server; None removes a variable.
+        ours: The environment of the gateway.
+    """
+    configured = {key.upper() for key in variables}
+    environment = {key: ours[key] for key in _SAFE if key in ours}
+    # Compare in upper case: an inherited variable must not compete with a configured one in the other case.
+    environment |= {key: ours[key] for key in _NETWORK if key in ours and key.upper() not in configured}
+    # A proxy URL may contain a password, which the child may print when it fails.
+    SECRETS.hide(_credentials([environment[key] for key in _PROXIES if key in environment]))
+    environment.update({key: value for key, value in variables.items() if value is not None})
+    return {key: value for key, value in environment.items() if variables.get(key, "") is not None}
+
+
+def _credentials(proxies: list[str]) -> set[str]:
+    return secrets_in({"proxies": [url if "://" in url else f"http://{url}" for url in proxies]})
+
+
+# A start that takes longer usually waits for the network or hangs, so it should not delay the next start.
 _PLACE_S: Final = 10.0
 _CPU_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 _places: RunVar[anyio.Semaphore] = RunVar("typegate_process_starts")
 
 
+class PrintedLine(NamedTuple):
+    """A line of standard error, and when it was printed, in seconds since 1970."""
+
+    at: float
+    text: str
+
+
 class ProcessStart:
-    """One start of a process, from its place in the queue to its answer to the handshake.
+    """The start of a process, from waiting in the queue to the response to the handshake.
 
     Attributes:
-        under_way: The process has not answered the handshake yet.
-        began_s: When the process was started, by the monotonic clock; None while the start waits for its turn.
-        last_line: Returns what the process has printed last, for people.
-        explanation: Returns the line that the process has printed and that says why it does not answer.
-        is_separate: Whether the process runs in a domain of its own (see `separation`); None before it is started.
+        under_way: Whether the process has yet to respond to the handshake.
+        began_s: When the process was started, by the monotonic clock; None while the start is queued.
+        last_line: Returns the last line that the process printed.
+        explanation: Returns the printed line that explains why the process does not respond.
+        printed: The standard error of this process and of earlier processes of the server.
+        pid: The id of the process; None before the process is started.
+        confinement: How the process is confined: `confined`, `partial`, `separate` (in its own Landlock domain) or
+            `unconfined`; None before the process is started.
+        denials: Returns what the sandbox has denied to the processes of the server.
     """
 
-    def __init__(self, limit_s: float) -> None:
-        """Begin.
+    def __init__(self, limit_s: float, *, denials: Callable[[], list[str]] = list) -> None:
+        """Prepare a start.
 
         Args:
-            limit_s: After how many seconds of the process the start is given up.
+            limit_s: Seconds after which the start is abandoned, counted from the start of the process.
+            denials: See the attribute.
         """
         self.under_way = True
         self.began_s: float | None = None
         self.last_line: Callable[[], str] = str
         self.explanation: Callable[[], str] = str
-        self.is_separate: bool | None = None
+        self.printed: Callable[[], list[PrintedLine]] = list
+        self.pid: int | None = None
+        self.confinement: str | None = None
+        self.denials = denials
         self._limit_s = limit_s
         self._scope = anyio.CancelScope()
         self._stopped = False
 
     @property
     def took_s(self) -> float:
-        """For how many seconds the process has been starting."""
+        """The number of seconds since the process was started."""
         return time.monotonic() - self.began_s if self.began_s is not None else 0.0
 
-    @property
-    def limit_s(self) -> float:
-        """After how many seconds of the process the start is given up; it can be changed during the start."""
-        return self._limit_s
-
-    @limit_s.setter
-    def limit_s(self, limit_s: float) -> None:
+    def limit(self, limit_s: float) -> None:
+        """Abandon the start after this number of seconds, counted from the start of the process."""
         self._limit_s = limit_s
         if self.began_s is not None:
             self._scope.deadline = anyio.current_time() + limit_s - self.took_s
 
+    def mark_running(
+        self,
+        *,
+        last_line: Callable[[], str],
+        explanation: Callable[[], str],
+        printed: Callable[[], list[PrintedLine]],
+        confinement: str,
+        pid: int,
+    ) -> None:
+        """Note that the process runs; see the attributes."""
+        self.began_s = time.monotonic()
+        self.printed, self.pid = printed, pid
+        self.last_line, self.explanation, self.confinement = last_line, explanation, confinement
+
+    def end(self) -> None:
+        """Note that the process has responded to the handshake."""
+        self.under_way = False
+
     @property
     def left_s(self) -> float:
-        """How many seconds are left of the limit."""
+        """The number of seconds left until the limit."""
         return max(0.0, self._limit_s - self.took_s)
 
     def describe(self) -> str:
-        """Return how far it is: `starting (18 s): npm warn deprecated …`."""
+        """Return the progress of the start: `starting (18 s): npm warn deprecated …`."""
         if self.began_s is None:
             return "waiting for its turn to start"
         line = self.last_line()
         return f"starting ({self.took_s:.0f} s){f': {line}' if line else ''}"
 
     def stop(self) -> None:
-        """Give the start up: the server is not wanted any more."""
+        """Abandon the start, because the server is no longer needed."""
         self._stopped = True
         self._scope.cancel()
 
     @asynccontextmanager
     async def within_limit(self) -> AsyncIterator[None]:
-        """Bound what is waited for of the process by the limit.
+        """Apply the limit to waiting for the process.
 
         Raises:
             ConnectionLost: The limit has passed, or `stop` was called.
         """
-        # Left by an exception and not by a cancellation: the process has time to clean up (see `ChildProcess`).
+        # Exit by an exception instead of a cancellation: this gives the process time to clean up (see `ChildProcess`).
         with self._scope:
             if self.began_s is not None:
                 self._scope.deadline = anyio.current_time() + self.left_s
@@ -100,9 +191,9 @@ class ProcessStart:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait until few enough other processes are starting, and take up one of these places.
+        """Wait until fewer processes are starting than the limit, then hold one of the places.
 
-        A place is given back when this is left, or after some seconds: a start that hangs must not block the others.
+        The place is released on exit, or after 10 s so that a start that hangs does not block other starts.
 
         Raises:
             ConnectionLost: `stop` was called.
@@ -113,38 +204,287 @@ class ProcessStart:
         if self._scope.cancelled_caught:
             raise ConnectionLost("the server was taken out", sent=False)
         self._scope = anyio.CancelScope()
-        taken = True
+        is_held = True
 
-        def give_back() -> None:
-            nonlocal taken
-            if taken:
-                taken = False
+        def release_place() -> None:
+            nonlocal is_held
+            if is_held:
+                is_held = False
                 places.release()
 
-        timer = asyncio.get_running_loop().call_later(_PLACE_S, give_back)
+        timer = asyncio.get_running_loop().call_later(_PLACE_S, release_place)
         try:
             yield
         finally:
             timer.cancel()
-            give_back()
+            release_place()
 
 
 def _start_places() -> anyio.Semaphore:
-    """The places of this process: the cores are those of the machine, whichever gateway uses them."""
+    """Return the semaphore that limits concurrent starts; all gateways of this process share it, like the cores."""
     try:
         return _places.get()
     except LookupError:
-        # One more than there are cores, as a start also waits for disk and network.
+        # One more than the number of cores, because a start also waits for disk and network.
         places = anyio.Semaphore(cores() + 1)
         _places.set(places)
         return places
 
 
 def cores() -> int:
-    """Return how many cores this process may use: as its affinity and the quota of its container say."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return how many cores this process may use, according to its CPU affinity and the quota of its container."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = _CPU_QUOTA.read_text().split()
-        return min(found, max(1, math.ceil(int(quota) / int(period))))
-    except (OSError, ValueError):  # there is no such file, or it says `max`
-        return found
+        return min(available, max(1, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # the file is missing or contains `max`
+        return available
+
+
+# Loaded on import, because loading a library between fork and exec is not safe.
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_CLOSE_RANGE = getattr(_LIBC, "close_range", None)
+# From <linux/close_range.h>, with the first descriptor after the standard streams and the highest possible one.
+_CLOSE_RANGE_CLOEXEC: Final = 4
+_FIRST_OTHER: Final = 3
+_LAST_DESCRIPTOR: Final = 2**31 - 1
+# From <linux/prctl.h>.
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
+_PR_CAPBSET_DROP: Final = 24
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_PR_SET_NO_NEW_PRIVS: Final = 38
+# From <asm-generic/unistd.h>: the same numbers on every architecture that Python is built for on Linux, except alpha.
+_LANDLOCK_CREATE_RULESET: Final = 444
+_LANDLOCK_RESTRICT_SELF: Final = 446
+# From <linux/landlock.h>: `handled_access_fs`, `handled_access_net` and `scoped` of a ruleset.
+_RULESET: Final = struct.pack("QQQ", 0, 0, 1 << 1)  # LANDLOCK_SCOPE_SIGNAL
+# From <linux/capability.h>: CAP_SYS_PTRACE, CAP_SYS_ADMIN and CAP_PERFMON, which allow reading any process's memory.
+_TRACING: Final = (19, 21, 38)
+# Snap packages are started by a program with elevated privileges, which a Landlock domain does not permit.
+_SNAP: Final = "/snap/"
+_SNAP_PROGRAM: Final = "/usr/bin/snap"
+# A terminated process occupies a slot of the process table until its parent collects the exit code.
+_REAP_EVERY_S: Final = 10.0
+# Together with the shutdown of the servers, below the 5 s after which hosts kill a gateway that they are stopping.
+_TERM_GRACE_S: Final = 0.5
+_KILL_GRACE_S: Final = 1.0
+_POLL_S: Final = 0.05
+
+# Processes whose exit codes the event loop collects.
+_servers: set[int] = set()
+
+# Reads lines, each with the process groups of all servers, until the gateway ends; then kills the groups of the last
+# line. Servers get a second to end by themselves, because their input has ended and they have received SIGTERM.
+#
+# It runs in the background of a shell that ends at once, so it is not a child of the gateway.
+_GUARD: Final = """
+exec 3<&0
+(
+trap '' INT TERM HUP
+groups=
+while read -r line; do groups=$line; done <&3
+[ -n "$groups" ] || exit 0
+sleep 1
+for group in $groups; do kill -s KILL -- "-$group"; done
+) &
+"""
+_SHELL: Final = "/bin/sh"
+_GUARD_START_S: Final = 2.0
+
+
+class _Guard:
+    """The shell that kills the servers of a gateway that was killed."""
+
+    def __init__(self) -> None:
+        self._input: BinaryIO | None = None
+        self._owner = 0
+        self._starting = threading.Lock()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the shell was started by this process, and not by a parent which has forked."""
+        return self._input is not None and self._owner == os.getpid()
+
+    def start(self) -> None:
+        """Start the shell, or wait until another thread has started it."""
+        with self._starting, suppress(OSError, subprocess.TimeoutExpired):
+            if not self.is_running:
+                self._input = _start_guard()
+                self._owner = os.getpid()
+
+    def update(self, pids: set[int]) -> None:
+        """Tell the shell which servers run."""
+        if self._input is None or not self.is_running:
+            return
+        with suppress(OSError):
+            self._input.write(" ".join(map(str, sorted(pids))).encode() + b"\n")
+
+    def end(self) -> None:
+        """End the shell without killing anything, after all servers have ended."""
+        guard, self._input = self._input, None
+        if guard is None or self._owner != os.getpid():
+            return
+        with suppress(OSError):
+            guard.write(b"\n")
+            guard.close()
+
+
+def _start_guard() -> BinaryIO:
+    """Start the shell and return its input.
+
+    Raises:
+        OSError: It cannot be started.
+        subprocess.TimeoutExpired: As above.
+    """
+    # While the gateway adopts no orphans, the shell becomes a child of init. This happens before the first server is
+    # started, so that no orphan of a server is missed.
+    _adopt_orphans(0)
+    try:
+        starter = subprocess.Popen(
+            [_SHELL, "-c", _GUARD],
+            env={"PATH": os.defpath},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            bufsize=0,
+        )
+        starter.wait(_GUARD_START_S)
+    finally:
+        _adopt_orphans(1)
+    assert starter.stdin is not None
+    return cast(BinaryIO, starter.stdin)
+
+
+def _adopt_orphans(adopts: int) -> None:
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, adopts, 0, 0, 0)
+
+
+_guard = _Guard()
+
+
+@lru_cache(1)
+def _ruleset() -> int | None:
+    """Return the descriptor of the Landlock ruleset, or None if the kernel does not support it."""
+    if _LIBC is None:
+        return None
+    descriptor = int(_LIBC.syscall(_LANDLOCK_CREATE_RULESET, ctypes.create_string_buffer(_RULESET), len(_RULESET), 0))
+    if descriptor < 0:
+        log.info(
+            "process isolation unavailable: %s (requires Landlock ABI 6, Linux 6.12)",
+            os.strerror(ctypes.get_errno()),
+        )
+        return None
+    return descriptor
+
+
+@lru_cache(1)
+def protect_this_process() -> None:
+    """Prevent other processes of this user from tracing the gateway, and adopt orphans of its servers."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    _adopt_orphans(1)
+
+
+def can_separate(program: str) -> bool:
+    """Return whether the program at a path can run in its own Landlock domain on this machine."""
+    return _ruleset() is not None and not is_snap(program)
+
+
+def is_snap(program: str) -> bool:
+    """Return whether the program at a path belongs to a snap package."""
+    real = os.path.realpath(program)
+    return real == _SNAP_PROGRAM or real.startswith(_SNAP)
+
+
+def prepare_child() -> None:
+    """Prepare a child between fork and exec, so that it ends with the gateway and inherits no descriptors."""
+    if _LIBC is not None:
+        # A gateway that is killed cannot stop its children; on Linux, the kernel then sends them this signal.
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        # uvloop passes each pipe twice, so the gateway would not notice when the child closes its output.
+        if _CLOSE_RANGE is not None:
+            _CLOSE_RANGE(_FIRST_OTHER, _LAST_DESCRIPTOR, _CLOSE_RANGE_CLOEXEC)
+
+
+def prepare_separate_child() -> None:
+    """Prepare a child like `prepare_child`, and move it into its own Landlock domain."""
+    prepare_child()
+    ruleset = _ruleset()
+    if _LIBC is not None and ruleset is not None:
+        # Required by Landlock: otherwise a setuid program could do what the domain denies.
+        _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        _LIBC.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0)
+        # Only matters for root: these capabilities allow reading memory across domains.
+        for capability in _TRACING:
+            _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+async def start_guard() -> None:
+    """Start the shell that outlives the gateway, before the first server starts. In a thread, because it takes time."""
+    if sys.platform == "linux" and not _guard.is_running:
+        await anyio.to_thread.run_sync(_guard.start)
+
+
+def note_started(pid: int) -> None:
+    """Record a server whose exit code the event loop collects."""
+    _servers.add(pid)
+    _guard.update(_servers)
+
+
+def note_ended(pid: int) -> None:
+    """Forget a server that has ended."""
+    _servers.discard(pid)
+    _guard.update(_servers)
+
+
+async def reap_left_processes() -> None:
+    """Collect the exit codes of orphaned processes until cancelled."""
+    while True:
+        await anyio.sleep(_REAP_EVERY_S)
+        _left_processes()
+
+
+async def end_left_processes() -> None:
+    """Terminate orphaned processes, after the servers themselves have ended."""
+    for sign, grace_s in ((signal.SIGTERM, _TERM_GRACE_S), (signal.SIGKILL, _KILL_GRACE_S)):
+        with anyio.move_on_after(grace_s):
+            while orphans := _left_processes():
+                for pid in orphans:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, sign)
+                await anyio.sleep(_POLL_S)
+            break
+    if not _servers:
+        _guard.end()
+
+
+def _left_processes() -> list[int]:
+    """Return the orphaned processes that are still running, and collect the exit codes of the others."""
+    if _LIBC is None or _has_no_new_privileges("self"):
+        # If the gateway itself has `no_new_privs`, as in containers, the flag does not identify orphans. They end
+        # with the container.
+        return []
+    try:
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    except OSError:  # the process has ended, or the kernel lacks this file
+        return []
+    orphans = []
+    for pid in map(int, children):
+        # Skip processes that hooks have started: unlike servers, they are not in a Landlock domain.
+        if pid in _servers or not _has_no_new_privileges(str(pid)):
+            continue
+        with suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                orphans.append(pid)
+    return orphans
+
+
+def _has_no_new_privileges(pid: str) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return False
+    return "\nNoNewPrivs:\t1\n" in status

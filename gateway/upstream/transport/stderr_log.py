@@ -1,38 +1,42 @@
-"""The standard error of a child process: in the log once, and in it the line that says why the process ended."""
+"""The standard error of a child process, and the line that explains why it ended."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import re
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from gateway.upstream.transport.process_start import PrintedLine
 from registry.schema.display_text import excerpt
 
 log = logging.getLogger(__name__)
 
-# Log lines are for people: a longer line is data, and a traceback still fits into a second's worth of lines.
+# A longer line is data and not meant for people. The rate leaves room for a whole traceback within a second.
 STDERR_LINE_BYTES: Final = 2000
 _LINES_PER_S: Final = 50
-# A stack trace, in which the line that says why may stand above where, and the advice that follows it. Node prints all
-# members of an error after its message: some hundred lines for a failed HTTP request.
+# Enough for a stack trace with the reason above it and advice below it. Node prints all members of an error after its
+# message, a hundred lines or more for a failed HTTP request.
 _LAST_LINES: Final = 300
-# Of the line in the reason for which a server is not connected: it stands in a table, and in texts for models.
+# Shown to administrators: about four screens, and at most 400 kB for each server.
+_RECENT_LINES: Final = 200
+# Limit of the quoted line in a connection error, which is shown in a table and to models.
 MAX_QUOTED_CHARS: Final = 300
-# Of a line that is searched for reasons: the expressions below take time that grows with its square.
+# Limit of a line that is searched for reasons, because the expressions below take quadratic time.
 _MAX_SEARCHED_CHARS: Final = 500
-# Of the time and the level in front of a message.
+# Limit of the timestamp and level before a message.
 _LABEL_CHARS: Final = 80
-# A process that lived for less than a minute is failing at its start: the next one will say the same again.
+# A process that ends within a minute is failing at startup, and the next process will probably print the same lines.
 _FAILING_S: Final = 60.0
-# Different lines of one failing start that are remembered: more is a program that logs its work.
+# Distinct lines to remember per failing start; a program that prints more is logging its work.
 _MAX_REMEMBERED: Final = 500
 
-# Enough to see what a server prints on its standard output; more would only fill the log.
+# Enough to show what a server prints to standard output without filling the log.
 _LOGGED_NOISES: Final = 3
-# A banner or a usage, below which the reason may stand.
+# Enough for a banner or usage text with the reason below it.
 _KEPT_NOISES: Final = 40
 
 _ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
@@ -40,11 +44,11 @@ _ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\
 _GROUP_BAR: Final = re.compile(r"^\s*[|+](?:[\s|+-]|\d+(?= -))*")
 # The frame that rich draws around messages and tracebacks.
 _BOX: Final = re.compile(r"\s*(?:│(?P<inside>.*)│|[╭┌][─━]*(?P<title>[^─━]*)[─━]*[╮┐]|[╰└][─━]+[╯┘])\s*")
-# Times, process ids, ports and the names of temporary files differ each time. Only looked for where a word begins:
-# otherwise the time for a long word grows with its square.
+# Times, process ids, ports and names of temporary files differ between runs. Matching only at the start of a word
+# avoids quadratic time for long words.
 _VARYING: Final = re.compile(r"(?<!\w)\w*\d\w*")
 
-# What is never the reason: notices, warnings, progress of package managers, advice.
+# Lines that never state the reason: notices, warnings, progress of package managers, advice.
 _NOISE: Final = re.compile(
     r"""\s*(?:
       npm\s(?:notice|warn)\b.*
@@ -64,7 +68,7 @@ _NOISE: Final = re.compile(
     )""",
     re.VERBOSE,
 )
-# What surrounds the reason: frames, brackets and members of objects. Quoted only where there is nothing else.
+# Lines around the reason: frames, brackets and members of objects, quoted only as a last resort.
 _SURROUNDINGS: Final = re.compile(
     r"""\s*(?:
       at\s.* | Node\.js\sv\S+ | File\s".*",\sline\s\d+.* | \.\.\.\s\d+\smore
@@ -90,30 +94,30 @@ _TROUBLE: Final = re.compile(
     r"|refused|invalid|unknown|unauthorized|not (?:set|provided|installed|supported|allowed)|\b(?-i:E[A-Z]{4,})\b",
     re.I,
 )
-# A message over several lines: a heading, a JSON array of complaints (zod), or a list of fields (pydantic).
+# The start of a multi-line message: a heading, a JSON array of issues (zod), or a list of fields (pydantic).
 _UNFINISHED: Final = re.compile(r"[:\[,]$|\[ \{$|\d validation errors? for [\w.\[\]]+(?: [\w.]+)?$")
 _GOES_ON: Final = re.compile(r"\s+(?:cause:|\[cause\]:|caused by:|╰─▶|├─▶)\s*", re.I)
-# The list of causes that programs in Rust print below an error.
+# The list of causes that Rust programs print below an error.
 _CAUSES: Final = re.compile(r"Caused by:")
 _NUMBERED: Final = re.compile(r"\s+(?:\d+: )?")
-# Where Node begins to print the members of an error, after its frames or its message.
+# The line before the members of a Node error: a frame or the message.
 _OPENS_MEMBERS: Final = re.compile(r"\s*at\s|(?!\s).*(?:Error|Exception)\b.*[^:]\s\{")
 _IGNORED: Final = "Exception ignored"
 
 
 def clean_line(line: bytes) -> str:
-    """Return a line without what moves the cursor of a terminal or imitates another line of the log."""
+    """Remove characters from a line that move the terminal cursor or imitate another log line."""
     text = _ESCAPE.sub("", line.decode("utf-8", "replace")).rstrip()
-    # A progress bar is drawn over itself: what a person would see is the last drawing.
+    # A progress bar overwrites itself, so only the text after the last carriage return is visible.
     text = text.rpartition("\r")[2]
     return "".join(character if character.isprintable() or character == "\t" else "?" for character in text)
 
 
 def explanation(lines: Sequence[str]) -> str:
-    """Return the line that says why a program failed; empty if no line does.
+    """Return the line that explains why a program failed, or an empty string if there is none.
 
-    Errors are preferred to other lines, and the last of several errors is the one that ended the program, as in
-    tracebacks. Notices, warnings and progress are never returned, and frames only where there is nothing else.
+    Errors are preferred to other lines. As in tracebacks, the last error is assumed to have ended the program. Notices,
+    warnings and progress are never returned, and frames only as a last resort.
     """
     candidates: list[str] = []
     surroundings = ""
@@ -123,7 +127,7 @@ def explanation(lines: Sequence[str]) -> str:
             continue
         is_of_npm = _NPM_ERROR.match(line) is not None
         if is_of_npm and after_npm_error:
-            continue  # npm says what went wrong first, and then where, at length
+            continue  # npm states the error first, followed by many lines of context
         after_npm_error = is_of_npm
         in_causes = bool(candidates) and (
             _CAUSES.fullmatch(line) is not None or (in_causes and _NUMBERED.match(line) is not None)
@@ -138,20 +142,20 @@ def explanation(lines: Sequence[str]) -> str:
             candidates[-1] = f"{candidates[-1]} {line.strip()}"
         elif not _BRACKETS.fullmatch(line):
             candidates.append(line.strip().removesuffix(" {"))
-    for wanted in (_is_error, _is_trouble):
-        if found := [line for line in candidates if wanted(line)]:
-            return found[-1]
+    for is_explanation in (_is_error, _is_trouble):
+        if explaining := [line for line in candidates if is_explanation(line)]:
+            return explaining[-1]
     return candidates[-1] if candidates else surroundings.strip()
 
 
 def _continue_last(candidates: list[str], text: str) -> None:
-    """Add a cause to the last line."""
+    """Append a cause to the last candidate."""
     if text:
         candidates[-1] = f"{candidates[-1].rstrip(': ')}: {text.strip().removesuffix(' {')}"
 
 
 def _without_frames(lines: Sequence[str]) -> Iterator[str]:
-    """Return the lines without what is drawn around them."""
+    """Yield the lines without the boxes and bars drawn around them."""
     for line in (line[:_MAX_SEARCHED_CHARS] for line in lines):
         if box := _BOX.fullmatch(line):
             title = (box["title"] or "").strip()
@@ -161,16 +165,16 @@ def _without_frames(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _without_code(lines: Iterable[str]) -> list[str]:
-    """Return the lines without the source that is quoted above carets, and below the frames and warnings of Python.
+    """Remove source code quoted above carets and below frames and warnings of Python.
 
-    An exception that Python has ignored is left out too.
+    Exceptions that Python reports as ignored are removed too.
     """
-    kept: list[str] = []
+    remaining: list[str] = []
     in_traceback = is_ignored = False
     for line in lines:
         if _CARETS.fullmatch(line) and line.strip():
-            if kept and not _is_error(kept[-1]):
-                kept.pop()
+            if remaining and not _is_error(remaining[-1]):
+                remaining.pop()
             continue
         if line.startswith(_IGNORED):
             is_ignored = True
@@ -184,12 +188,12 @@ def _without_code(lines: Iterable[str]) -> list[str]:
             if was_ignored:
                 continue
         if not is_ignored:
-            kept.append(line)
-    return kept
+            remaining.append(line)
+    return remaining
 
 
 def _without_members(lines: Iterable[str]) -> Iterator[str]:
-    """Return the lines without the members of errors as Node prints them, except for other errors among these."""
+    """Yield the lines without the members of Node errors, except for members that are errors themselves."""
     in_members = False
     for line in lines:
         if in_members and line[:1] in (" ", "}"):
@@ -218,10 +222,13 @@ def _is_trouble(line: str) -> bool:
 
 
 class StderrLog:
-    """What the processes of one server, one after the other, print for people, in our log.
+    """The standard error of the successive processes of one server, copied to the log of the gateway.
 
-    Lines are labelled, cut, and bounded in number per second. What a process says that fails at its start is logged
-    once: a process that follows it and says the same is not logged again.
+    Lines are labelled, truncated and rate-limited. If successive processes fail at startup with the same lines, these
+    lines are logged only once.
+
+    Attributes:
+        denials: What sandboxes have denied, according to these lines; see `gateway.upstream.sandbox`.
     """
 
     def __init__(self, server: str) -> None:
@@ -235,11 +242,14 @@ class StderrLog:
         self._first_noise = b""
         self._last_noises: deque[bytes] = deque(maxlen=_KEPT_NOISES)
         self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
+        # Not cleared by `reset`: an administrator wants to read why the previous process has ended.
+        self._recent: deque[tuple[float, bytes]] = deque(maxlen=_RECENT_LINES)
+        self.denials: dict[str, None] = {}
         self._said: set[str] = set()
         self._said_before: set[str] = set()
 
-    def begin(self) -> None:
-        """Start with a new process."""
+    def reset(self) -> None:
+        """Reset the state for a new process."""
         self._said_before = self._said if self._has_failed else set()
         self._said, self._began_s = set(), asyncio.get_running_loop().time()
         self._last.clear()
@@ -247,73 +257,78 @@ class StderrLog:
         self._noises, self._first_noise = 0, b""
 
     def add_noise(self, line: bytes) -> None:
-        """Take a line of standard output that is not a JSON-RPC message."""
+        """Record a line of standard output that is not a JSON-RPC message."""
         self._noises += 1
         self._first_noise = self._first_noise or line[:STDERR_LINE_BYTES]
         self._last_noises.append(line[:STDERR_LINE_BYTES])
         if self._noises <= _LOGGED_NOISES:
             clean = excerpt(clean_line(line[:STDERR_LINE_BYTES]), MAX_QUOTED_CHARS)
-            if not self._was_said(clean):
+            if not self._was_printed(clean):
                 text = "not a JSON-RPC message, ignored: %s"
                 log.warning(text, clean, extra={"server": self._server})
 
     def add(self, line: bytes) -> None:
-        """Take the next line."""
+        """Record the next line of standard error."""
         self._last.append(line)
+        self._recent.append((time.time(), line))
         second = int(asyncio.get_running_loop().time())
         if second != self._second:
             self.close()
             self._second, self._count = second, 0
         if self._count >= _LINES_PER_S:
-            # Not read at all: a server may print thousands of long lines a second.
+            # Dropped without decoding, because a server may print thousands of long lines per second.
             self._dropped += 1
             return
         clean = clean_line(line)
-        if self._was_said(clean):
+        if self._was_printed(clean):
             return
         self._count += 1
         if clean:
             log.info("stderr: %s", clean, extra={"server": self._server})
 
-    def _was_said(self, line: str) -> bool:
-        """Whether the process before the present one has said this; remembers it for the next one."""
-        known = _VARYING.sub("#", line)
+    def _was_printed(self, line: str) -> bool:
+        """Return whether the previous process printed this line, and remember the line for the next process."""
+        normalized = _VARYING.sub("#", line)
         if len(self._said) < _MAX_REMEMBERED:
-            self._said.add(known)
-        return known in self._said_before
+            self._said.add(normalized)
+        return normalized in self._said_before
 
     def last_line(self) -> str:
         """Return the last line that is not empty."""
         lines = (clean_line(line).strip() for line in reversed(self._last))
         return excerpt(next((line for line in lines if line), ""), MAX_QUOTED_CHARS)
 
+    def recent_lines(self) -> list[PrintedLine]:
+        """Return the last lines of standard error, also of earlier processes, oldest first."""
+        return [PrintedLine(round(at_s, 3), clean_line(line)) for at_s, line in self._recent]
+
     def explanation(self) -> str:
-        """Return the line that says why the process has ended; empty if there is none."""
+        """Return the line that explains why the process ended, or an empty string if there is none."""
         return excerpt(explanation([clean_line(line) for line in self._last]), MAX_QUOTED_CHARS)
 
     def noise(self, unfinished: bytes = b"") -> str:
-        """Return the first line of standard output that is not a JSON-RPC message; empty if there is none.
+        """Return the first line of standard output that is not a JSON-RPC message, or an empty string.
 
         Args:
-            unfinished: The line of standard output that has not ended.
+            unfinished: The incomplete last line of standard output.
         """
         first = self._first_noise or unfinished
         return excerpt(clean_line(first[:STDERR_LINE_BYTES]), MAX_QUOTED_CHARS)
 
     def error_in_noise(self, unfinished: bytes = b"") -> str:
-        """Return the line of standard output that reports an error; empty if there is none.
+        """Return the line of standard output that reports an error, or an empty string if there is none.
 
         Args:
-            unfinished: The line of standard output that has not ended.
+            unfinished: The incomplete last line of standard output.
         """
-        found = explanation([clean_line(line) for line in (*self._last_noises, unfinished[:STDERR_LINE_BYTES])])
-        return excerpt(found, MAX_QUOTED_CHARS) if reports_error(found) else ""
+        reason = explanation([clean_line(line) for line in (*self._last_noises, unfinished[:STDERR_LINE_BYTES])])
+        return excerpt(reason, MAX_QUOTED_CHARS) if reports_error(reason) else ""
 
     def end(self, *, failed: bool) -> None:
-        """Note that the process has ended.
+        """Record the end of the process.
 
         Args:
-            failed: It has not answered the handshake.
+            failed: Whether the process ended before it responded to the handshake.
         """
         self._has_failed = failed or asyncio.get_running_loop().time() - self._began_s < _FAILING_S
         self.close()

@@ -1,4 +1,4 @@
-"""One stream for everything: requests wait for their answers, which arrive on it in any order."""
+"""A transport with one stream: requests wait for answers that arrive in any order."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing import Any, Final
 
 import anyio
 
-from gateway import wire
-from gateway.errors import INTERNAL_ERROR, Congested, ConnectionLost, GatewayError
-from gateway.jsonrpc import is_answer, number_of
-from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
-from gateway.upstream.transport.invalid_json import answered_id, repaired_response
-from gateway.upstream.transport.jsonrpc import (
+from gateway.http.event_stream import MAX_MESSAGE_BYTES
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import INTERNAL_ERROR, ConnectionLost, GatewayError, TooManyCalls
+from gateway.protocol.jsonrpc import is_answer, number_of
+from gateway.upstream.transport.jsonrpc_transport import (
     OnMessage,
     OnPause,
     OnProgress,
-    ResultStream,
+    answered_id,
     cancellation,
     notification,
+    repaired_response,
     result_in,
     set_progress_token,
 )
 
 log = logging.getLogger(__name__)
 
-# The future of the answer, who takes progress, and the method.
+# The future of the response, the progress callback, and the method.
 _Pending = tuple[asyncio.Future[dict[str, Any] | bytes], OnProgress | None, str]
 
-# A peer that leaves thousands of requests unanswered is stuck: each of them is a task and its arguments here.
+# A peer that leaves thousands of requests unanswered is stuck, and each request occupies a task and its arguments.
 MAX_PENDING: Final = 4096
-# Whoever reads the stream closes it soon after its end, and then knows why: a moment longer than that takes.
+# Time for the reader of the stream to close it and report the reason, with some margin.
 _LAST_WORDS_S: Final = 0.5
 
 
 class StreamTransport:
-    """See `Transport`. Whoever reads the stream hands in what arrives, and closes it at its end."""
+    """A `Transport` over one stream. The reader of the stream passes in each message, and closes the transport."""
 
     independent_requests = False
 
@@ -50,25 +50,25 @@ class StreamTransport:
         *,
         on_noise: Callable[[bytes], None] = lambda line: log.debug("not a JSON-RPC message, ignored"),
     ) -> None:
-        """Use a stream.
+        """Start without pending requests.
 
         Args:
-            server: The alias.
-            on_message: Takes what is no answer.
+            server: The alias of the server.
+            on_message: Called with each message that is not a response.
             send: Sends one message.
-            on_noise: Takes what is no JSON-RPC message.
+            on_noise: Called with each line that is not a JSON-RPC message.
         """
         self._server = server
         self._on_message = on_message
         self._send = send
         self._ids = itertools.count(1)
-        # An answer that is no strict JSON is handed over as it came: repairing it is the requester's time, not ours.
+        # A response that is not strict JSON is passed on as bytes, so that the requester and not the reader repairs it.
         self._pending: dict[int, _Pending] = {}
         self._on_noise = on_noise
         self._closed = anyio.Event()
         self._reason = ""
 
-    # what a session uses
+    # used by the session
 
     async def request(
         self,
@@ -79,37 +79,34 @@ class StreamTransport:
         on_message: OnMessage | None = None,
         headers: dict[str, str] | None = None,
         on_pause: OnPause | None = None,
-        results: ResultStream | None = None,
     ) -> Any:
-        """See `Transport.request`; messages are not marked with their request, and there are no headers.
+        """Send a request, ignoring `on_message`, `headers` and `on_pause`; see `Transport.request`.
 
-        A result is always passed on as a whole: whose it is may stand at its end.
-
-        Leaving early sends `notifications/cancelled`.
+        Cancelling the wait sends `notifications/cancelled`.
         """
         if self._reason:
             raise ConnectionLost(self._reason, sent=False)
         if len(self._pending) >= MAX_PENDING:
-            raise Congested("too many requests are waiting")
+            raise TooManyCalls("too many requests are waiting")
         request_id = next(self._ids)
         if on_progress is not None:
             set_progress_token(params, request_id)
-        # A future, not an event of anyio: every call has one, and it carries the answer too.
+        # A future instead of an anyio event, because it also holds the response.
         future: asyncio.Future[dict[str, Any] | bytes] = asyncio.get_running_loop().create_future()
         self._pending[request_id] = (future, on_progress, method)
         try:
-            # Not kept in a name: whoever waits would hold it all that time.
+            # Not assigned to a variable, which would keep the message in memory during the wait.
             try:
-                self._send(wire.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}))
+                self._send(json_bytes.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}))
             except ConnectionLost as error:
-                del self._pending[request_id]  # nobody waits for it
-                raise await self._explained(error) from None
+                del self._pending[request_id]  # no response will arrive
+                raise await self._explain_loss(error) from None
             message = await future
             if isinstance(message, bytes):
                 message = await repaired_response(message, method) or {}
             return result_in(message)
         except asyncio.CancelledError:
-            # A cancelled waiter takes its future along; one that is done otherwise holds an answer.
+            # Cancelling the waiter cancels its future; a future that is done otherwise contains a response.
             # "The `initialize` request MUST NOT be cancelled by clients": MCP 2025-11-25, "Cancellation".
             if method != "initialize" and (future.cancelled() or not future.done()):
                 self._try_to_send(cancellation(request_id))
@@ -118,40 +115,38 @@ class StreamTransport:
             self._pending.pop(request_id, None)
 
     async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
-        """See `Transport.notify`."""
         try:
-            self._send(wire.dumps(notification(method, params)))
+            self._send(json_bytes.dumps(notification(method, params)))
         except ConnectionLost as error:
-            raise await self._explained(error) from None
+            raise await self._explain_loss(error) from None
 
     async def listen(self, on_open: Callable[[], None]) -> None:
-        """See `Transport.listen`; messages come on the one stream as long as there is a connection."""
+        """Wait until cancelled, because messages arrive on the one stream anyway; see `Transport.listen`."""
         on_open()
         await anyio.sleep_forever()
 
     def use_version(self, version: str) -> None:
-        """See `Transport.use_version`; there is no place for it."""
+        """Do nothing: the stream has no field for the version."""
 
     async def wait_closed(self) -> str:
-        """See `Transport.wait_closed`."""
         await self._closed.wait()
         return self._reason
 
     def fail(self, reason: str) -> None:
-        """See `Transport.fail`; the end of a stream is noticed by who reads it."""
+        """Do nothing: the reader of the stream notices its end."""
 
     def abandon(self) -> None:
-        """See `Transport.abandon`."""
+        """Do nothing: the stream has no shutdown message."""
 
-    # what the reader of the stream uses
+    # used by the reader of the stream
 
     def receive(self, line: bytes) -> None:
-        """Take one message from the peer. Nothing that it holds can raise."""
+        """Handle one message from the peer, without raising for any content."""
         if not line or line.isspace():
             return
         try:
-            message = wire.loads_answer(line, self._is_passed_on)
-        except wire.MalformedJson:
+            message = json_bytes.loads_answer(line, self._is_passed_on)
+        except json_bytes.MalformedJson:
             self._resolve(answered_id(line), line)
             message = None
         if not isinstance(message, dict):
@@ -168,33 +163,33 @@ class StreamTransport:
         elif isinstance(params := message.get("params"), dict):
             entry = self._entry(params.get("progressToken"))
             if entry is None:
-                self._on_message(message, self._try_to_send)  # of a task
+                self._on_message(message, self._try_to_send)  # progress of a task
             elif entry[1] is not None:
                 entry[1](params)
 
     def skip(self, ends: bytes) -> None:
-        """Take the two ends of a message that was over the bound; the request it answers fails."""
+        """Fail the request whose response was too large, given the two ends of the response."""
         text = (
             f"The answer has more than {MAX_MESSAGE_BYTES} bytes: the request has no result, but may have taken effect."
         )
         self._resolve(answered_id(ends, ends=True), {"error": {"code": INTERNAL_ERROR, "message": text}})
 
     def refuse(self, request_id: object, error: GatewayError) -> None:
-        """Fail one request, where what was to carry it was refused."""
+        """Fail a request whose message was refused."""
         entry = self._entry(request_id)
         if entry is not None and not entry[0].done():
             entry[0].set_exception(error)
 
     def close(self, reason: str) -> None:
-        """Fail everything that is waiting. Of several reasons the first one counts."""
+        """Fail all pending requests; only the first reason is kept."""
         self._reason = self._reason or reason
         self._closed.set()
         for future, _, _ in list(self._pending.values()):
             if not future.done():
                 future.set_exception(ConnectionLost(reason, sent=True))
 
-    async def _explained(self, error: ConnectionLost) -> ConnectionLost:
-        """The same with the whole reason: what a peer said as it ended is read a moment after its end is noticed."""
+    async def _explain_loss(self, error: ConnectionLost) -> ConnectionLost:
+        """Add the final reason to an error: the last output of a peer arrives shortly after its end is noticed."""
         with anyio.move_on_after(_LAST_WORDS_S):
             await self._closed.wait()
         return ConnectionLost(self._reason or str(error), sent=False)
@@ -210,10 +205,10 @@ class StreamTransport:
 
     def _is_passed_on(self, request_id: object) -> bool:
         entry = self._entry(request_id)
-        return entry is not None and entry[2] in wire.READ_LATER
+        return entry is not None and entry[2] in json_bytes.READ_LATER
 
     def _try_to_send(self, message: dict[str, Any]) -> None:
         try:
-            self._send(wire.dumps(message))
-        except (ConnectionLost, Congested):
-            log.debug("a message could not be sent", extra={"server": self._server})
+            self._send(json_bytes.dumps(message))
+        except (ConnectionLost, TooManyCalls):
+            log.debug("message not sent", extra={"server": self._server})

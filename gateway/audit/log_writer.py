@@ -1,0 +1,378 @@
+"""Append to the audit log from several processes; rotate and delete files.
+
+All processes with the same state directory write to one file. The head file is locked for each write, and states where
+the last write ended.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.process.files import ForeignFile, make_private_folder, try_lock
+from gateway.protocol import json_bytes
+
+GENESIS: Final = "0" * 64
+"""The `prev` digest of the first line."""
+# Copied for each line, because the lookup of the algorithm takes as long as the digest of a line.
+_EMPTY_DIGEST: Final = hashlib.sha256()
+HEAD_BYTES: Final = 256
+"""The constant size of the head, so that a single write replaces it in place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogState:
+    """The beginning and end of an audit log.
+
+    Attributes:
+        first: The number of the oldest line that has not been deleted.
+        last: The number of the latest line; 0 before the first line.
+        digest: The digest of the latest line.
+        size: The size of the current file in bytes.
+        day: The day on which the current file was started, such as 2027-01-31.
+    """
+
+    first: int = 1
+    last: int = 0
+    digest: str = GENESIS
+    size: int = 0
+    day: str = ""
+
+    @property
+    def anchor(self) -> str:
+        """The number and digest of the latest line, such as `1234:5e88...`; the digest depends on all earlier lines."""
+        return f"{self.last}:{self.digest}"
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the head file."""
+        return json_bytes.dumps([self.first, self.last, self.digest, self.size, self.day]).ljust(HEAD_BYTES - 1) + b"\n"
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> LogState | None:
+        """Return the head in the content of a head file; None if it is damaged."""
+        try:
+            first, last, digest, size, day = json_bytes.loads(data)
+        except (json_bytes.MalformedJson, TypeError, ValueError):
+            return None
+        numbers = all(type(number) is int and number >= 0 for number in (first, last, size))
+        if not numbers or not isinstance(digest, str) or not isinstance(day, str):
+            return None
+        return cls(first=first, last=last, digest=digest, size=size, day=day)
+
+
+def digest_of(line: bytes) -> str:
+    """Return the digest of a line without its line break."""
+    digest = _EMPTY_DIGEST.copy()
+    digest.update(line)
+    return digest.hexdigest()
+
+
+def chain_entries(texts: Iterable[bytes], head: LogState) -> tuple[bytearray, LogState]:
+    """Build the lines that follow a head.
+
+    Args:
+        texts: The members of each line, as JSON without braces.
+
+    Returns:
+        The text of the lines, and the head after them.
+    """
+    # A single buffer is three times as fast as a list of lines.
+    number, digest, text = head.last, head.digest.encode(), bytearray()
+    for members in texts:
+        number += 1
+        line = b'{"seq":%d,%b,"prev":"%b"}' % (number, members, digest)
+        digest = digest_of(line).encode()
+        text += line
+        text += b"\n"
+    return text, replace(head, last=number, digest=digest.decode(), size=head.size + len(text))
+
+
+def parsed(line: bytes) -> dict[str, Any] | None:
+    """Return the entry in a line; None if the line is not part of an audit log."""
+    try:
+        row = json_bytes.loads(line)
+    except json_bytes.MalformedJson:
+        return None
+    is_valid = isinstance(row, dict) and type(row.get("seq")) is int and isinstance(row.get("prev"), str)
+    return row if is_valid else None
+
+
+# A write takes milliseconds. If the lock is held for this long, the other process is stopped or the disk hangs.
+_LOCK_S: Final = 2.0
+_LOCK_POLL_S: Final = 0.005
+# About 150,000 calls, which editors can still open. The log has at least eight files, so that deleting the oldest file
+# does not delete most of the log.
+_MAX_FILE_BYTES: Final = 64 * 2**20
+_MIN_FILES: Final = 8
+# The end of a file in which the last line is searched; longer than any line without arguments.
+_TAIL_BYTES: Final = 1024 * 1024
+_NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+class NotWritten(OSError):
+    """None of the lines was written, for the reason in the text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of the audit log.
+
+    Attributes:
+        days: The age at which files are deleted.
+        total_bytes: The total size above which the oldest files are deleted.
+    """
+
+    days: int
+    total_bytes: int
+
+    @property
+    def file_bytes(self) -> int:
+        """The size at which a new file is started."""
+        return max(1, min(_MAX_FILE_BYTES, self.total_bytes // _MIN_FILES))
+
+
+# Enough for the lines of many concurrent calls, which have several hundred bytes without arguments.
+_ROOM_BYTES: Final = 64 * 1024
+
+
+class LogFile:
+    """The files of an audit log. The methods block and have to run in a thread.
+
+    Args:
+        path: The current file. Earlier files and the head file are in the same folder.
+        clock: Returns seconds since 1970.
+    """
+
+    def __init__(self, path: Path, limits: Limits, *, clock: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self.limits = limits
+        # The head after the last write of this process.
+        self.head: LogState | None = None
+        self._clock = clock
+
+    @property
+    def head_path(self) -> Path:
+        """The path of the head file."""
+        return self.path.with_name(self.path.name + ".head")
+
+    def append(self, texts: Iterable[bytes]) -> int:
+        """Append all lines or none, and return how many files were deleted because of the total size.
+
+        Args:
+            texts: The members of each line, as JSON without braces.
+
+        Raises:
+            NotWritten: The lines cannot be written.
+        """
+        try:
+            make_private_folder(self.path.parent)
+            with locked(self.head_path, write=True) as head_file:
+                head = self._current_head(head_file)
+                today = datetime.fromtimestamp(self._clock(), UTC).date()
+                head, deleted = self._rotate(head, today)
+                text, after = chain_entries(texts, head)
+                self._write(text, head.size)
+                _write_head(head_file, after)
+                self.head = after
+                return deleted
+        except NotWritten:
+            raise
+        except OSError as error:
+            raise NotWritten(f"{self.path}: {error.strerror or error}") from None
+
+    def check_room(self) -> None:
+        """Check that lines can be written, by writing and deleting a temporary file.
+
+        Raises:
+            NotWritten: Lines cannot be written at present.
+        """
+        room = self.path.with_name(self.path.name + ".room")
+        try:
+            make_private_folder(self.path.parent)
+            with locked(self.head_path, write=True):
+                os.close(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK, 0o600))
+                _owned_size(self.path)
+                descriptor = os.open(room, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK, 0o600)
+                try:
+                    if os.write(descriptor, bytes(_ROOM_BYTES)) != _ROOM_BYTES:
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                finally:
+                    os.close(descriptor)
+                    room.unlink(missing_ok=True)
+        except NotWritten:
+            raise
+        except OSError as error:
+            raise NotWritten(f"{self.path}: {error.strerror or error}") from None
+
+    def _current_head(self, head_file: int) -> LogState:
+        """Return the head, repaired if a process was killed during a write."""
+        stored = _read_head_bytes(head_file)
+        head = LogState.from_bytes(stored) if stored else LogState()
+        try:
+            size = _owned_size(self.path)
+        except FileNotFoundError:
+            return replace(head, size=0) if head is not None else LogState()
+        if head is not None and size == head.size:
+            return head
+        return self._recover_state(head or LogState(), size)
+
+    def _recover_state(self, head: LogState, size: int) -> LogState:
+        with open(self.path, "rb") as file:
+            file.seek(max(0, size - _TAIL_BYTES))
+            tail = file.read()
+        complete, newline, torn = tail.rpartition(b"\n")
+        row = parsed(line := complete.rpartition(b"\n")[2]) if newline else None
+        if torn:
+            # Keep the truncated line as evidence, and end it so that the next line is separate.
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | _NO_LINK)
+            try:
+                size += os.write(descriptor, b"\n")
+            finally:
+                os.close(descriptor)
+        if row is not None and row["seq"] > head.last:
+            first = head.first if head.last else row["seq"]
+            return replace(head, first=first, last=row["seq"], digest=digest_of(line), size=size)
+        # Lines are missing. Continue the numbers after the last known line, so that the gap is visible.
+        return replace(head, size=size)
+
+    def _rotate(self, head: LogState, today: date) -> tuple[LogState, int]:
+        """Start a new file if necessary; return the head and the number of files deleted for the total size."""
+        day = today.isoformat()
+        if not head.size:
+            return replace(head, day=day), 0
+        if head.day == day and head.size < self.limits.file_bytes:
+            return head, 0
+        first = _first_number(self.path)
+        name = f"{self.path.stem}-{head.day or day}-{first:012d}{self.path.suffix}"
+        os.replace(self.path, self.path.with_name(name))
+        deleted_for_size = self._delete_old(today)
+        remaining = earlier_files(self.path)
+        oldest = first_number(remaining[0]) if remaining else head.last + 1
+        return replace(head, first=max(head.first, oldest), size=0, day=day), deleted_for_size
+
+    def _delete_old(self, today: date) -> int:
+        files = earlier_files(self.path)
+        oldest = (today - timedelta(days=self.limits.days)).isoformat()
+        remaining = []
+        for file in files:
+            if _day_of(file) < oldest:
+                file.unlink(missing_ok=True)
+            else:
+                remaining.append(file)
+        sizes = [file.stat().st_size for file in remaining]
+        # Include the maximum size of the new file.
+        excess = sum(sizes) + self.limits.file_bytes - self.limits.total_bytes
+        deleted = 0
+        while excess > 0 and deleted < len(remaining):
+            remaining[deleted].unlink(missing_ok=True)
+            excess -= sizes[deleted]
+            deleted += 1
+        return deleted
+
+    def _write(self, text: bytearray, size: int) -> None:
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK, 0o600)
+        try:
+            if hasattr(os, "fchmod"):
+                os.fchmod(descriptor, 0o600)
+            try:
+                byte_count = os.write(descriptor, text)
+                if byte_count != len(text):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                # Remove the partial line, which would look like tampering.
+                with suppress(OSError):
+                    os.ftruncate(descriptor, size)
+                raise
+        finally:
+            os.close(descriptor)
+
+
+def earlier_files(path: Path) -> list[Path]:
+    """Return the rotated files of an audit log, oldest first."""
+    start, end = f"{path.stem}-", path.suffix
+    files = []
+    for file in path.parent.glob(f"{_literal(path.stem)}-*-*{_literal(end)}"):
+        day, _, number = file.name[len(start) : len(file.name) - len(end)].rpartition("-")
+        if number.isdecimal() and len(day) == len("2027-01-31"):
+            files.append(file)
+    return sorted(files, key=first_number)
+
+
+@contextmanager
+def locked(path: Path, *, write: bool) -> Iterator[int]:
+    """Hold the lock of an audit log, and yield the descriptor of its head file.
+
+    Raises:
+        NotWritten: Another process has held the lock for too long, or the file belongs to another user.
+        FileNotFoundError: The head file does not exist, and `write` is false.
+    """
+    flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
+    descriptor = os.open(path, flags | _NO_LINK, 0o600)
+    try:
+        _check_ours(os.fstat(descriptor), path)
+        end_s = time.monotonic() + _LOCK_S
+        while not try_lock(descriptor, write=write):
+            if time.monotonic() > end_s:
+                raise NotWritten(f"{path}: locked by another process for more than {_LOCK_S:.0f} s")
+            time.sleep(_LOCK_POLL_S)
+        yield descriptor
+    finally:
+        # Closing the file releases the lock.
+        os.close(descriptor)
+
+
+def read_head(descriptor: int) -> LogState | None:
+    """Return the head in a locked head file; None if it is damaged."""
+    stored = _read_head_bytes(descriptor)
+    return LogState.from_bytes(stored) if stored else LogState()
+
+
+def _read_head_bytes(descriptor: int) -> bytes:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return os.read(descriptor, HEAD_BYTES)
+
+
+def _write_head(descriptor: int, head: LogState) -> None:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, head.to_bytes())
+
+
+def _check_ours(status: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise ForeignFile(f"{path} is not a regular file")
+    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+        raise ForeignFile(f"{path} belongs to another user (id {status.st_uid})")
+
+
+def _owned_size(path: Path) -> int:
+    status = os.lstat(path)
+    _check_ours(status, path)
+    return status.st_size
+
+
+def _first_number(path: Path) -> int:
+    with open(path, "rb") as file:
+        row = parsed(file.readline(_TAIL_BYTES))
+    return int(row["seq"]) if row is not None else 0
+
+
+def first_number(path: Path) -> int:
+    """Return the number of the first line of a rotated file, from its name."""
+    return int(path.stem.rpartition("-")[2])
+
+
+def _day_of(path: Path) -> str:
+    return path.stem.rpartition("-")[0][-len("2027-01-31") :]
+
+
+def _literal(text: str) -> str:
+    return "".join(f"[{char}]" if char in "*?[" else char for char in text)

@@ -1,0 +1,285 @@
+"""Count the outcomes of calls by tool, and cluster similar failures.
+
+Only names of parameters and kinds of failure are stored, never values of arguments or results.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final
+
+from cachetools import LRUCache
+from msgspec import Struct
+
+from gateway.calls.advice.mistakes import Mistakes
+from gateway.calls.caller import Caller
+from gateway.protocol.gateway_errors import (
+    RpcError,
+    UpstreamError,
+    UpstreamLost,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from gateway.telemetry.durations import DurationHistogram, Durations
+from gateway.telemetry.trace_context import TOOL_ERROR
+from registry.arguments.coercion import Repair
+from registry.arguments.diagnosis import ArgumentProblem
+from registry.catalog.catalog import ToolWrapper
+from registry.schema.json_paths import format_path
+
+log = logging.getLogger(__name__)
+
+SENT_UNCHECKED: Final = "sent_unchecked"
+"""The kind of an argument that was sent although it could not be checked."""
+# One day, so that an operator who checks daily sees every cluster.
+WINDOW_S: Final = 24 * 60 * 60.0
+# A single failure is chance, and two may be a model's retry. The third is flagged, unless all come from one session:
+# then the caller is a more likely cause than the tool.
+FLAG_FAILURES: Final = 3
+FLAG_SESSIONS: Final = 2
+# A full cluster takes about 10 kB, so at most 40 MB in total, and usually far less.
+MAX_CLUSTERS: Final = 4_096
+# Each counted tool adds several lines to the metrics, which a monitoring system stores for every scrape.
+MAX_COUNTED_TOOLS: Final = 20_000
+# Failures stored per cluster: more than enough to flag it. `total` counts all of them.
+_MAX_RECENT: Final = 64
+# The first sentence of an error identifies its kind; a stack trace may follow.
+_MAX_CLASS_CHARS: Final = 300
+_MAX_ITEMS: Final = 4
+# Client names consist of a word or two.
+_MAX_CLIENT_CHARS: Final = 64
+# Parts that differ between errors of one kind: quoted values, and words with a digit, such as numbers and identifiers.
+_PARTICULARS: Final = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|[\w.:/-]*\d[\w.:/-]*|\s+")
+# Server, tool, route and outcome of a call.
+_Ending = tuple[str, str, str, str]
+_ERRORS: Final = {"ok": "", "error_result": TOOL_ERROR, "error": "error"}
+_KINDS: Final[tuple[tuple[type[UpstreamError], str], ...]] = (
+    (UpstreamUnavailable, "unavailable"),
+    (UpstreamTimeout, "timeout"),
+    (UpstreamLost, "lost"),
+    (UpstreamProtocolError, "malformed_answer"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A class of failure: its kind, and a detail that distinguishes it from others of the same kind."""
+
+    kind: str
+    detail: str = ""
+
+    @classmethod
+    def from_error(cls, error: UpstreamError) -> Failure:
+        """Return the class of an upstream's failure."""
+        return cls(kind=next((kind for error_type, kind in _KINDS if isinstance(error, error_type)), "refused_input"))
+
+    @classmethod
+    def from_protocol_error(cls, error: RpcError) -> Failure:
+        """Return the class of a protocol error: its code and the class of its text."""
+        return cls(kind="protocol_error", detail=f"{error.code} {_text_class(error.message)}".rstrip())
+
+    @classmethod
+    def from_problem(cls, problem: ArgumentProblem) -> Failure:
+        """Return the class of an invalid argument: its path and the kind of problem."""
+        return cls(kind=f"argument_{problem.kind}", detail=format_path(problem.path))
+
+    @classmethod
+    def from_unchecked(cls, problem: ArgumentProblem) -> Failure:
+        """Return the class of an argument that was sent although it could not be checked."""
+        return cls(kind=SENT_UNCHECKED, detail=format_path(problem.path))
+
+
+@dataclass(slots=True)
+class _FailureCluster:
+    """Failures of one class at one tool.
+
+    Attributes:
+        recent: The time and the caller of the latest failures.
+    """
+
+    wrapper: str
+    server: str
+    tool: str
+    failure: Failure
+    total: int = 0
+    recent: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_MAX_RECENT))
+    flagged_at_s: float | None = None
+
+
+class _Counted(Struct, eq=False):
+    cell: DurationHistogram
+    calls: int = 0
+    seconds: float = 0.0
+
+
+class CallStats:
+    """Counts calls, failures and repairs. Bounded: a new cluster replaces the least recently used one.
+
+    Attributes:
+        calls: Number of calls by server, tool, route and outcome.
+        seconds: Total duration by server, tool and route.
+        durations: Histogram of durations.
+        mistakes: What callers get wrong about each tool.
+
+    Args:
+        on_success: Called with the tool of each successful call.
+        on_failure: Receives each failure instead of this object, if one process stores the clusters of several.
+        clock: A monotonic clock.
+        durations: Records durations.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_success: Callable[[ToolWrapper], None] = lambda wrapper: None,
+        on_failure: Callable[[str, str, str, Failure, str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        durations: Durations | None = None,
+    ) -> None:
+        self.durations = durations or Durations()
+        self.mistakes = Mistakes()
+        self._on_success = on_success
+        self._clock = clock
+        self._clusters: LRUCache[tuple[str, Failure], _FailureCluster] = LRUCache(MAX_CLUSTERS)
+        self._counted: dict[_Ending, _Counted] = {}
+        self._routes: set[tuple[str, str, str]] = set()
+        self._on_failure = on_failure or self.add_failure
+        self._repairs: LRUCache[str, Counter[str]] = LRUCache(MAX_CLUSTERS)
+
+    def count_call(self, wrapper: ToolWrapper, via: str, outcome: str, seconds: float) -> None:
+        """Count a call that reached a wrapper. Beyond `MAX_COUNTED_TOOLS`, calls of further tools are not counted."""
+        ending = (wrapper.server, wrapper.tool, via, outcome)
+        counted = self._counted.get(ending)
+        if counted is None:
+            counted = self._add_counter(ending)
+        counted.calls += 1
+        counted.seconds += seconds
+        counted.cell.record(seconds)
+
+    def _add_counter(self, ending: _Ending) -> _Counted:
+        server, tool, _, outcome = ending
+        counted = _Counted(self.durations.histogram("server", "tools/call", server, tool, _ERRORS[outcome]))
+        if ending[:3] in self._routes or len(self._routes) < MAX_COUNTED_TOOLS:
+            self._routes.add(ending[:3])
+            self._counted[ending] = counted
+        return counted
+
+    @property
+    def calls(self) -> dict[_Ending, int]:
+        """Number of calls by server, tool, route and outcome."""
+        return {ending: counted.calls for ending, counted in self._counted.items()}
+
+    @property
+    def seconds(self) -> dict[tuple[str, str, str], float]:
+        """Total duration in seconds by server, tool and route."""
+        seconds: dict[tuple[str, str, str], float] = {}
+        for ending, counted in self._counted.items():
+            seconds[ending[:3]] = seconds.get(ending[:3], 0.0) + counted.seconds
+        return seconds
+
+    def record_result(
+        self, wrapper: ToolWrapper, result: dict[str, Any], caller: Caller, arguments: Any = None
+    ) -> None:
+        """Record a result as a success or an error result."""
+        if result.get("isError") is True:
+            text = _first_text(result)
+            self.record_failure(wrapper, Failure(kind="error_result", detail=_text_class(text)), caller)
+            self.mistakes.record_error(wrapper, text, arguments, caller.principal.name)
+        else:
+            self._on_success(wrapper)
+
+    def record_failure(self, wrapper: ToolWrapper, failure: Failure, caller: Caller) -> None:
+        """Record a failure of a call in this process."""
+        self._on_failure(wrapper.name, wrapper.server, wrapper.tool, failure, caller.session_id or client_key(caller))
+
+    def add_failure(self, wrapper: str, server: str, tool: str, failure: Failure, who: str) -> None:
+        """Record a failure from any process. The third of its class, from a second session, is logged once per day."""
+        key = (wrapper, failure)
+        cluster = self._clusters.get(key)
+        if cluster is None:
+            cluster = self._clusters[key] = _FailureCluster(wrapper, server, tool, failure)
+        now_s = self._clock()
+        cluster.total += 1
+        cluster.recent.append((now_s, who))
+        recent = _recent(cluster, now_s)
+        # Flag again after a day, so that a persistent failure appears in the log of every day.
+        if cluster.flagged_at_s is not None and now_s - cluster.flagged_at_s > WINDOW_S:
+            cluster.flagged_at_s = None
+        enough = len(recent) >= FLAG_FAILURES and len({who for _, who in recent}) >= FLAG_SESSIONS
+        if cluster.flagged_at_s is not None or not enough:
+            return
+        cluster.flagged_at_s = now_s
+        fields = {"server": server, "tool": tool, "wrapper": wrapper}
+        log.warning("calls keep failing: %s %s", failure.kind, failure.detail, extra=fields)
+
+    def record_repairs(self, wrapper: ToolWrapper, repairs: Iterable[Repair]) -> None:
+        """Record the repairs of one call."""
+        counter = self._repairs.get(wrapper.name)
+        if counter is None:
+            counter = self._repairs[wrapper.name] = Counter()
+        counter["calls"] += 1
+        # A set, because a call with two renamed parameters counts once as a call with a renamed parameter.
+        counter.update({repair.name for repair in repairs})
+
+    def failure_rows(self) -> list[dict[str, Any]]:
+        """Return one row for each class of failure in the last 24 hours, flagged classes first."""
+        now_s = self._clock()
+        rows = [
+            {
+                "wrapper": cluster.wrapper,
+                "server": cluster.server,
+                "tool": cluster.tool,
+                "kind": cluster.failure.kind,
+                "detail": cluster.failure.detail,
+                "recent": len(recent),
+                "sessions": len({who for _, who in recent}),
+                "total": cluster.total,
+                "lastSecondsAgo": round(now_s - recent[-1][0], 1),
+                "flagged": cluster.flagged_at_s is not None,
+            }
+            for cluster in list(self._clusters.values())
+            if (recent := _recent(cluster, now_s))
+        ]
+        return sorted(rows, key=lambda row: (not row["flagged"], -row["recent"], row["wrapper"]))
+
+    def repair_rows(self) -> list[dict[str, Any]]:
+        """Return one row for each tool with repaired calls."""
+        return [
+            {"wrapper": name, "calls": counter["calls"], "repairs": {k: n for k, n in counter.items() if k != "calls"}}
+            for name, counter in sorted(self._repairs.items())
+        ]
+
+
+def client_key(caller: Caller) -> str:
+    """Return a name that distinguishes a caller without a session from others, stable across connections.
+
+    It consists of the principal, the remote host and the client's name, but not the port, which changes.
+    """
+    client = caller.client_info.get("name") if isinstance(caller.client_info, dict) else None
+    suffix = f"/{client[:_MAX_CLIENT_CHARS]}" if isinstance(client, str) else ""
+    return f"{caller.principal.name}@{caller.peer.rpartition(':')[0] or caller.peer}{suffix}"
+
+
+def _first_text(result: dict[str, Any]) -> str:
+    content = result.get("content")
+    texts = (
+        (item.get("text") for item in content[:_MAX_ITEMS] if isinstance(item, dict)) if type(content) is list else ()
+    )
+    return next((text for text in texts if isinstance(text, str)), "")
+
+
+def _text_class(text: str) -> str:
+    """Return a short identifier, equal for texts that differ only in particulars. The text itself is not stored."""
+    plain = _PARTICULARS.sub("", text[:_MAX_CLASS_CHARS]).casefold()
+    return f"text {sha256(plain.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}" if plain.strip() else ""
+
+
+def _recent(cluster: _FailureCluster, now_s: float) -> list[tuple[float, str]]:
+    return [failure for failure in cluster.recent if now_s - failure[0] <= WINDOW_S]

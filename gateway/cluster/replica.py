@@ -1,0 +1,371 @@
+"""This replica's part in the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.access.administrators import EndedSessions
+from gateway.access.credentials import ApiKeys
+from gateway.access.quotas import Sharing
+from gateway.admin.routes import JsonDocument, Merge, route
+from gateway.calls.approval_store import ApprovalBackend, ApprovalStore
+from gateway.cluster.replicas import PeerCredentials, PeerRouter, Replicas, Resolve
+from gateway.cluster.roles import ProcessRole, may_be_copied
+from gateway.cluster.shared_changes import SharedChanges
+from gateway.cluster.shared_limits import SharedLimits
+from gateway.cluster.shared_parts import (
+    ClusterApprovals,
+    SharedApprovals,
+    SharedDecisions,
+    SharedEndedSessions,
+    SharedLock,
+    SharedNotes,
+    SharedOverlay,
+    SharedRevocations,
+)
+from gateway.cluster.shared_store import SharedStore, StoreStatus, ValueCipher
+from gateway.config.cluster_config import ClusterConfig
+from gateway.config.model import Config
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.operator_notes import OperatorNotes
+from gateway.fleet.reload import Reloader
+from gateway.http.server_connection import HttpProtocol
+from gateway.http.server_connections import Connections, Handler
+from gateway.upstream.oauth.token_store import TokenStore
+
+log = logging.getLogger(__name__)
+
+_OUTCOMES: Final = ("answered", "lost", "gone")
+_TROUBLES: Final = ("down", "slow", "full")
+_ROW: Final = {
+    "name": "gateway-0",
+    "peers": {"answered": 12, "lost": 0, "gone": 0},
+    "store": {"state": "up", "since": 1801382400.5, "lastError": None, "failing": []},
+    "pendingChanges": 0,
+    "replicas": 3,
+    "limits": "shared",
+}
+
+
+class ClusterRoutes:
+    """Shows the state of this replica and its cluster."""
+
+    def __init__(self, row: Callable[[], dict[str, Any]]) -> None:
+        self._row = row
+
+    @route("GET", "/admin/cluster", merge=Merge.SAME, example=_ROW)
+    async def cluster(self, request: Request) -> Response:
+        """Return the state of this replica and its cluster.
+
+        Returns:
+            `name`; `peers`: requests forwarded to other replicas by outcome, null without peers; `store`: state (up,
+            down, slow, full, starting), since, lastError and failing, null without a store; `pendingChanges`: changes
+            of this replica that are not yet in the store; `replicas`: the number of running replicas; `limits`: shared,
+            or each (counted by each replica alone).
+        """
+        return JsonDocument(self._row())
+
+
+def render(
+    replicas: Replicas | None, status: StoreStatus | None, limits: SharedLimits | None, changes: SharedChanges | None
+) -> str:
+    """Return the metrics of the cluster in the Prometheus text format."""
+    lines: list[str] = []
+    if replicas is not None:
+        forwarded = {outcome: replicas.outcomes[outcome] for outcome in _OUTCOMES}
+        lines += _family(
+            "typegate_cluster_carried_total",
+            "counter",
+            "Requests forwarded to the replica that has their session.",
+            {f'{{outcome="{outcome}"}}': count for outcome, count in forwarded.items()},
+        )
+    if status is not None and limits is not None and changes is not None:
+        lines += _family(
+            "typegate_cluster_store_up",
+            "gauge",
+            "Whether the shared store works.",
+            {"": int(status.state == "up")},
+        )
+        lines += _family(
+            "typegate_cluster_store_errors_total",
+            "counter",
+            "Failed operations of the shared store.",
+            {f'{{kind="{kind}"}}': status.troubles[kind] for kind in _TROUBLES},
+        )
+        lines += _family(
+            "typegate_cluster_pending_changes",
+            "gauge",
+            "Changes of this replica that are not yet in the store.",
+            {"": changes.pending},
+        )
+        lines += _family("typegate_cluster_replicas", "gauge", "Running replicas.", {"": limits.replicas})
+        lines += _family(
+            "typegate_cluster_limits_shared",
+            "gauge",
+            "Whether calls per minute are counted across all replicas.",
+            {"": int(limits.shared)},
+        )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _family(name: str, kind: str, text: str, samples: Mapping[str, Any]) -> list[str]:
+    figures = [f"{name}{labels} {value}" for labels, value in samples.items()]
+    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *figures]
+
+
+# The same as for the port of callers, so that the kernel does not refuse a burst of forwarded requests.
+_BACKLOG: Final = 2048
+# A handshake between replicas takes milliseconds, so a slower client is not a replica.
+_HANDSHAKE_S: Final = 5.0
+# Time for connections that are being established to be counted.
+_SETTLED_S: Final = 0.25
+# Each busy connection closes with its next response; the limit applies to idle ones.
+_LEAVE_S: Final = 0.5
+_POLL_S: Final = 0.02
+_INSTANCE_CHARS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedParts:
+    """The parts of a gateway whose state all replicas share.
+
+    Attributes:
+        fleet: The upstreams and the lock file.
+        notes: The notes about tools.
+        keys: The API keys of callers, of which revocations are shared.
+        approvals: The pending and granted approvals.
+        ended: The ended sessions of administrators.
+    """
+
+    fleet: Fleet
+    notes: OperatorNotes
+    keys: ApiKeys
+    approvals: ApprovalStore
+    ended: EndedSessions
+
+
+class Replica:
+    """This replica of the cluster.
+
+    Attributes:
+        config: The section `gateway.cluster`.
+        name: The name of this replica.
+        role: The process role of this replica.
+        replicas: The other replicas; None if sessions are not forwarded.
+        connections: Incoming connections of other replicas.
+        status: The status of the shared store; None without a store, like `limits` and `changes`.
+        limits: Limits shared with all replicas.
+        changes: State shared with all replicas; None before `join`.
+    """
+
+    def __init__(self, config: ClusterConfig, *, most: int, resolve: Resolve | None = None) -> None:
+        """Create this replica.
+
+        Args:
+            config: The section `gateway.cluster`.
+            most: The largest number of concurrent connections of other replicas.
+            resolve: Resolves host names; by default like the system.
+        """
+        peers, signing_key = config.peers, config.signing_key
+        self.config = config
+        self.name = peers.own_name if peers is not None else socket.gethostname()
+        secret = (signing_key if peers is None else peers.secret) or signing_key
+        assert secret is not None, "the model has checked it"
+        self.credentials = PeerCredentials(secret.get_secret_value(), self.name)
+        signing = (
+            PeerCredentials(signing_key.get_secret_value(), self.name) if signing_key is not None else self.credentials
+        )
+        self.replicas = Replicas(peers, self.credentials, resolve=resolve) if peers is not None else None
+        self.connections = Connections(most=most)
+        self._server: asyncio.AbstractServer | None = None
+        self.changes: SharedChanges | None = None
+        self.limits: SharedLimits | None = None
+        self._store: SharedStore | None = None
+        self._approvals: SharedApprovals | None = None
+        sign_ins: TokenStore | None = None
+        self.status: StoreStatus | None = None
+        if config.store is not None:
+            # Imported lazily: only a cluster with a store needs the redis package.
+            from gateway.cluster.redis_store import RedisStore
+            from gateway.cluster.shared_sign_ins import SharedTokenStore
+
+            store = RedisStore(config.store)
+            self._store, self.status = store, StoreStatus()
+            self.limits = SharedLimits(self.name, store, self.status)
+            sign_ins = SharedTokenStore(
+                store, ValueCipher(self.credentials.key("sign-ins in the shared store")), self.status
+            )
+        self.role = ProcessRole(
+            # Derived from the peer secret, so that the id does not expose it.
+            instance=self.credentials.key("instance").hex()[:_INSTANCE_CHARS],
+            name=self.name,
+            new_session_id=self.credentials.new_session_id if peers is not None else None,
+            signing_key=signing.key("signed states"),
+            writes=True,
+            admits=lambda alias, server: None,
+            on_failure=None,
+            on_cleared=lambda server, tool: None,
+            share_approvals=self._share_approvals if config.store is not None else None,
+            sign_ins=sign_ins,
+            sharing=Sharing(ledger=self.limits) if self.limits is not None else None,
+            on_approvals_changed=self._approvals_changed,
+            fetch_result=self.replicas.fetch_result if self.replicas is not None else None,
+        )
+
+    def join(
+        self,
+        reloader: Reloader,
+        shared: SharedParts,
+        state_dir: Path | None,
+    ) -> None:
+        """Start sharing the state of this gateway, if a store is configured.
+
+        Args:
+            reloader: The configuration with changes of administrators.
+            shared: The parts whose state is shared.
+            state_dir: The directory for a local copy of the shared state.
+        """
+        store, status = self._store, self.status
+        if store is None or status is None:
+            return
+        self._approvals = SharedApprovals(shared.approvals)
+        self.changes = SharedChanges(
+            store,
+            ValueCipher(self.credentials.key("the shared store")),
+            status,
+            (
+                SharedNotes(shared.notes),
+                SharedDecisions(shared.fleet.lock.decisions),
+                SharedRevocations(shared.keys),
+                SharedEndedSessions(shared.ended),
+                self._approvals,
+                # Last, because applying these takes time, during which the other parts must not change.
+                SharedLock(shared.fleet),
+                SharedOverlay(reloader),
+            ),
+            state_dir=state_dir,
+            ask_peers=None if self.replicas is None else self.replicas.ask_all,
+            on_informed=shared.keys.accept,
+        )
+        shared.keys.withhold()
+
+    def wake(self) -> None:
+        """Share changed state soon."""
+        if self.changes is not None:
+            self.changes.wake()
+
+    def _approvals_changed(self) -> None:
+        if self._approvals is not None:
+            self._approvals.changed()
+        self.wake()
+
+    async def leave(self) -> None:
+        """Stop accepting peers, then wait until every open response has been sent.
+
+        Without the wait, a request without a response would be lost: its sender cannot know whether it was run.
+        """
+        if self._server is None:
+            return
+        self._server.close()
+        await anyio.sleep(_SETTLED_S)
+        with anyio.move_on_after(_LEAVE_S):
+            while self.connections.open:
+                await anyio.sleep(_POLL_S)
+
+    @property
+    def routes(self) -> tuple[object, ...]:
+        """Return the objects with the admin routes of the cluster."""
+        return (ClusterRoutes(self.row),)
+
+    def metrics(self) -> str:
+        """Return the metrics of the cluster in the Prometheus text format."""
+        return render(self.replicas, self.status, self.limits, self.changes)
+
+    def row(self) -> dict[str, Any]:
+        """Return the state of this replica, as `/admin/cluster` shows it."""
+        limits = self.limits
+        return {
+            "name": self.name,
+            "peers": None if self.replicas is None else dict(self.replicas.outcomes),
+            "store": None if self.status is None else self.status.row(),
+            "pendingChanges": 0 if self.changes is None else self.changes.pending,
+            "replicas": None if limits is None else limits.replicas,
+            "limits": "shared" if limits is not None and limits.shared else "each",
+        }
+
+    def _share_approvals(self, own: ApprovalStore) -> ApprovalBackend:
+        assert self._store is not None
+        assert self.status is not None
+        return ClusterApprovals(own, self._sync, self._store, self.status)
+
+    async def _sync(self, always: bool) -> None:
+        if self.changes is not None:
+            await self.changes.sync(always=always)
+
+    @asynccontextmanager
+    async def serve_peers(
+        self,
+        listener: socket.socket | None,
+        endpoint: Handler,
+        draining: Callable[[], bool],
+        results: Callable[[str], bytes],
+    ) -> AsyncIterator[None]:
+        """Serve other replicas for the duration of the context.
+
+        Args:
+            listener: The socket for other replicas; None without peers.
+            endpoint: Handles requests of sessions in this process.
+            draining: Returns whether this replica is shutting down.
+            results: Returns a stored result of this replica by its id.
+        """
+        async with anyio.create_task_group() as group:
+            group.start_soon(self.connections.watch)
+            if self.changes is not None and self.limits is not None:
+                # Before the first caller is served, this replica has to know which keys were revoked.
+                await self.changes.load()
+                group.start_soon(self.changes.run)
+                group.start_soon(self.limits.run)
+            if listener is not None:
+                router = PeerRouter(
+                    endpoint, draining, None if self.changes is None else self.changes.document, results
+                )
+                self._server = await asyncio.get_running_loop().create_server(
+                    lambda: HttpProtocol(self.connections, router),
+                    sock=listener,
+                    ssl=self.credentials.listener_context,
+                    ssl_handshake_timeout=_HANDSHAKE_S,
+                    backlog=_BACKLOG,
+                )
+                log.info("listening for other replicas on port %d", listener.getsockname()[1])
+            try:
+                yield
+            finally:
+                if self._server is not None:
+                    self._server.close()
+                if self.replicas is not None:
+                    self.replicas.close()
+            group.cancel_scope.cancel()
+        if self._store is not None:
+            await self._store.close()
+
+
+def warn_of_private(config: Config) -> None:
+    """Warn about servers whose state would differ between replicas."""
+    names = [alias for alias, server in config.servers.items() if not may_be_copied(server)]
+    if names:
+        log.warning(
+            "each replica starts its own process of %s, so state left by one call may be missing in the next. "
+            'Set "copies": true in the entry if the server has no such state',
+            ", ".join(names),
+        )

@@ -1,0 +1,329 @@
+"""Process roles, and the configuration and communication of workers."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import anyio
+
+from gateway.access.quotas import Sharing
+from gateway.calls.advice.call_stats import Failure
+from gateway.calls.approval_store import ApprovalBackend, ApprovalStore
+from gateway.calls.result_store import Fetch
+from gateway.cluster.session_forwarding import ForwardingOptions, forward_request
+from gateway.config.model import Config
+from gateway.config.server import ServerConfig
+from gateway.http.http_client import HttpClient
+from gateway.http.http_request import RequestHead
+from gateway.http.responder import Responder
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import ConfigError, GatewayError
+from gateway.upstream.oauth.token_store import TokenStore
+
+log = logging.getLogger(__name__)
+
+OnFailure = Callable[[str, str, str, Failure, str], None]
+"""Called with the wrapper, server, tool, failure and caller of a failed call."""
+OnCleared = Callable[[str, str], None]
+"""Called with a server and a tool whose failure notes are obsolete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRole:
+    """The role of a process among the processes of one gateway.
+
+    Attributes:
+        instance: The id of the gateway, shared by all its processes.
+        name: The name of this process, unique within the gateway.
+        new_session_id: Creates a session id that identifies this process as its owner; None for random ids.
+        signing_key: The signing key shared by all processes.
+        writes: Whether this process writes the files of the state directory.
+        admits: Raises `ConfigError` for a server that cannot be used by several processes.
+        on_failure: Receives failures instead of this process's own statistics; None if it keeps them itself.
+        on_cleared: Receives failure notes that a call has made obsolete.
+        share_approvals: Wraps the local approvals so that they are shared; None if the local ones are used.
+        sign_ins: The store of sign-ins; None for the state directory.
+        sharing: The counters of calls that are shared with other processes.
+        on_approvals_changed: Called after each change of questions, decisions or approvals.
+        fetch_result: Asks another process for a stored result; None if no process can be asked.
+    """
+
+    instance: str
+    name: str
+    new_session_id: Callable[[], str] | None
+    signing_key: bytes
+    writes: bool
+    admits: Callable[[str, ServerConfig], None]
+    on_failure: OnFailure | None
+    on_cleared: OnCleared
+    share_approvals: Callable[[ApprovalStore], ApprovalBackend] | None
+    sign_ins: TokenStore | None = None
+    sharing: Sharing | None = None
+    on_approvals_changed: Callable[[], None] = lambda: None
+    fetch_result: Fetch | None = None
+
+
+FIRST = 0
+"""The index of the worker that writes files and makes the changes of administrators."""
+# Digits of a worker's index; no machine runs ten thousand workers.
+_MAX_DIGITS = 4
+READY = b"ready\n"
+"""The line that a worker writes to standard output when it is ready to serve."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """The configuration of a worker, which its parent writes to its standard input.
+
+    Attributes:
+        index: The index of this worker.
+        count: The number of workers.
+        is_restart: Whether the worker replaces an ended one and has to ask the others for changes since the start.
+        listener: The descriptor of the listening socket for callers.
+        admin_listener: The descriptor of the listening socket for administrators; -1 for none.
+        public_url: The address announced to callers.
+        sockets: The directory of the private sockets.
+        secret: The secret that every request on a private socket must present.
+        signing_key: The signing key shared by all workers, in hexadecimal digits.
+        text: The text of the configuration, as read from `path`.
+        drain_delay: Seconds for which a worker continues to serve before it shuts down.
+    """
+
+    index: int
+    count: int
+    is_restart: bool
+    listener: int
+    public_url: str
+    host: str
+    sockets: str
+    secret: str
+    signing_key: str
+    token: str
+    text: str
+    path: str | None
+    state_dir: str
+    insecure: bool
+    verbose: bool
+    admin_listener: int = -1
+    strict: bool = False
+    drain_delay: float = 0.0
+    log_format: Literal["text", "json"] = "text"
+
+    def line(self) -> bytes:
+        """Return the configuration as one line of JSON."""
+        return json_bytes.dumps(asdict(self)) + b"\n"
+
+    @classmethod
+    def read(cls, line: bytes) -> WorkerConfig:
+        """Parse the line that `line` returns.
+
+        Raises:
+            ValueError: The line is not a worker configuration.
+        """
+        try:
+            return cls(**json_bytes.loads(line))
+        except TypeError as error:
+            raise ValueError(f"not a worker configuration ({error})") from None
+
+    @property
+    def prefix(self) -> str:
+        """Return the prefix of this worker's session ids."""
+        return prefix_of(self.index)
+
+    def socket_of(self, index: int) -> Path:
+        """Return the path of the private socket of a worker."""
+        return Path(self.sockets) / f"{index}.sock"
+
+    @property
+    def parent_socket(self) -> Path:
+        """Return the path of the socket on which the parent counts the calls of all workers."""
+        return Path(self.sockets) / "parent.sock"
+
+
+def prefix_of(index: int) -> str:
+    """Return the prefix of a worker's session ids."""
+    return f"{index}-"
+
+
+def owner_of(session_id: str, count: int) -> int | None:
+    """Return the worker that issued a session id, or None if none of `count` workers did."""
+    number, dash, _ = session_id.partition("-")
+    # Accept only the form that `prefix_of` writes.
+    if (
+        not dash
+        or not number.isascii()
+        or not number.isdecimal()
+        or len(number) > _MAX_DIGITS
+        or str(int(number)) != number
+    ):
+        return None
+    return int(number) if int(number) < count else None
+
+
+ASK_S: Final = 5.0
+"""Seconds within which another worker must answer, since an administrator waits and a worker may hang."""
+_MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
+"""Enough for the rows of 100,000 wrappers; both ends are trusted."""
+# Connecting to a local socket takes less than a millisecond, so a slower worker is not running.
+_CONNECT_S: Final = 2.0
+
+
+RESULTS_TARGET: Final = "/shared/results/"
+"""The path at which a worker returns its stored results, followed by the id of a result."""
+
+
+class PeerLost(GatewayError):
+    """Another worker did not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The reply of a worker."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Peers:
+    """The other workers of the worker group (implements `SessionForwarder`)."""
+
+    def __init__(self, worker_config: WorkerConfig) -> None:
+        self._count = worker_config.count
+        self._index = worker_config.index
+        # The secret takes the place of the host name, so the check of the Host header verifies it.
+        self._base = f"http://{worker_config.secret}"
+        self._clients = {
+            index: HttpClient(connect_timeout_s=_CONNECT_S, unix_path=str(worker_config.socket_of(index)))
+            for index in range(worker_config.count)
+            if index != worker_config.index
+        }
+
+    @property
+    def other_workers(self) -> tuple[int, ...]:
+        """Return the indexes of the other workers."""
+        return tuple(self._clients)
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        for client in self._clients.values():
+            client.close()
+
+    def owner(self, session_id: str | None) -> int | None:
+        """Return the other worker that has the session, or None."""
+        owner = owner_of(session_id, self._count) if session_id is not None else None
+        return None if owner == self._index else owner
+
+    async def request(
+        self,
+        index: int,
+        method: str,
+        target: str,
+        *,
+        headers: dict[str, str] | None = None,
+        body: bytes = b"",
+        within_s: float = ASK_S,
+    ) -> Reply:
+        """Send a request to another worker, and return its reply.
+
+        Raises:
+            PeerLost: The worker is not running, or does not answer in time.
+        """
+        try:
+            with anyio.fail_after(within_s):
+                async with self._clients[index].send(method, self._base + target, headers or {}, body) as response:
+                    content = await response.read(_MAX_ANSWER_BYTES)
+                    return Reply(status=response.status, headers=dict(response.headers), body=content)
+        except (GatewayError, TimeoutError, ValueError) as error:
+            raise PeerLost(f"worker {index} does not answer ({str(error) or 'too slow'})") from None
+
+    async def fetch_result(self, prefix: str, result_id: str) -> bytes | None:
+        """Return a stored result of the worker with a prefix, as `ResultStore.packed` does; None if it is lost."""
+        index = owner_of(prefix, self._count)
+        if index is None or index not in self._clients:
+            return None
+        try:
+            reply = await self.request(index, "GET", RESULTS_TARGET + result_id)
+        except PeerLost:
+            return None
+        return reply.body if reply.status == 200 else None
+
+    async def forward(self, owner: int, head: RequestHead, body: bytes, responder: Responder) -> None:
+        """Forward a request to another worker, and stream its response to the caller."""
+        failure = await forward_request(self._clients[owner], self._base, head, body, responder, ForwardingOptions())
+        if failure is not None:
+            log.debug("request not forwarded to worker %d", owner, extra={"reason": str(failure)})
+
+
+Rule = Callable[[Config], Iterable[str]]
+"""Yields the reasons why a configuration cannot be used with several workers."""
+
+
+def _private_processes(config: Config) -> Iterable[str]:
+    names = [alias for alias, server in config.servers.items() if not may_be_copied(server)]
+    if names:
+        yield _private_process_error(names)
+
+
+def _private_hooks(config: Config) -> Iterable[str]:
+    for hook in config.gateway.hooks:
+        if hook.use in _SINGLE_PROCESS_HOOKS:
+            reason = _SINGLE_PROCESS_HOOKS[hook.use]
+            yield f"--workers: the hook {hook.name} ({hook.use}) {reason}. Remove the hook or --workers"
+
+
+_SINGLE_PROCESS_HOOKS: Final = {
+    "rate_limit": "counts per process, so a caller would have the full rate at each worker",
+    "audit_log": "writes and rotates a file, which several processes cannot share",
+}
+
+
+def _clusters(config: Config) -> Iterable[str]:
+    if config.gateway.cluster is not None:
+        yield "--workers: it cannot be combined with gateway.cluster. Start more replicas instead"
+
+
+RULES: tuple[Rule, ...] = (_private_processes, _private_hooks, _clusters)
+"""The rules that `check` applies."""
+
+
+def may_be_copied(server: ServerConfig) -> bool:
+    """Return whether each worker may connect separately, which starts another copy of a stdio server."""
+    return server.type != "stdio" or server.copies
+
+
+def check_shareable(config: Config, *, file: str) -> None:
+    """Check that a configuration can be used with several workers.
+
+    Raises:
+        ConfigError: It cannot; the text contains every reason.
+    """
+    if sys.platform == "win32":
+        raise ConfigError("several workers need Linux or macOS; remove --workers", file=file)
+    reasons = [reason for rule in RULES for reason in rule(config)]
+    if reasons:
+        raise ConfigError("\n".join(reasons), file=file)
+
+
+def check_server(alias: str, server: ServerConfig) -> None:
+    """Check that a new server can be used with several workers.
+
+    Raises:
+        ConfigError: The server needs a single process.
+    """
+    if not may_be_copied(server):
+        raise ConfigError(_private_process_error([alias]), file="request", key=alias)
+
+
+def _private_process_error(names: list[str]) -> str:
+    many = len(names) > 1
+    return (
+        f"--workers: {', '.join(names)} {'are processes' if many else 'is a process'} (stdio), and each worker would "
+        f"start {'its own copies' if many else 'its own copy'}, so state left by one call may be missing in the next. "
+        'Set "copies": true in the server\'s entry if it has no such state, or remove --workers'
+    )

@@ -1,0 +1,260 @@
+"""Authenticate the sender of a request from its header block, and compare headers with the body."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+from gateway.access.principal import Authenticator, Principal, Refusal, UnverifiedCredentials
+from gateway.access.quotas import Account, Quotas
+from gateway.audit.recording import Audit
+from gateway.calls.profile_views import ProfileViews
+from gateway.downstream.protected_resource import ProtectedResource
+from gateway.http.http_request import RequestHead, RequestRefused
+from gateway.protocol.gateway_errors import HEADER_MISMATCH, RpcError
+from gateway.protocol.versions import (
+    CAPABILITIES_KEY,
+    MODERN_VERSIONS,
+    NAMED_BY,
+    VERSION_KEY,
+    check_envelope,
+    is_modern,
+)
+from registry.views.profile import DEFAULT_PROFILE
+from registry.views.view import View
+
+
+class AuthenticatedCaller(Struct, frozen=True, gc=False, eq=False):
+    """The authenticated caller of a request.
+
+    Attributes:
+        account: The account to charge.
+        profile: The profile that the path names.
+        modern: Whether the protocol version has no handshake.
+    """
+
+    account: Account
+    principal: Principal
+    profile: str
+    modern: bool
+
+
+class ParsedHeaderBlock(Struct, gc=False, eq=False, kw_only=True):
+    """The result of parsing a header block before authentication, valid for every request with the same header block.
+
+    Attributes:
+        profile: The profile that the path names, which may not exist.
+        authorization: The Authorization header.
+        modern: Whether the protocol version has no handshake.
+        version: The protocol version in the headers; empty if absent.
+        is_supported: Whether that is a supported version without a handshake.
+        method: The JSON-RPC method in the headers; empty if absent.
+        name: The name in the headers; None if it is absent or cannot be decoded.
+        session_id: The session id in the headers; None if absent.
+        takes_json, streams: Whether the response may be JSON, and whether it may be an event stream.
+        cached_caller: The caller that this header block resolved to last time.
+        profiles, dropped_accounts: The profiles and the number of dropped accounts when `cached_caller` was computed.
+    """
+
+    profile: str
+    authorization: str | None
+    modern: bool
+    version: str
+    is_supported: bool
+    method: str
+    name: str | None
+    session_id: str | None
+    takes_json: bool = True
+    streams: bool = True
+    cached_caller: AuthenticatedCaller | None = None
+    profiles: object = None
+    dropped_accounts: int = 0
+
+
+class UnverifiedCaller(NamedTuple):
+    """The caller of a request whose credentials still have to be verified by a request to their issuer."""
+
+    account: Account
+    credentials: UnverifiedCredentials
+    profile: str
+    modern: bool
+
+
+class Callers:
+    """Authentication of callers.
+
+    Args:
+        quotas: The accounts of callers.
+        resource: Creates challenges for callers without a valid token.
+        audit: Records rejected credentials.
+    """
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        views: ProfileViews,
+        quotas: Quotas,
+        resource: ProtectedResource,
+        audit: Audit,
+    ) -> None:
+        self._authenticator = authenticator
+        self._views = views
+        self._quotas = quotas
+        self._resource = resource
+        self._audit = audit
+
+    def parse_head(self, head: RequestHead, *, modern: bool) -> ParsedHeaderBlock:
+        """Parse a header block without authenticating the caller."""
+        path = head.path if b"%" not in head.path else unquote(head.path.decode("latin-1")).encode("latin-1", "replace")
+        authorization = None if head.raw(b"authorization") is None else head.text(b"authorization")
+        version = head.text(b"mcp-protocol-version")
+        return ParsedHeaderBlock(
+            # With or without a trailing slash, because a redirect would make clients drop the body of their POST.
+            profile=path[5:].decode("latin-1").removesuffix("/") or DEFAULT_PROFILE,
+            authorization=authorization,
+            modern=modern,
+            version=version,
+            is_supported=version in MODERN_VERSIONS,
+            method=head.text(b"mcp-method"),
+            name=None if head.raw(b"mcp-name") is None else _decode_name(head.text(b"mcp-name")),
+            session_id=session_id_in(head),
+        )
+
+    def admit(
+        self, header_block: ParsedHeaderBlock, head: RequestHead, peer: str
+    ) -> AuthenticatedCaller | UnverifiedCaller:
+        """Authenticate the caller of a request.
+
+        Raises:
+            RequestRefused: The credentials are invalid, or do not permit this profile.
+        """
+        quotas, profiles = self._quotas, self._views.profiles
+        authenticated = self._authenticator.principal(header_block.authorization)
+        cached_caller = header_block.cached_caller
+        if (
+            # Fast path: none of the inputs has changed (compared by identity).
+            cached_caller is not None
+            and cached_caller.principal is authenticated
+            and header_block.profiles is profiles
+            and header_block.dropped_accounts == quotas.dropped
+            and cached_caller.account.groups is cached_caller.principal.groups
+        ):
+            return cached_caller
+        profile = header_block.profile
+        if isinstance(authenticated, Principal):
+            if profile in profiles and authenticated.may_enter(profile):
+                caller = AuthenticatedCaller(quotas.account(authenticated), authenticated, profile, header_block.modern)
+                header_block.cached_caller = caller
+                header_block.profiles, header_block.dropped_accounts = profiles, quotas.dropped
+                return caller
+            raise self._reject_profile(authenticated, head, peer, profile)
+        if isinstance(authenticated, Refusal):
+            raise self._reject_credentials(authenticated, head, peer, profile)
+        return UnverifiedCaller(self._quotas.anonymous, authenticated, profile, header_block.modern)
+
+    async def verify(self, unproven: UnverifiedCaller, head: RequestHead, peer: str) -> AuthenticatedCaller:
+        """Verify the credentials of a request.
+
+        Raises:
+            RequestRefused: The credentials are invalid, or do not permit this profile.
+        """
+        verified = await unproven.credentials.verify()
+        if isinstance(verified, Refusal):
+            raise self._reject_credentials(verified, head, peer, unproven.profile)
+        profile = unproven.profile
+        if profile in self._views.profiles and verified.may_enter(profile):
+            return AuthenticatedCaller(self._quotas.account(verified), verified, profile, unproven.modern)
+        raise self._reject_profile(verified, head, peer, profile)
+
+    def _reject_profile(self, principal: Principal, head: RequestHead, peer: str, profile: str) -> RequestRefused:
+        # Checked after authentication, so that names of profiles are not exposed.
+        if principal.issuer and not principal.may_enter(profile):
+            # Reported as an invalid token: the client can request a token for this resource.
+            refusal = Refusal(
+                error="invalid_token",
+                description="the token is for another profile of this gateway",
+                bearer_of_token=True,
+            )
+            return self._reject_credentials(refusal, head, peer, profile, principal.name)
+        return RequestRefused(404, "there is no such profile")
+
+    def _reject_credentials(
+        self, refusal: Refusal, head: RequestHead, peer: str, profile: str, name: str | None = None
+    ) -> RequestRefused:
+        if refusal.status != 503:
+            reason = refusal.error or ("missing" if head.raw(b"authorization") is None else "not valid")
+            self._audit.credentials_refused(head.path.decode("latin-1"), peer, reason, principal=name)
+        return self._resource.refused(refusal, head, profile)
+
+
+def session_id_in(head: RequestHead) -> str | None:
+    """Return the session id in the headers; None if absent."""
+    return None if head.raw(b"mcp-session-id") is None else head.text(b"mcp-session-id")
+
+
+def _decode_name(value: str) -> str | None:
+    if not value.startswith("=?base64?"):
+        return value
+    # Imported lazily: importing the SDK takes 0.1 s, and few names need it.
+    from mcp.shared.inbound import decode_header_value
+
+    # The SDK raises an error for non-ASCII values, which any unauthenticated peer may send.
+    return decode_header_value(value) if value.isascii() else None
+
+
+def check_agreement(header_block: ParsedHeaderBlock, method: str, params: dict[str, Any]) -> None:
+    """Check that headers and body agree (MCP 2026-07-28, Streamable HTTP, "Server Validation").
+
+    Args:
+        header_block: The parsed headers.
+        method: The method in the body.
+        params: The parameters in the body.
+
+    Raises:
+        RpcError: They disagree, or the envelope is invalid.
+    """
+    meta = params.get("_meta")
+    if (
+        header_block.is_supported
+        and header_block.method == method
+        and type(meta) is dict
+        and meta.get(VERSION_KEY) == header_block.version
+        and type(meta.get(CAPABILITIES_KEY)) is dict
+    ):
+        named_item = params.get(NAMED_BY.get(method, ""))
+        if named_item is None or named_item == header_block.name:
+            return
+    # Slow path: find the error, in the order in which the specification checks.
+    claimed = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
+    if isinstance(claimed, str) and header_block.version != claimed:
+        raise RpcError(HEADER_MISMATCH, "MCP-Protocol-Version does not match the request's protocol version")
+    modern = is_modern(params)  # a missing envelope is reported by `check_envelope` below
+    if modern and header_block.method != method:
+        raise RpcError(HEADER_MISMATCH, "Mcp-Method does not match the request's method")
+    key = NAMED_BY.get(method)
+    named_item = params.get(key) if key is not None and modern else None
+    if named_item is not None and header_block.name != named_item:
+        raise RpcError(HEADER_MISMATCH, f"Mcp-Name does not match params.{key}")
+    check_envelope(params)
+
+
+def check_param_headers(head: RequestHead, view: View, params: dict[str, Any]) -> None:
+    """Check the headers that mirror arguments of a call (MCP 2026-07-28, "Tools", "x-mcp-header").
+
+    Raises:
+        RpcError: A header is missing, or differs from its argument.
+    """
+    name, arguments = params.get("name"), params.get("arguments")
+    entry = view.entry(name) if isinstance(name, str) else None
+    if entry is None or not entry.wrapper.headers:
+        return
+    # Imported lazily: importing the SDK takes 0.1 s, and few tools have such headers.
+    from mcp.shared.inbound import validate_mcp_param_headers
+
+    # The definition that the caller sees decides which headers are required: a dialect may omit the annotation.
+    arguments = arguments if isinstance(arguments, dict) else {}
+    rejection = validate_mcp_param_headers(entry.definition["inputSchema"], arguments, head.texts())
+    if rejection is not None:
+        raise RpcError(rejection.code, rejection.message, rejection.data)

@@ -1,0 +1,266 @@
+"""Convert an upstream's response into a listing and check each item separately."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import is_
+from typing import Any, Final
+
+import anyio
+
+from gateway.config.active_config import Apply, ConfigChange, Reconfigurable
+from gateway.process.secrets import SECRETS
+from gateway.process.tasks import run_in_thread
+from gateway.protocol import json_bytes
+from gateway.protocol.extensions import SKILLS
+from gateway.upstream.session import RawListing
+from registry.catalog.listing import CODES as UNMATCHED
+from registry.catalog.listing import HIDES_NOTHING, ListedItems, ServerListing
+from registry.catalog.names import ServerName
+from registry.catalog.overrides import Hints, first_hints, hints_of
+from registry.catalog.registry import Registry
+from registry.intake.issues import ItemIssue
+from registry.intake.item_intake import ITEM_KEYS, ItemKind, admit_items
+from registry.intake.tool_intake import Transport, admit_tools
+from registry.schema.display_text import clean
+from registry.schema.packed_definition import PackedDefinition
+
+log = logging.getLogger(__name__)
+
+# Checking this many schemas takes a few milliseconds; more are checked in a thread to keep the event loop responsive.
+INLINE_TOOLS: Final = 8
+# Prompts and resources have no schemas and take a few microseconds each.
+INLINE_ITEMS: Final = 200
+# At startup, all servers list at the same time, and a rule often concerns several of them.
+_SETTLED_S: Final = 1.0
+# How many items of a listing are logged when they enter quarantine; `/admin/quarantine` shows all of them.
+_MAX_LOGGED: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListingSource:
+    """The connection on which a listing was received.
+
+    Attributes:
+        epoch: The number of the connection.
+        transport: The transport, which decides how invalid header annotations are handled.
+        strict: Whether to quarantine tools whose arguments cannot be checked.
+    """
+
+    server: ServerName
+    epoch: int
+    transport: Transport
+    strict: bool = False
+
+
+def listing_of(
+    raw: RawListing,
+    source: ListingSource,
+    *,
+    before: ServerListing | None,
+    hints: Mapping[str, Hints] | None = None,
+) -> ServerListing:
+    """Return the new listing of a server, based on its response and the previous listing.
+
+    Args:
+        raw: The unchecked response. Omitted lists are kept while the server declares them. Long lists are consumed.
+        before: The previous listing of this server.
+        hints: The hints that the tools were first listed with, if there is no previous listing.
+    """
+    server, transport, strict = source.server, source.transport, source.strict
+    quarantined: list[ItemIssue] = []
+    repaired: list[ItemIssue] = []
+    items: dict[str, ListedItems] = {}
+    # Lists that were not requested this time come from the previous listing.
+    if before is not None:
+        items = {
+            "prompts": before.prompts,
+            "resources": before.resources,
+            "resourceTemplates": before.templates,
+            "skills": before.skills,
+        }
+    tools: ListedItems = before.tools if before else ()
+    renewed = {"tools"} if raw.tools is not None else set()
+    read: Mapping[str, Hints] = {}
+    if raw.tools is not None:
+        definitions = _KnownDefinitions(tools)
+        intake = admit_tools(_parsed_items(raw.tools), transport=transport, strict=strict, keep=definitions.reuse)
+        tools = definitions.all_of(intake.items)
+        read = definitions.hints
+        quarantined += [*raw.refused, *intake.quarantined]
+        repaired += [*raw.noted, *intake.repaired]
+    for kind in ITEM_KEYS:
+        if kind in raw.prompts_and_resources:
+            admission = admit_items(_parsed_items(raw.prompts_and_resources[kind]), kind)
+            quarantined += admission.quarantined
+            repaired += admission.repaired
+            # Equal items remain the same objects, so that values memoized for them remain valid.
+            if admission.items != items.get(kind, ()):
+                items[kind] = admission.items
+        # The request failed: keep the last good items as long as the server declares the capability.
+        elif _declares(raw.capabilities, kind):
+            continue
+        else:
+            items[kind] = ()
+        renewed.add(kind)
+    _log_quarantined(quarantined, before, epoch=source.epoch, server=server)
+    if before is not None:
+        quarantined += [issue for issue in before.quarantined if issue.kind not in renewed]
+        repaired += [issue for issue in before.repaired if issue.kind not in renewed]
+    earlier_hints = before.first_hints if before is not None else hints or {}
+    # The same object if nothing has changed, as for items.
+    same = before is not None and before.capabilities == raw.capabilities
+    return ServerListing(
+        server=server,
+        epoch=source.epoch,
+        tools=tools,
+        prompts=items.get("prompts", ()),
+        resources=items.get("resources", ()),
+        templates=items.get("resourceTemplates", ()),
+        skills=items.get("skills", ()),
+        capabilities=before.capabilities if before is not None and same else raw.capabilities,
+        quarantined=tuple(quarantined),
+        repaired=tuple(repaired),
+        ttl_ms=raw.ttl_ms if raw.confirmed or before is None else before.ttl_ms,
+        scope=raw.scope if raw.confirmed or before is None else before.scope,
+        origin="live",
+        stale=not raw.confirmed,
+        transport=transport,
+        instructions=_instructions(raw, before),
+        first_hints=first_hints(tools, earlier_hints, read),
+    )
+
+
+def _declares(capabilities: Mapping[str, Any], kind: ItemKind) -> bool:
+    if kind == "skills":
+        extensions = capabilities.get("extensions")
+        return isinstance(extensions, dict) and SKILLS in extensions
+    return ("prompts" if kind == "prompts" else "resources") in capabilities
+
+
+class _KnownDefinitions:
+    """Replaces unchanged definitions by the objects of the previous listing.
+
+    Values that were derived from a definition then remain valid: most listings change nothing, or one tool of many.
+
+    Attributes:
+        hints: The hints of each new definition by name, so that it does not have to be parsed again.
+    """
+
+    def __init__(self, before: ListedItems) -> None:
+        self._before = before
+        self._known = {tool["name"]: tool for tool in before}
+        self.hints: dict[str, Hints] = {}
+
+    def reuse(self, tool: dict[str, Any]) -> Mapping[str, Any]:
+        self.hints[tool["name"]] = hints_of(tool.get("annotations"))
+        previous, packed = self._known.get(tool["name"]), PackedDefinition.pack(tool)
+        return previous if previous is not None and PackedDefinition.pack(previous) == packed else packed
+
+    def all_of(self, tools: ListedItems) -> ListedItems:
+        before = self._before
+        return before if len(tools) == len(before) and all(map(is_, tools, before)) else tools
+
+
+def _log_quarantined(
+    quarantined: list[ItemIssue], before: ServerListing | None, *, epoch: int, server: ServerName
+) -> None:
+    """Log the items that were not in quarantine before; a server may list every second."""
+    earlier = frozenset(before.quarantined) if before is not None else frozenset()
+    new = [finding for finding in quarantined if finding not in earlier]
+    for finding in new[:_MAX_LOGGED]:
+        extra = {"server": server, "tool": finding.tool, "epoch": epoch}
+        log.warning("%s quarantined: %s", finding.kind, finding.code, extra=extra)
+    if len(new) > _MAX_LOGGED:
+        log.warning("%d more items quarantined", len(new) - _MAX_LOGGED, extra={"server": server, "epoch": epoch})
+
+
+def is_short(raw: RawListing) -> bool:
+    """Return whether checking a response takes only a few milliseconds; longer ones are checked in a thread."""
+    other_items = [item for items in raw.prompts_and_resources.values() for item in items]
+    return (
+        (raw.tools is None or len(raw.tools) <= INLINE_TOOLS)
+        and len(other_items) <= INLINE_ITEMS
+        and json_bytes.UnparsedJson not in map(type, other_items)
+    )
+
+
+def _parsed_items(items: list[Any]) -> Iterator[Any]:
+    """Yield items without secrets. A long list is consumed.
+
+    Each item is parsed on demand, so that ten thousand new definitions reuse the memory of those already consumed.
+    """
+    if len(items) <= INLINE_TOOLS:
+        yield from SECRETS.scrub_descriptions(list(map(_parse_item, items)))
+        return
+    unparsed = json_bytes.unparsed_each(items)
+    unparsed.reverse()
+    while unparsed:
+        yield from SECRETS.scrub_descriptions([_parse_item(unparsed.pop())])
+
+
+def _parse_item(tool: Any) -> Any:
+    try:
+        return json_bytes.parsed(tool)
+    except json_bytes.MalformedJson:
+        # A number in a split list does not fit into a float: it becomes infinite, and intake rejects the tool.
+        return json.loads(bytes(tool.text))
+
+
+def _instructions(raw: RawListing, before: ServerListing | None) -> str | None:
+    if not raw.confirmed and before is not None:
+        return before.instructions
+    return clean(raw.instructions) or None if raw.instructions else None
+
+
+class UnmatchedSettings:
+    """Logs once which settings of a server do not match any of its items."""
+
+    def __init__(self) -> None:
+        self._logged: dict[str, set[ItemIssue]] = {}
+
+    def log_new(self, server: str, warnings: Iterable[ItemIssue]) -> None:
+        """Log the new warnings about a server."""
+        unmatched = {issue for issue in warnings if issue.code in UNMATCHED}
+        for issue in sorted(unmatched - self._logged.get(server, set()), key=lambda issue: issue.tool):
+            # An error, because the operator believes that the item is hidden.
+            level = logging.ERROR if issue.code == HIDES_NOTHING else logging.WARNING
+            log.log(level, "%s", issue.detail, extra={"server": server, "tool": issue.tool})
+        self._logged[server] = unmatched
+
+
+class UnmatchedRules(Reconfigurable):
+    """Logs once which rules cannot apply to any item, and checks again after each change of a list."""
+
+    def __init__(self, registry: Registry, unmatched: Callable[[], list[str]]) -> None:
+        """Watch a registry.
+
+        Args:
+            unmatched: Return a text for each rule, pattern and condition that nothing matches.
+        """
+        self._unmatched = unmatched
+        self._changed = anyio.Event()
+        self._logged: frozenset[str] = frozenset()
+        registry.subscribe(lambda change: self.notice_change(), always=True)
+
+    async def validate(self, change: ConfigChange) -> Apply:
+        return self.notice_change
+
+    def notice_change(self) -> None:
+        """Schedule another check."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Log unmatched rules until cancelled."""
+        while True:
+            await self._changed.wait()
+            await anyio.sleep(_SETTLED_S)
+            self._changed = anyio.Event()
+            warnings = await run_in_thread(self._unmatched)
+            for text in warnings:
+                if text not in self._logged:
+                    log.warning("policy: %s", text)
+            self._logged = frozenset(warnings)

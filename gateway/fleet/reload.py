@@ -1,0 +1,350 @@
+"""Apply a changed configuration to a running gateway, completely or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+
+from gateway.config.active_config import ActiveConfig
+from gateway.config.load import loaded, watched_by
+from gateway.config.model import Config
+from gateway.config.overlay import Admits, Change, Edit, Overlay, added_names, with_changes
+from gateway.config.source import read
+from gateway.config.watch import OtherFiles, digest_of, digests_of, follow
+from gateway.fleet.lock_file import lock_files
+from gateway.hooks.hook_loading import hook_files
+from gateway.process.files import try_lock
+from gateway.protocol.gateway_errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReloadSteps:
+    """The steps from one configuration to another.
+
+    Attributes:
+        add, remove: New and removed servers.
+        replace: Servers that need a new connection; calls on the old connection finish first.
+        adjust: Servers of which only limits, names or descriptions change.
+        hooks: Names of hooks that were added, removed or changed.
+        later: Keys that take effect only at the next start.
+    """
+
+    add: tuple[str, ...]
+    remove: tuple[str, ...]
+    replace: tuple[str, ...]
+    adjust: tuple[str, ...]
+    later: tuple[str, ...]
+    hooks: tuple[str, ...] = ()
+
+
+def plan(before: Config, after: Config) -> ReloadSteps:
+    """Return the changes between two configurations."""
+    old, new = before.servers, after.servers
+    # Unchanged servers appear in no step: their connections, calls and listings are not touched.
+    both = [alias for alias in new if alias in old and new[alias] != old[alias]]
+    # Sockets are bound and tokens are handed out at startup; neither can change while clients use them.
+    later = [
+        key
+        for key, was, now in (
+            ("gateway.listen", before.gateway.listen, after.gateway.listen),
+            ("gateway.admin", before.gateway.admin.at_start, after.gateway.admin.at_start),
+            ("gateway.drainDelay", before.gateway.drain_delay, after.gateway.drain_delay),
+            ("gateway.cluster", before.gateway.cluster, after.gateway.cluster),
+            ("gateway.telemetry", before.gateway.telemetry, after.gateway.telemetry),
+        )
+        if was != now
+    ]
+    return ReloadSteps(
+        add=tuple(alias for alias in new if alias not in old),
+        remove=tuple(alias for alias in old if alias not in new),
+        replace=tuple(alias for alias in both if new[alias].connection_key() != old[alias].connection_key()),
+        adjust=tuple(alias for alias in both if new[alias].connection_key() == old[alias].connection_key()),
+        later=tuple(later),
+        hooks=_hooks(before, after),
+    )
+
+
+def _hooks(before: Config, after: Config) -> tuple[str, ...]:
+    old = {hook.name: hook for hook in before.gateway.hooks}
+    new = {hook.name: hook for hook in after.gateway.hooks}
+    return tuple(name for name in {**old, **new} if old.get(name) != new.get(name))
+
+
+# Applying a change takes at most a second, even with thousands of tools.
+_LOCK_S: Final = 5.0
+_LOCK_POLL_S: Final = 0.02
+
+OnReloaded = Callable[[], Awaitable[None]]
+
+
+class Reloader:
+    """Keeps a gateway in sync with its configuration file; an invalid file leaves the running configuration unchanged.
+
+    Attributes:
+        error: Why the current file is not used.
+        count: The number of reloads.
+        stamp: A digest of the files besides the main file.
+        base: The configuration in the file, without the changes of administrators.
+        overlay: The changes of administrators.
+    """
+
+    def __init__(
+        self,
+        active: ActiveConfig,
+        *,
+        check: Callable[[Config], None],
+        strict: bool = False,
+        base: Config | None = None,
+        overlay: Overlay | None = None,
+        admits: Admits = lambda alias, config: None,
+    ) -> None:
+        """Initialize the reloader.
+
+        Args:
+            active: The configuration in effect.
+            check: Raises `ConfigError` for a configuration that cannot be served.
+            strict: Whether an error in the entry of one server rejects the whole file.
+            base: The configuration without the changes of administrators; None if there are none.
+            overlay: The changes of administrators; None to begin without changes and to store none.
+            admits: Raises `ConfigError` for a server that cannot be added here.
+        """
+        self._strict = strict
+        self.base = base if base is not None else active.current
+        self.overlay = overlay if overlay is not None else Overlay()
+        self._admits = admits
+        # A concurrent change and reload would undo each other.
+        self._changing = anyio.Lock()
+        self._active = active
+        self._check = check
+        self._loaded_at_s = time.time()
+        # The configuration read last, even if it was rejected: the operator is about to correct its files.
+        self._latest = active.current
+        self.error: str | None = None
+        self.count = 0
+        self.stamp = _stamp(self._other_files())
+        self._is_checking = False
+
+    @property
+    def text(self) -> str | None:
+        """Return the text that the running configuration was read from; None without a file."""
+        return self.base.text
+
+    @property
+    def path(self) -> Path | None:
+        """Return the path of the configuration file; None without a file."""
+        return self._active.current.path
+
+    @property
+    def config(self) -> Config:
+        """Return the running configuration."""
+        return self._active.current
+
+    def row(self) -> dict[str, Any]:
+        """Return the state of the file, for `/admin/config`."""
+        telemetry = self.config.gateway.telemetry
+        return {
+            "file": str(self.path) if self.path is not None else None,
+            "loadedAt": round(self._loaded_at_s, 3),
+            "reloads": self.count,
+            "error": self.error,
+            "warnings": list(self.config.warnings),
+            "traceUrl": telemetry.trace_url if telemetry is not None else None,
+            "overlay": {
+                "file": str(self.overlay.path) if self.overlay.path is not None else None,
+                "changes": len(self.overlay.changes),
+                "lasts": self.overlay.lasts,
+                "error": self.overlay.error,
+            },
+        }
+
+    async def run(self, *, hangups: bool, reloaded: OnReloaded | None = None) -> None:
+        """Reload when the file changes or at SIGHUP, until cancelled; await `reloaded` after each reload."""
+        if self.path is not None:
+            changed = partial(self.reload, self.path, reloaded=reloaded)
+            overlay = self.overlay
+            # Compare with the content read at startup, because the files may have changed since.
+            seen = {self.path: await anyio.to_thread.run_sync(_digest_as_read, self.path, self.text)}
+            if overlay.follows and overlay.path is not None:
+                seen[overlay.path] = overlay.digest
+            await follow(self.path, changed, hangups=hangups, other_files=self._find_other_files, seen=seen)
+
+    async def _find_other_files(self) -> OtherFiles:
+        # In a thread, because the main file has to be read.
+        return await anyio.to_thread.run_sync(self._other_files)
+
+    def _other_files(self) -> OtherFiles:
+        included = watched_by(self.path) if self.path is not None else OtherFiles()
+        files = (*included.files, *hook_files(self._latest), *self._latest.files, *lock_files(self._latest))
+        if self.overlay.follows and self.overlay.path is not None:
+            files = (*files, self.overlay.path)
+        return replace(included, files=files)
+
+    async def reload(self, path: Path, *, reloaded: OnReloaded | None = None) -> None:
+        """Read the file and apply it; on failure, record the error."""
+        try:
+            async with self._changing:
+                # Read under the lock: otherwise, a concurrent reload could be undone by older content.
+                text = await anyio.to_thread.run_sync(read, path)
+                follows = self.overlay.follows
+                changes = await anyio.to_thread.run_sync(self.overlay.latest) if follows else self.overlay.changes
+                await self._apply(text, path, quiet=False, changes=changes)
+            if reloaded is not None:
+                await reloaded()
+        except ConfigError as error:
+            self.error = str(error)
+            log.error("configuration rejected: %s", error)
+        except Exception as error:  # boundary: a configuration file must not end a running gateway
+            self.error = f"unexpected {type(error).__name__}"
+            log.exception("configuration rejected")
+
+    async def reload_if_changed(self) -> None:
+        """Reload if a file besides the main file has changed, even if the watch has not noticed it."""
+        path = self.path
+        if path is not None and not self._is_checking:
+            self._is_checking = True
+            try:
+                if _stamp(await self._find_other_files()) != self.stamp:
+                    await self.reload(path)
+            finally:
+                self._is_checking = False
+
+    async def reload_when_suspected(self) -> None:
+        """Look for changed files after each report of `ActiveConfig.suspect`, until cancelled."""
+        while True:
+            await self._active.wait_suspected()
+            await self.reload_if_changed()
+
+    async def change(self, edit: Edit, check: Callable[[Config], None] = lambda config: None) -> None:
+        """Change the overlay of administrators.
+
+        Args:
+            edit: The changes to add and to remove.
+            check: Raises `ConfigError` for a configuration that is not wanted.
+
+        Raises:
+            ConfigError: The changes cannot be used; nothing has changed.
+        """
+        async with self._changing, self._locked_overlay():
+            # Another gateway with the same state directory may have changed the overlay.
+            changes = await anyio.to_thread.run_sync(self.overlay.to_edit)
+            await self._change(edit.apply_to(changes), check)
+
+    @asynccontextmanager
+    async def _locked_overlay(self) -> AsyncIterator[None]:
+        """Lock the overlay against other gateways with the same state directory.
+
+        Raises:
+            ConfigError: Another process holds the lock for too long.
+        """
+        descriptor = self.overlay.open_lock()
+        try:
+            end_s = anyio.current_time() + _LOCK_S
+            # Polled instead of waiting in a thread, which could acquire the lock after its caller was cancelled.
+            while descriptor is not None and not try_lock(descriptor, write=True):
+                if anyio.current_time() > end_s:
+                    what = f"another process has been changing {self.overlay.path} for {_LOCK_S:g} s; try again"
+                    raise ConfigError(what, file=str(self.path or "overlay"))
+                await anyio.sleep(_LOCK_POLL_S)
+            yield
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)  # which releases the lock
+
+    async def _change(self, changes: Sequence[Change], check: Callable[[Config], None]) -> None:
+        config = with_changes(self.base, changes, self._admits)
+        check(config)
+        self._check(config)
+        await self._active.change(config, is_reload=False)
+        self.overlay.replace(changes)
+
+    async def apply_text(
+        self, text: str, path: Path | None, *, quiet: bool = False, changes: Sequence[Change] | None = None
+    ) -> None:
+        """Apply the configuration in a text.
+
+        Args:
+            path: The file that the text is from.
+            quiet: Do not log, because another process does.
+            changes: The changes of administrators; None for the current ones.
+
+        Raises:
+            ConfigError: The configuration cannot be used; nothing has changed.
+        """
+        async with self._changing:
+            await self._apply(text, path, quiet=quiet, changes=self.overlay.changes if changes is None else changes)
+
+    async def _apply(self, text: str, path: Path | None, *, quiet: bool, changes: Sequence[Change]) -> None:
+        # Computed before the files are read, so that a change in between causes another reload.
+        stamp = _stamp(await self._find_other_files())
+        # In a thread, because a large file or one with references must not block calls.
+        base = await anyio.to_thread.run_sync(
+            partial(loaded, text, path=path, strict=self._strict, added=added_names(changes))
+        )
+        self._latest = base
+        config = with_changes(base, changes, self._admits)
+        self._check_still_sound(config, path)
+        self._check(config)
+        steps = plan(self.config, config)
+        await self._active.change(config)
+        self.base = base
+        if tuple(changes) != self.overlay.changes:
+            self.overlay.replace(changes)
+        self.stamp = stamp
+        self.error, self._loaded_at_s, self.count = None, time.time(), self.count + 1
+        if quiet:
+            return
+        log.info(
+            "configuration reloaded: %d added, %d removed, %d replaced, %d adjusted",
+            len(steps.add),
+            len(steps.remove),
+            len(steps.replace),
+            len(steps.adjust),
+        )
+        if steps.hooks:
+            log.info("hooks changed: %s", ", ".join(steps.hooks))
+        for warning in config.warnings:
+            log.warning("%s", warning)
+        for alias, left_out in config.left_out.items():
+            log.log(logging.ERROR if left_out.faulty else logging.INFO, "%s", left_out.reason, extra={"server": alias})
+        for key in steps.later:
+            log.warning("%s takes effect at the next start", key)
+
+    def _check_still_sound(self, config: Config, path: Path | None) -> None:
+        # An error in the entry of a running server is probably a mistake, and must not stop the server.
+        broken = [
+            f"{alias}: {entry.reason}"
+            for alias, entry in config.left_out.items()
+            if entry.faulty and alias in self.config.servers
+        ]
+        if broken:
+            raise ConfigError("; ".join(broken), file=str(path or "configuration"))
+
+
+def _digest_as_read(path: Path, text: str | None) -> bytes | None:
+    """Return the digest of a file that still contains this text; otherwise None."""
+    digest = digest_of(path)  # computed before reading, so that a change in between differs from it
+    try:
+        # A pipe can be read only once.
+        return digest if not path.is_file() or read(path) == text else None
+    except ConfigError:
+        return None  # the error is reported when the file is loaded
+
+
+def _stamp(other_files: OtherFiles) -> str:
+    if not other_files.files:
+        return ""
+    digests = digests_of(sorted(other_files.files))
+    return hashlib.sha256(b"".join(digest or b"-" for digest in digests.values())).hexdigest()

@@ -1,0 +1,320 @@
+"""Store the last good listings on disk, so that a start does not have to wait for upstreams.
+
+The file contains what upstreams publish about their tools, and digests of their connection settings, but no headers,
+environments or arguments. It is replaced atomically. A file that is damaged, has another version or belongs to another
+user is ignored with a warning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from gateway.config.server import ServerConfig
+from gateway.fleet.server_ids import ServerIdentity, ServerIds
+from gateway.process.files import ForeignFile, make_private_folder, write_whole
+from gateway.protocol import json_bytes
+from registry.catalog.listing import ServerListing
+from registry.catalog.names import ServerName
+from registry.catalog.overrides import Hints, first_hints, hints_of
+from registry.intake.item_intake import ITEM_KEYS
+from registry.schema.packed_definition import PackedDefinition
+
+log = logging.getLogger(__name__)
+
+# The version of the file format; other versions are not read.
+VERSION: Final = 2
+FILE_NAME: Final = "snapshot.json"
+# Thousands of tools take a few megabytes; reading a larger file would delay the start.
+MAX_BYTES: Final = 256 * 1024 * 1024
+# Listings that arrive together are written once; a crash within this time loses only their snapshot.
+_SAVE_AFTER_S: Final = 0.2
+# 128 bits of a hexadecimal SHA-256 digest do not collide by accident.
+_FINGERPRINT_CHARS: Final = 32
+# Former aliases to keep. Callers may use an old name for weeks, and few operators rename more servers in that time.
+_MAX_FORMER: Final = 200
+_LISTS: Final = frozenset({"tools", *ITEM_KEYS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedListing:
+    """A stored listing, with its time and the fingerprint of its server."""
+
+    fingerprint: str
+    at_s: float
+    listing: ServerListing
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The content of the file.
+
+    Attributes:
+        listings: The stored listings, by alias.
+        former: The fingerprints of removed servers, by former alias, in the order of removal.
+        ids: The known servers, by identifier.
+    """
+
+    listings: dict[str, SavedListing] = field(default_factory=dict)
+    former: dict[str, str] = field(default_factory=dict)
+    ids: dict[str, ServerIdentity] = field(default_factory=dict)
+
+
+def fingerprint(config: ServerConfig) -> str:
+    """Return a digest of what identifies a server: its program and arguments, or its URL; no secrets."""
+    return hashlib.sha256(json_bytes.dumps(config.identity_key())).hexdigest()[:_FINGERPRINT_CHARS]
+
+
+def load(state_dir: Path) -> Snapshot:
+    """Return the stored snapshot; empty if it does not exist or cannot be trusted."""
+    path = state_dir / FILE_NAME
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if hasattr(os, "geteuid") and status.st_uid not in (os.geteuid(), 0):
+                # Another user could insert tools, and hints that relax permissions.
+                raise ForeignFile(f"{path} belongs to another user (id {status.st_uid})")
+            if status.st_size > MAX_BYTES:
+                raise ValueError("it is too large")
+            raw = file.read()
+        # An interrupted write or a disk error must not become wrappers.
+        checksum, _, body = raw.partition(b"\n")
+        if hashlib.sha256(body).hexdigest().encode() != checksum:
+            raise ValueError("its checksum is wrong")
+        document = _parse_document(body)
+        if not isinstance(document, dict) or document.get("version") != VERSION:
+            raise ValueError("it has another version")
+        former = {str(alias): str(digest) for alias, digest in document.get("former", {}).items()}
+        ids = {str(key): ServerIdentity.from_document(identity) for key, identity in document.get("ids", {}).items()}
+        return Snapshot(
+            {alias: _parse_entry(alias, entry) for alias, entry in document["servers"].items()}, former, ids
+        )
+    except FileNotFoundError:
+        return Snapshot()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("snapshot ignored: %s", error or type(error).__name__)
+        return Snapshot()
+
+
+class _Document(msgspec.Struct):
+    version: int
+    servers: dict[str, dict[str, msgspec.Raw]]
+    former: dict[str, str] = {}
+    ids: dict[str, dict[str, Any]] = {}
+
+
+def _parse_document(body: bytes) -> Any:
+    """Parse a snapshot, one definition at a time, because parsing blocks other threads."""
+    try:
+        document = msgspec.json.decode(body, type=_Document)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return json_bytes.loads(body)  # the text is formatted differently, or contains a lone surrogate
+    servers = {
+        alias: {
+            name: [_pack_tool(_parse_value(each), name) for each in msgspec.json.decode(value, type=list[msgspec.Raw])]
+            if name in _LISTS
+            else _parse_value(value)
+            for name, value in entry.items()
+        }
+        for alias, entry in document.servers.items()
+    }
+    return {"version": document.version, "servers": servers, "former": document.former, "ids": document.ids}
+
+
+def _parse_value(text: msgspec.Raw) -> Any:
+    return json_bytes.loads(bytes(text))
+
+
+def _pack_tool(item: Any, kind: str) -> Any:
+    # One at a time: ten thousand parsed definitions at once would fragment the heap.
+    return PackedDefinition.pack(item) if kind == "tools" and isinstance(item, Mapping) else item
+
+
+def save(state_dir: Path, snapshot: Snapshot) -> None:
+    """Store a snapshot; if the file cannot be written, only log a warning."""
+    entries = {
+        alias: {
+            "fingerprint": saved.fingerprint,
+            "at": saved.at_s,
+            # One at a time, because serializing blocks other threads.
+            "tools": [json_bytes.UnparsedJson(json_bytes.dumps(tool)) for tool in saved.listing.tools],
+            "prompts": list(saved.listing.prompts),
+            "resources": list(saved.listing.resources),
+            "resourceTemplates": list(saved.listing.templates),
+            "skills": list(saved.listing.skills),
+            "capabilities": saved.listing.capabilities,
+            "ttlMs": saved.listing.ttl_ms,
+            "scope": saved.listing.scope,
+            "transport": saved.listing.transport,
+            "instructions": saved.listing.instructions,
+            "firstHints": {tool: dict(hints) for tool, hints in saved.listing.first_hints.items()},
+        }
+        for alias, saved in snapshot.listings.items()
+    }
+    try:
+        ids = {key: identity.document() for key, identity in snapshot.ids.items()}
+        body = json_bytes.dumps({"version": VERSION, "servers": entries, "former": snapshot.former, "ids": ids})
+        make_private_folder(state_dir)
+        write_whole(state_dir / FILE_NAME, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    except (OSError, ValueError) as error:
+        log.warning("snapshot not written: %s", error)
+
+
+def _parse_entry(alias: str, entry: dict[str, Any]) -> SavedListing:
+    # Check only what later code relies on. Definitions passed intake before they were stored, and schemas are checked
+    # when they are compiled.
+    kinds: list[tuple[str, str]] = [("tools", "name"), *ITEM_KEYS.items()]
+    entry = {"skills": (), **entry}  # earlier versions did not list skills
+    items = {kind: tuple(_pack_tool(item, kind) for item in entry[kind]) for kind, _ in kinds}
+    for kind, member in kinds:
+        if not all(isinstance(item, Mapping) and isinstance(item.get(member), str) for item in items[kind]):
+            raise ValueError(f"one of its {kind} is malformed")
+    if not isinstance(entry["capabilities"], dict):
+        raise ValueError("its capabilities are malformed")
+    # Snapshots of earlier versions have no first hints; the hints of the stored tools are used in that case.
+    hints_by_tool = entry.get("firstHints", {})
+    listing = ServerListing(
+        server=ServerName(alias),
+        epoch=0,  # older than any connection
+        tools=items["tools"],
+        prompts=items["prompts"],
+        resources=items["resources"],
+        templates=items["resourceTemplates"],
+        skills=items["skills"],
+        capabilities=entry["capabilities"],
+        ttl_ms=entry["ttlMs"],
+        scope=entry["scope"] if entry["scope"] in ("public", "unstated") else "private",
+        origin="snapshot",
+        stale=True,
+        transport="stdio" if entry["transport"] == "stdio" else "http",
+        instructions=instructions if isinstance(instructions := entry.get("instructions"), str) else None,
+        first_hints=first_hints(items["tools"], {str(tool): hints_of(hints) for tool, hints in hints_by_tool.items()}),
+    )
+    return SavedListing(fingerprint=str(entry["fingerprint"]), at_s=float(entry["at"]), listing=listing)
+
+
+class StoredListings:
+    """The last good listing of each server, and its identifier, written to disk soon after a change.
+
+    Attributes:
+        ids: The identifiers of the servers.
+    """
+
+    def __init__(self, state_dir: Path | None, *, recalls: bool = True, saves: bool = True) -> None:
+        """Initialize without listings.
+
+        Args:
+            state_dir: The directory of the snapshot; None to keep everything in memory.
+            recalls: Whether to use stored listings. If not, new listings are added to the snapshot for a gateway that
+                is started later.
+            saves: Whether this process writes the snapshot; one of several processes does.
+        """
+        self._saves = saves
+        self._state_dir = state_dir
+        self._recalls = recalls
+        self._stored: dict[str, SavedListing] = {}
+        self._former: dict[str, str] = {}
+        # The hints that tools were first listed with, if stored listings are not used.
+        self._hints: dict[str, tuple[str, Mapping[str, Hints]]] = {}
+        self._unsaved = anyio.Event()
+        self.ids = ServerIds()
+
+    def load(self) -> None:
+        """Load the snapshot."""
+        if self._state_dir is None:
+            return
+        snapshot = load(self._state_dir)
+        self.ids.restore(snapshot.ids)
+        if self._recalls:
+            self._stored, self._former = snapshot.listings, snapshot.former
+        else:
+            self._hints = {
+                alias: (saved.fingerprint, saved.listing.first_hints) for alias, saved in snapshot.listings.items()
+            }
+
+    @property
+    def tool_count(self) -> int:
+        """Return the number of stored tools."""
+        return sum(len(stored.listing.tools) for stored in self._stored.values())
+
+    def get(self, alias: str) -> SavedListing | None:
+        """Return the stored listing of an alias, even if its server has changed."""
+        return self._stored.get(alias)
+
+    def find(self, alias: str, config: ServerConfig) -> ServerListing | None:
+        """Return the last good listing of this server."""
+        stored = self._stored.get(alias)
+        return stored.listing if stored is not None and stored.fingerprint == fingerprint(config) else None
+
+    def first_hints(self, alias: str, config: ServerConfig) -> Mapping[str, Hints]:
+        """Return the hints that the tools of this server were first listed with, as far as they are stored."""
+        stored = self.find(alias, config)
+        if stored is not None:
+            return stored.first_hints
+        stored_hints = self._hints.get(alias)
+        return stored_hints[1] if stored_hints is not None and stored_hints[0] == fingerprint(config) else {}
+
+    def put(self, alias: str, config: ServerConfig, listing: ServerListing) -> None:
+        """Store a listing."""
+        self._former.pop(alias, None)
+        self._stored[alias] = SavedListing(fingerprint=fingerprint(config), at_s=time.time(), listing=listing)
+        self._unsaved.set()
+
+    def identify(self, servers: Mapping[str, ServerConfig]) -> None:
+        """Assign identifiers to the configured servers."""
+        if self.ids.identify({alias: fingerprint(config) for alias, config in servers.items()}):
+            self._unsaved.set()
+
+    def forget(self, alias: str) -> None:
+        """Remove the listing of a server."""
+        self._stored.pop(alias, None)
+        self._unsaved.set()
+
+    def former_fingerprint(self, alias: str) -> str | None:
+        """Return the fingerprint of the server that has or had this alias; None if unknown."""
+        stored = self._stored.get(alias)
+        return stored.fingerprint if stored is not None else self._former.get(alias)
+
+    def retire(self, alias: str, config: ServerConfig) -> None:
+        """Remove the listing of a server, keeping only the fingerprint of its alias."""
+        self._former.pop(alias, None)
+        self._former[alias] = fingerprint(config)
+        while len(self._former) > _MAX_FORMER:
+            del self._former[next(iter(self._former))]
+        self.forget(alias)
+
+    async def run(self) -> None:
+        """Write changes until cancelled."""
+        while self._saves and self._state_dir is not None:
+            try:
+                await self._unsaved.wait()
+                await anyio.sleep(_SAVE_AFTER_S)
+            finally:
+                # Also at shutdown and without interruption, because the next start serves from the snapshot.
+                if self._unsaved.is_set():
+                    self._unsaved = anyio.Event()
+                    with anyio.CancelScope(shield=True):
+                        snapshot = Snapshot(dict(self._stored), dict(self._former), self.ids.identities)
+                        await anyio.to_thread.run_sync(self._save, snapshot)
+
+    def _save(self, snapshot: Snapshot) -> None:
+        assert self._state_dir is not None
+        if not self._recalls:
+            # Keep what another process has stored since, unless it concerns the same server.
+            stored = load(self._state_dir)
+            former_of_others = {
+                alias: digest for alias, digest in stored.former.items() if alias not in snapshot.listings
+            }
+            listings, former = {**stored.listings, **snapshot.listings}, {**former_of_others, **snapshot.former}
+            snapshot = Snapshot(listings, former, snapshot.ids)
+        save(self._state_dir, snapshot)

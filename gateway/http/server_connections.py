@@ -1,0 +1,270 @@
+"""All connections of a server: connection limits, idle timeouts, and limits of unread data.
+
+A client that is too slow to send a header block or a body, or to read its responses, is disconnected. The unread data
+of all clients together is limited, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Final, Protocol
+
+import anyio
+
+from gateway.access.quotas import Account
+from gateway.http.http_request import RequestHead
+from gateway.http.responder import Responder
+from gateway.http.server_header_cache import RequestHeaderCache
+from gateway.process.memory import return_memory
+
+log = logging.getLogger(__name__)
+
+
+class Admission(Protocol):
+    """A handler's result for a request whose header block it has accepted.
+
+    Attributes:
+        account: The account to charge for the request while it arrives; None for a trusted sender.
+    """
+
+    @property
+    def account(self) -> Account | None: ...
+
+
+class Handler(Protocol):
+    """Answers the requests of one part of the address space.
+
+    Attributes:
+        max_body_bytes: The largest body that the handler accepts.
+    """
+
+    @property
+    def max_body_bytes(self) -> int: ...
+
+    def admit(self, head: RequestHead, peer: str) -> Admission | None:
+        """Accept a request by its header block, before its body is read; the result is passed to `answer`.
+
+        Raises:
+            RequestRefused: The request is rejected.
+        """
+
+    def answer(self, head: RequestHead, admission: Any, body: bytes, responder: Responder, peer: str) -> None:
+        """Answer a complete request, immediately or in a task of the responder.
+
+        Raises:
+            RequestRefused: The request is rejected.
+        """
+
+
+class Router(Protocol):
+    """Chooses the handler of a request."""
+
+    def route(self, head: RequestHead) -> Handler:
+        """Return the handler of a request.
+
+        Raises:
+            RequestRefused: No handler serves it.
+        """
+
+
+STALLED_S: Final = 30.0
+"""A client that reads nothing of its response for this long is gone or hostile; mobile networks pause for less."""
+MAX_UNREAD_BYTES: Final = 128 * 1024 * 1024
+"""The limit of unread data of all clients: a few dozen of the largest responses, which fit into a small container."""
+# Deadlines are tens of seconds: one timer per second for all connections replaces two per request.
+_SWEEP_S: Final = 1.0
+# If a new connection finds no room, the limit divided by this many connections are closed at once.
+_ROOM_DIVISOR: Final = 20
+# At shutdown, clients that still read get their responses; a client that reads nothing for this long is not waited for.
+_IDLE_AT_END_S: Final = 1.0
+_POLL_S: Final = 0.02
+
+
+class CallerConnection(Protocol):
+    """The part of a connection that `Connections` watches.
+
+    Attributes:
+        is_cut: The connection was aborted; it is removed a moment later.
+        taken_s: When the client last read something or had nothing to read.
+        address: The IP address of the client; empty for a Unix socket.
+        deadline_s: When the connection is dropped unless something arrives.
+    """
+
+    is_cut: bool
+    taken_s: float
+    address: str
+    deadline_s: float
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether the connection has no request: it is silent, idle, or has sent a part of a header block."""
+
+    @property
+    def unread_bytes(self) -> int:
+        """Return how many bytes wait to be read by the client."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Return how many bytes are in memory for the client: a partly read response counts as a whole."""
+
+    def check_deadlines(self, now_s: float) -> None:
+        """Apply the deadlines, and record whether the client has read anything since the last call."""
+
+    def cut(self) -> None:
+        """Abort the connection and discard unread data."""
+
+
+class Connections:
+    """The connections of one server.
+
+    Args:
+        most: How many are served concurrently. A few more get a response with status 503; others are closed unread.
+        stalled_s: How long a client may read nothing of its responses.
+        anonymous: The account for unfinished requests of unknown senders; None if all clients are trusted.
+        per_address: The limit per address; None for no limit.
+
+    Attributes:
+        heads: The cache of request header blocks.
+        leaving: Whether `leave` was called.
+    """
+
+    def __init__(
+        self,
+        *,
+        most: int,
+        stalled_s: float = STALLED_S,
+        anonymous: Account | None = None,
+        per_address: int | None = None,
+    ) -> None:
+        self.anonymous = anonymous
+        self._per_address = per_address
+        self._by_address: Counter[str] = Counter()
+        self._most = most
+        # The surplus that gets a proper 503 response: few enough to cost nothing.
+        self._most_read = most + most // 20
+        self._stalled_s = stalled_s
+        self._open: set[CallerConnection] = set()
+        self._paused: set[CallerConnection] = set()
+        self.heads = RequestHeaderCache()
+        self.leaving = False
+        self._cut_since_sweep = False
+        self._cut_for_room = self._cut_waiting = 0
+
+    def leave(self) -> None:
+        """Close each connection after its next response, so that its client reconnects to another process."""
+        self.leaving = True
+
+    @property
+    def open(self) -> int:
+        """Return the number of open connections."""
+        return len(self._open)
+
+    async def watch(self) -> None:
+        """Apply deadlines and limits until cancelled."""
+        while True:
+            await anyio.sleep(_SWEEP_S)
+            if self._cut_since_sweep:
+                # Delayed until now, because the memory is freed only when the transports have closed.
+                self._cut_since_sweep = False
+                return_memory()
+            self._sweep(asyncio.get_running_loop().time())
+
+    async def wait_until_read(self) -> None:
+        """Wait until the clients have read their responses, or none of them has read anything for a second."""
+        least_bytes, since_s = math.inf, anyio.current_time()
+        while unread_bytes := sum(connection.unread_bytes for connection in self._open):
+            if unread_bytes < least_bytes:
+                least_bytes, since_s = unread_bytes, anyio.current_time()
+            elif anyio.current_time() - since_s > _IDLE_AT_END_S:
+                return
+            await anyio.sleep(_POLL_S)
+
+    def add(self, connection: CallerConnection) -> tuple[bool, bool]:
+        """Register a new connection; return whether it is read, and whether its requests are served."""
+        address, limit = connection.address, self._per_address
+        if len(self._open) >= self._most:
+            self._make_room(self._most)
+        if limit is not None and address and self._by_address[address] >= limit:
+            self._make_room(limit, address)
+        self._open.add(connection)
+        self._by_address[address] += 1
+        # Decided once: a connection that was accepted is served, however many follow.
+        within = limit is None or not address or self._by_address[address] <= limit
+        return len(self._open) <= self._most_read, len(self._open) <= self._most and within
+
+    def remove(self, connection: CallerConnection) -> None:
+        """Unregister a closed connection."""
+        self._paused.discard(connection)
+        if connection in self._open:
+            self._open.remove(connection)
+            self._by_address[connection.address] -= 1
+            if not self._by_address[connection.address]:
+                del self._by_address[connection.address]
+
+    def _make_room(self, limit: int, address: str | None = None) -> None:
+        """Close some connections without a request, of `address` or of the address that has the most of them."""
+        waiting = [
+            connection for connection in self._open if connection.is_waiting and address in (None, connection.address)
+        ]
+        if not waiting:
+            return
+        if address is None:
+            address = Counter(each.address for each in waiting).most_common(1)[0][0]
+            waiting = [each for each in waiting if each.address == address]
+        # Several at once, because examining all of them takes milliseconds. Silent ones go first.
+        for connection in sorted(waiting, key=lambda each: each.deadline_s)[: max(1, limit // _ROOM_DIVISOR)]:
+            self.remove(connection)
+            connection.cut()
+            self._cut_waiting += 1
+
+    def record_abort(self) -> None:
+        """Record that a connection was aborted, so that its memory is returned to the system."""
+        self._cut_since_sweep = True
+
+    def paused(self, connection: CallerConnection) -> None:
+        """Record that a connection has much unread data, and check the limit without waiting for the next sweep."""
+        self._paused.add(connection)
+        self._cut_down(self._paused)
+
+    def resumed(self, connection: CallerConnection) -> None:
+        """Record that a connection has little unread data again."""
+        self._paused.discard(connection)
+
+    def _sweep(self, now_s: float) -> None:
+        stalled = []
+        for connection in list(self._open):
+            connection.check_deadlines(now_s)
+            if now_s - connection.taken_s >= self._stalled_s and not connection.is_cut:
+                stalled.append(connection)
+        for connection in stalled:
+            connection.cut()
+        if stalled:
+            log.warning("slow callers disconnected: %d", len(stalled))
+        self._cut_down(self._open)
+        if self._cut_for_room:
+            # Logged once per sweep: an attack causes many per second.
+            limit_mib = MAX_UNREAD_BYTES // 2**20
+            log.warning("callers disconnected, over %d MiB unread: %d", limit_mib, self._cut_for_room)
+            self._cut_for_room = 0
+
+        if self._cut_waiting:
+            log.warning("idle connections closed to make room: %d", self._cut_waiting)
+            self._cut_waiting = 0
+
+    def _cut_down(self, connections: Iterable[CallerConnection]) -> None:
+        """Abort the connections that have not read for longest, until the rest is within the limit."""
+        # A connection that was just aborted still reports its memory.
+        holding = [connection for connection in connections if not connection.is_cut]
+        total_bytes = sum(connection.held_bytes for connection in holding)
+        if total_bytes <= MAX_UNREAD_BYTES:
+            return
+        for connection in sorted(holding, key=lambda each: (each.taken_s, -each.held_bytes)):
+            if total_bytes <= MAX_UNREAD_BYTES:
+                return
+            total_bytes -= connection.held_bytes
+            connection.cut()
+            self._cut_for_room += 1

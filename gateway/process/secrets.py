@@ -1,0 +1,320 @@
+"""Find the secret values in a configuration and remove them from texts.
+
+An upstream's error message may repeat what the gateway sent to it, and such messages reach callers, administrators and
+the log. Results of successful calls are not scrubbed: they are data and may be large. The hook `redact` covers them
+where an administrator wants that.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import GatewayError, RpcError
+
+ErrorT = TypeVar("ErrorT", bound=GatewayError)
+
+HIDDEN: Final = "[hidden]"
+"""The text that replaces a secret."""
+# Removing shorter values would damage more ordinary words than it protects.
+_MIN_CHARS: Final = 4
+# Values that are secret only by their shape must be longer: real credentials have at least 8 characters.
+_MIN_LIKELY_CHARS: Final = 8
+# Shorter path segments are names; tokens in URLs have at least 20 characters.
+_MIN_PATH_CHARS: Final = 20
+# More than one configuration can contain, including all forms of each value. Removed servers are dropped first.
+_MAX_FORMS: Final = 50_000
+# A message about a token can arrive shortly after the token was replaced: keep the current token and the last two.
+_GENERATIONS: Final = 3
+# Owners are servers, each with the credentials of its sign-in.
+_MAX_OWNERS: Final = 10_000
+# Up to this number, searching a short text for each form (0.1 µs per form) beats a lookup at each character (12 µs).
+_FEW_FORMS: Final = 128
+# This many definitions can be serialized and searched within a millisecond.
+_CHUNK_ITEMS: Final = 200
+# Messages cannot be nested deeper, so there is nothing to hide below this depth.
+_MAX_DEPTH: Final = 100
+_SECRET_WORD: Final = re.compile(
+    r"token|secret|passw|passphrase|credential|api[_-]?key|authorization|cookie|bearer|jwt"
+    r"|(?:^|_)(?:auth|pass|pwd|pat)(?:_|$)"
+    r"|(?:^|_)(?:access|private|signing|encryption|master|service|client|subscription|license|account|shared)_?key"
+)
+_LIKELY_WORD: Final = re.compile(r"(?:^|_)(?:keys?|session|signature|sig|dsn|pin|code|webhook)(?:_|$)")
+# Words that occur next to secrets in the same objects, and in ordinary texts.
+_PLAIN: Final = frozenset(
+    {"true", "false", "none", "null", "basic", "bearer", "oauth", "oauth2", "required", "optional", "default", "token"}
+)
+# Words, numbers and names made of them, such as regions, models and modes. No credential in use looks like this.
+_WORDS: Final = re.compile(r"-*(?:[A-Za-z]{1,14}|\d{1,8}|\w{1,3})(?:[-_.:,=/ ]+(?:[A-Za-z]{1,14}|\d{1,8}|\w{1,3}))*")
+_PATH: Final = re.compile(r"(?:~|\.{1,2}|[A-Za-z]:)?[\\/][^\0\n]*")
+_FILE_KEY: Final = re.compile(r"(?:file|path|dir|directory|folder|credentials)$")
+_FILE_NAME: Final = re.compile(r"\.[A-Za-z]\w{0,5}$")
+# `--flag=value`, `NAME=value` and `Name: value` among the arguments of a program.
+_NAMED: Final = re.compile(r"-{0,2}([\w.-]+)\s*[=:]\s*(.+)", re.DOTALL)
+# Variables that every process has; they contain a location or a user name, not a secret.
+_OPEN_VARIABLES: Final = frozenset(
+    {"HOME", "HOSTNAME", "LANG", "LOGNAME", "PATH", "PWD", "SHELL", "TEMP", "TMP", "TMPDIR", "USER", "USERNAME"}
+)
+# Every value in these objects is sent to a server, whatever its key is called.
+_HANDED_OVER: Final = frozenset({"headers", "env", "auth", "environment", "http_headers"})
+
+
+class Scrubber:
+    """The secrets of one process. They outlive a configuration, because texts may still contain earlier values.
+
+    Attributes:
+        generation: Changes each time the set of secrets changes.
+    """
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._forms: dict[str, None] = {}
+        self._forms_by_owner: dict[str, list[set[str]]] = {}
+        self._longest_first: tuple[str, ...] = ()
+        # The same forms by their first characters, used when there are too many to search for each in turn.
+        self._by_start: dict[str, list[str]] = {}
+
+    def hide(self, values: Iterable[str]) -> None:
+        """Remove these values from every text from now on, in each form in which a text is likely to repeat them."""
+        forms = {form for value in values for form in _encodings_of(value)}
+        if not forms.issubset(self._forms):
+            self._index(forms)
+
+    def _index(self, new_forms: Iterable[str]) -> None:
+        for form in new_forms:
+            # Move the form to the end, so that currently configured values are evicted last.
+            self._forms.pop(form, None)
+            self._forms[form] = None
+        while len(self._forms) > _MAX_FORMS:
+            del self._forms[next(iter(self._forms))]
+        # Longest first, so that a secret that contains another secret is removed as a whole.
+        self._longest_first = tuple(sorted(self._forms, key=len, reverse=True))
+        self._by_start = {}
+        if len(self._longest_first) > _FEW_FORMS:
+            for form in self._longest_first:
+                self._by_start.setdefault(form[:_MIN_CHARS], []).append(form)
+        # Increase last: what another thread scrubbed in the meantime then counts as scrubbed with the old set.
+        self.generation += 1
+
+    def hide_latest(self, owner: str, values: Iterable[str]) -> None:
+        """Hide values that replace earlier values of this owner, the most recent of which stay hidden as well.
+
+        Unlike `hide`, this evicts old values: tokens rotate for as long as the process lives and would otherwise push
+        out configured secrets.
+        """
+        generations = self._forms_by_owner.setdefault(owner, [])
+        own = {form for forms in generations for form in forms}
+        # A form that is hidden for another reason must not be evicted together with this owner's values.
+        new_forms = {
+            form for value in values for form in _encodings_of(value) if form in own or form not in self._forms
+        }
+        if generations and new_forms <= generations[-1]:
+            return
+        generations.append(new_forms)
+        if len(generations) > _GENERATIONS:
+            for form in generations.pop(0).difference(*generations):
+                self._forms.pop(form, None)
+        if len(self._forms_by_owner) > _MAX_OWNERS:
+            self._forms_by_owner.pop(next(iter(self._forms_by_owner)))
+        self._index(new_forms)
+
+    def scrub(self, text: str) -> str:
+        """Return the text without secrets, or the same object if it contains none."""
+        if self._by_start:
+            return self._scrub_indexed(text)
+        for form in self._longest_first:
+            if form in text:
+                text = text.replace(form, HIDDEN)
+        return text
+
+    def _scrub_indexed(self, text: str) -> str:
+        by_start, parts, done, at = self._by_start, [], 0, 0
+        while at <= len(text) - _MIN_CHARS:
+            forms = by_start.get(text[at : at + _MIN_CHARS])
+            secret = next((form for form in forms if text.startswith(form, at)), None) if forms is not None else None
+            if secret is None:
+                at += 1
+                continue
+            parts += [text[done:at], HIDDEN]
+            at = done = at + len(secret)
+        return "".join([*parts, text[done:]]) if parts else text
+
+    def holds_secret(self, data: bytes) -> bool:
+        """Return whether a JSON text contains something that `scrub_value` would remove."""
+        return self.scrub(text := data.decode("utf-8", "replace")) is not text
+
+    def scrub_value(self, value: Any, *, depth: int = 0) -> Any:
+        """Return a JSON value without secrets, or the same object if it contains none."""
+        if type(value) is str:
+            return self.scrub(value)
+        if depth > _MAX_DEPTH:
+            return value
+        if type(value) is dict:
+            pairs = [(self.scrub(name), self.scrub_value(member, depth=depth + 1)) for name, member in value.items()]
+            same = all(new[0] is old[0] and new[1] is old[1] for new, old in zip(pairs, value.items(), strict=True))
+            return value if same else dict(pairs)
+        if type(value) is list:
+            items = [self.scrub_value(item, depth=depth + 1) for item in value]
+            return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+        return value
+
+    def scrub_descriptions(self, items: Any) -> Any:
+        """Return an upstream's list with secrets removed from its texts. Names and schemas stay: calls need them."""
+        if isinstance(items, list) and len(items) > _CHUNK_ITEMS:
+            # In chunks, because serializing and searching blocks other threads.
+            starts = range(0, len(items), _CHUNK_ITEMS)
+            parts = [self.scrub_descriptions(items[start : start + _CHUNK_ITEMS]) for start in starts]
+            return [item for part in parts for item in part]
+        try:
+            return self._scrub_described(items) if self.holds_secret(json_bytes.dumps(items)) else items
+        except json_bytes.MalformedJson:
+            return self._scrub_described(items)
+
+    def _scrub_described(self, value: Any, *, depth: int = 0) -> Any:
+        if depth > _MAX_DEPTH:
+            return value
+        if isinstance(value, list):
+            return [self._scrub_described(item, depth=depth + 1) for item in value]
+        if isinstance(value, dict):
+            return {
+                name: self.scrub(member)
+                if name in ("description", "title") and isinstance(member, str)
+                else self._scrub_described(member, depth=depth + 1)
+                for name, member in value.items()
+            }
+        return value
+
+    def scrub_error(self, error: ErrorT) -> ErrorT:
+        """Remove the secrets from the text and the data of an error, and return the same error."""
+        text = str(error)
+        if (clean := self.scrub(text)) is not text:
+            error.args = (clean,)
+        if isinstance(error, RpcError):
+            error.message, error.data = self.scrub(error.message), self.scrub_value(error.data)
+        return error
+
+
+SECRETS: Final = Scrubber()
+"""The secrets of this process. Logs and errors are produced everywhere, so all of them share one instance."""
+
+
+def secrets_in(section: Any) -> set[str]:
+    """Return the secret values in a part of a configuration, given as plain JSON values by key."""
+    return set(_secrets(section, "", handed_over=False))
+
+
+def split_credentials(url: str) -> tuple[str, str | None]:
+    """Return an http URL without its user and password, and the Authorization header that sends them (RFC 7617).
+
+    The header is None if the URL contains no credentials. httpx and curl do the same.
+    """
+    parts = urlsplit(url)
+    credentials, _, host = parts.netloc.rpartition("@")
+    user, _, password = credentials.partition(":")
+    bare = parts._replace(netloc=host).geturl()
+    if not (user or password):
+        return bare, None
+    return bare, f"Basic {base64.b64encode(f'{unquote(user)}:{unquote(password)}'.encode()).decode()}"
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether the value of this variable, header or key is a secret, judging by its name and its form."""
+    word = _as_words(name)
+    if _SECRET_WORD.search(word):
+        path = _PATH.fullmatch(value) and (_FILE_KEY.search(word) or _FILE_NAME.search(value))
+        number = value.isdigit() and len(value) < _MIN_LIKELY_CHARS
+        return len(value) >= _MIN_CHARS and value.lower() not in _PLAIN and not (path or number or "://" in value)
+    return name.upper() not in _OPEN_VARIABLES and _is_likely(value)
+
+
+def _secrets(value: Any, key: str, *, handed_over: bool) -> Iterator[str]:
+    # Duck-typed instead of isinstance: pydantic is slow to import, and logs are written before it is needed.
+    if (reveal := getattr(value, "get_secret_value", None)) is not None:
+        yield reveal()
+    elif isinstance(value, str):
+        word = _as_words(key)
+        if (handed_over or _SECRET_WORD.search(word) or _LIKELY_WORD.search(word)) and is_secret(key, value):
+            yield value
+            # For `Bearer abc`, a server may repeat only the token.
+            _, _, token = value.strip().rpartition(" ")
+            yield token
+            yield from _basic_password(value)
+        yield from _secrets_in_url(value)
+    elif isinstance(value, Mapping):
+        for name, member in value.items():
+            yield from _secrets(member, str(name), handed_over=handed_over or name in _HANDED_OVER)
+    elif isinstance(value, list | tuple):
+        if key in ("args", "command"):
+            yield from _secrets_in_arguments([item for item in value if isinstance(item, str)])
+        for item in value:
+            yield from _secrets(item, key, handed_over=handed_over)
+
+
+def _secrets_in_arguments(arguments: list[str]) -> Iterator[str]:
+    flag = ""
+    for item in arguments:
+        assignment = _NAMED.fullmatch(item)
+        if assignment is not None and _SECRET_WORD.search(_as_words(assignment[1])):
+            yield from _secrets(assignment[2], assignment[1], handed_over=True)
+        elif flag and not item.startswith("-"):
+            yield from _secrets(item, flag, handed_over=True)
+        flag = item.lstrip("-") if item.startswith("-") and _SECRET_WORD.search(_as_words(item.lstrip("-"))) else ""
+
+
+def _secrets_in_url(value: str) -> Iterator[str]:
+    if "://" not in value:
+        return
+    try:
+        parts = urlsplit(value)
+        if parts.password:
+            yield from (parts.password, unquote(parts.password))
+        elif parts.username and _is_likely(parts.username):
+            yield from (parts.username, unquote(parts.username))  # a token that is used without a password
+        for name, member in parse_qsl(parts.query):
+            if is_secret(name, member):
+                yield member
+        for segment in parts.path.split("/"):
+            if len(segment) >= _MIN_PATH_CHARS and _is_likely(segment):
+                yield segment
+    except ValueError:
+        return
+
+
+def _basic_password(value: str) -> Iterator[str]:
+    scheme, _, encoded = value.partition(" ")
+    if scheme.lower() != "basic":
+        return
+    try:
+        user, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        return
+    yield password or user
+
+
+def _is_likely(value: str) -> bool:
+    if len(value) < _MIN_LIKELY_CHARS or "://" in value or "\n" in value:
+        # A multi-line private key counts as one secret; secrets inside URLs are found separately.
+        return "PRIVATE KEY" in value
+    return _WORDS.fullmatch(value) is None and _PATH.fullmatch(value) is None and value.lower() not in _PLAIN
+
+
+def _as_words(name: str) -> str:
+    """Return a key in lower case with `_` between its words: `apiKey`, `X-Api-Key` and `API_KEY` become equal."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", "_", name).lower()
+
+
+def _encodings_of(value: str) -> Iterator[str]:
+    """Yield the value as it may occur in a text: verbatim, inside JSON, in a URL."""
+    value = value.strip()
+    if len(value) < _MIN_CHARS or value.lower() in _PLAIN:
+        return
+    yield value
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    yield quote(value, safe="", errors="replace")

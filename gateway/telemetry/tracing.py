@@ -1,0 +1,367 @@
+"""Spans of requests from callers and of requests to upstreams.
+
+The sampling decision is made once, at the beginning of a trace. A request that is not recorded costs no more than the
+generation of the ids that are forwarded.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextvars import Token
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from gateway.config.active_config import Apply, ConfigChange, Reconfigurable
+from gateway.config.operation_config import EXTRA, TelemetryConfig
+from gateway.process.extras import install_command
+from gateway.protocol.gateway_errors import ConfigError
+from gateway.telemetry import trace_context
+from gateway.telemetry.otel_export import DurationExport, create_exporter, interval_ms_of, service_name_of
+from gateway.telemetry.trace_context import CURRENT, PARENT, SAMPLED, STATE, Parent
+from gateway.telemetry.trace_context import Span as CurrentSpan
+
+if TYPE_CHECKING:
+    from opentelemetry import trace
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+# Maximum length of arguments or a result in an attribute; collectors commonly limit attributes to this length.
+_MAX_CONTENT_CHARS: Final = 4_096
+# Maximum length of a URI in an attribute. Longer URIs contain data.
+_MAX_URI_CHARS: Final = 200
+# The lower 64 bits of the trace id decide, as in the samplers of other services (OpenTelemetry, "TraceIdRatioBased").
+_RATIO_BITS: Final = 64
+_SPAN_BITS: Final = 64
+_IDS_BITS: Final = 128 + _SPAN_BITS
+_RATIO_MASK: Final = (1 << _RATIO_BITS) - 1
+# Time for the final export: a host waits two seconds for its servers to exit.
+_CLOSE_S: Final = 1.5
+_NOTHING: Final[Mapping[str, str]] = {}
+
+
+class UnrecordedSpan:
+    """The span of a request whose trace is not recorded, which provides the ids for logs and upstreams.
+
+    Attributes:
+        fields: The trace context to send to upstreams; empty if the caller's trace context is forwarded unchanged.
+    """
+
+    __slots__ = ("_parent", "_token", "fields")
+    recorded: Final = False
+
+    def __init__(self, parent: str, fields: Mapping[str, str]) -> None:
+        """Create the span.
+
+        Args:
+            parent: The ids in the format of `traceparent`.
+            fields: The trace context to send to upstreams.
+        """
+        self._parent = parent
+        self.fields = fields
+        self._token: Token[CurrentSpan | None] | None = None
+
+    @property
+    def trace_id(self) -> str:
+        return self._parent[3:35]
+
+    @property
+    def span_id(self) -> str:
+        return self._parent[36:52]
+
+    def add_event(self, name: str, **attributes: str | int | float | bool) -> None:
+        """Do nothing."""
+
+    def set_attribute(self, name: str, value: str | int | float | bool) -> None:
+        """Do nothing."""
+
+    def mark_failed(self, kind: str) -> None:
+        """Do nothing."""
+
+    def __enter__(self) -> Self:
+        self._token = CURRENT.set(self)
+        return self
+
+    def __exit__(self, kind: object, error: object, stack: object) -> None:
+        if self._token is not None:
+            CURRENT.reset(self._token)
+
+
+class Span:
+    """A recorded span. As a context manager, it is the current span of the task and ends at the exit.
+
+    Attributes:
+        inner: The span of OpenTelemetry.
+    """
+
+    __slots__ = ("_token", "inner")
+    recorded: Final = True
+
+    def __init__(self, span: trace.Span) -> None:
+        self.inner = span
+        self._token: Token[CurrentSpan | None] | None = None
+
+    @property
+    def trace_id(self) -> str:
+        return format(self.inner.get_span_context().trace_id, "032x")
+
+    @property
+    def span_id(self) -> str:
+        return format(self.inner.get_span_context().span_id, "016x")
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        return _fields_of(self.inner.get_span_context())
+
+    def add_event(self, name: str, **attributes: str | int | float | bool) -> None:
+        self.inner.add_event(name, attributes)
+
+    def set_attribute(self, name: str, value: str | int | float | bool) -> None:
+        self.inner.set_attribute(name, value)
+
+    def mark_failed(self, kind: str) -> None:
+        from opentelemetry.trace import Status, StatusCode
+
+        self.inner.set_attribute(trace_context.ERROR_TYPE, kind)
+        self.inner.set_status(Status(StatusCode.ERROR))
+
+    def __enter__(self) -> Self:
+        self._token = CURRENT.set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            CURRENT.reset(self._token)
+        if kind is not None and issubclass(kind, Exception):
+            code = getattr(error, "code", None)
+            self.mark_failed(str(code) if code is not None else kind.__name__)
+        self.inner.end()
+
+
+class Tracing(Reconfigurable):
+    """Creates spans and exports spans and metrics.
+
+    Attributes:
+        content: Whether spans include the arguments and results of tools.
+        duration_export: Exports durations as metrics; None if metrics are not exported.
+    """
+
+    def __init__(self, settings: TelemetryConfig, *, instance: str) -> None:
+        """Create the exporters, which export from threads of OpenTelemetry.
+
+        Args:
+            settings: The settings of the export.
+            instance: The id that distinguishes this process from others of the same service.
+
+        Raises:
+            ConfigError: The packages are not installed.
+        """
+        self.content = settings.content
+        ratio = _ratio_of(settings)
+        # Traces are recorded if the lower part of their id is below this; None if a sampler of the environment decides.
+        self._bound = round(ratio * (_RATIO_MASK + 1)) if ratio is not None else None
+        # The trace id, already sampled, of the trace that begins next.
+        self._trace_id = 0
+        try:
+            span_exporter = create_exporter(settings, "traces")
+            metric_exporter = create_exporter(settings, "metrics") if settings.metrics else None
+            self._sends_traces = span_exporter is not None
+            self._tracers, resource = self._create_provider(settings, instance, span_exporter)
+            self.duration_export = (
+                DurationExport(metric_exporter, resource, interval_ms=interval_ms_of(settings, "metrics"))
+                if metric_exporter is not None
+                else None
+            )
+        except ImportError as error:
+            raise ConfigError(
+                f"needs packages that are not installed ({error.name}); expected {install_command(EXTRA)}",
+                file="configuration",
+                key="gateway.telemetry",
+            ) from None
+        self._tracer = self._tracers.get_tracer("typegate")
+
+    async def validate(self, change: ConfigChange) -> Apply:
+        # Exporters cannot be changed while they run: `plan` reports that this section takes effect at the next start.
+        return lambda: None
+
+    def close(self) -> None:
+        """Export the remaining data within `_CLOSE_S` and shut down."""
+        closing = [self._tracers.shutdown, *([self.duration_export.close] if self.duration_export else [])]
+        # Without a collector, each exporter retries for ten seconds. Daemon threads end with the process.
+        threads = [threading.Thread(target=close, daemon=True) for close in closing]
+        for thread in threads:
+            thread.start()
+        until_s = time.monotonic() + _CLOSE_S
+        for thread in threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+
+    def unrecorded(self, parents: Sequence[Parent]) -> UnrecordedSpan | None:
+        """Decide whether to record the trace of a request from a caller.
+
+        Args:
+            parents: The parent spans, the nearest first.
+
+        Returns:
+            The span of the request if the trace is not recorded, or else None; then call `start_server_span`.
+        """
+        if not self._sends_traces:
+            return (
+                UnrecordedSpan(parents[0].text, _NOTHING)
+                if parents
+                else _create_unrecorded(random.getrandbits(_IDS_BITS))
+            )
+        if self._bound is None:
+            return None
+        if parents:
+            parent = parents[0]
+            return None if parent.sampled else UnrecordedSpan(parent.text, _NOTHING)
+        # A trace id followed by a span id.
+        ids = random.getrandbits(_IDS_BITS)
+        trace_id = ids >> _SPAN_BITS
+        if trace_id & _RATIO_MASK < self._bound:
+            self._trace_id = trace_id
+            return None
+        return _create_unrecorded(ids)
+
+    def start_server_span(
+        self, method: str, parents: Sequence[Parent], attributes: dict[str, Any]
+    ) -> Span | UnrecordedSpan:
+        """Start the span of a request from a caller, for which `unrecorded` has returned None.
+
+        Args:
+            method: The MCP method.
+            parents: The parent spans, the nearest first.
+            attributes: The attributes of the span. Attributes that are None are left out.
+        """
+        from opentelemetry import trace
+
+        contexts = [_context_of(parent) for parent in parents]
+        links = [trace.Link(context) for context in contexts[1:] if context.span_id != contexts[0].span_id]
+        parent_context = trace.set_span_in_context(trace.NonRecordingSpan(contexts[0])) if contexts else None
+        return self._start(method, parent_context, trace.SpanKind.SERVER, attributes, links)
+
+    def start_client_span(self, parent: Span, method: str, attributes: dict[str, Any]) -> Span | UnrecordedSpan:
+        """Start the span of a request to an upstream, with this parent span."""
+        from opentelemetry import trace
+
+        return self._start(method, trace.set_span_in_context(parent.inner), trace.SpanKind.CLIENT, attributes, [])
+
+    def _start(
+        self, method: str, context: Any, kind: trace.SpanKind, attributes: dict[str, Any], links: list[trace.Link]
+    ) -> Span | UnrecordedSpan:
+        target = attributes.get(trace_context.TOOL) or attributes.get(trace_context.PROMPT)
+        span = self._tracer.start_span(
+            f"{method} {target}" if target else method,
+            context=context,
+            kind=kind,
+            attributes={trace_context.METHOD: method, **{k: v for k, v in attributes.items() if v is not None}},
+            links=links,
+        )
+        if span.is_recording():
+            return Span(span)
+        # A sampler of the environment has rejected the trace, or the SDK is disabled and has not generated ids.
+        span_context = span.get_span_context()
+        return (
+            UnrecordedSpan((fields := _fields_of(span_context))[PARENT], fields)
+            if span_context.is_valid
+            else _create_unrecorded(random.getrandbits(128) or 1)
+        )
+
+    def _create_provider(
+        self, settings: TelemetryConfig, instance: str, exporter: SpanExporter | None
+    ) -> tuple[TracerProvider, Resource]:
+        # Imported lazily: the SDK takes a tenth of a second and about 40 MiB.
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+        from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+
+        from gateway import __version__
+
+        class Ids(RandomIdGenerator):
+            def generate_trace_id(ids) -> int:
+                chosen, self._trace_id = self._trace_id, 0
+                return chosen or super().generate_trace_id()
+
+        # `create` adds the attributes of OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES.
+        name = service_name_of(settings)
+        own = {"service.version": __version__, "service.instance.id": instance}
+        resource = Resource.create({**own, **({} if name is None else {"service.name": name})})
+        tracers = TracerProvider(
+            resource=resource,
+            # `unrecorded` has already made the decision. None lets the SDK use the sampler of the environment.
+            sampler=ALWAYS_ON if self._bound is not None else None,
+            id_generator=Ids(),
+            shutdown_on_exit=False,
+        )
+        if exporter is not None:
+            delay_ms = interval_ms_of(settings, "traces")
+            tracers.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=delay_ms))
+        return tracers, resource
+
+
+def content_of(value: Any) -> str:
+    """Serialize arguments or a result for an attribute, cut to `_MAX_CONTENT_CHARS`."""
+    from gateway.protocol import json_bytes
+
+    try:
+        return json_bytes.dumps(value)[: _MAX_CONTENT_CHARS * 4].decode("utf-8", "replace")[:_MAX_CONTENT_CHARS]
+    except json_bytes.MalformedJson:
+        return ""
+
+
+def uri_of(params: Mapping[str, Any]) -> str | None:
+    """Return the URI in the params of a request, if any, without user, password and query, which may be secret."""
+    uri = params.get("uri")
+    if not isinstance(uri, str):
+        return None
+    scheme, colon, after_scheme = uri[:_MAX_URI_CHARS].partition("?")[0].partition("://")
+    authority, slash, path = after_scheme.partition("/")
+    return f"{scheme}{colon}{authority.rpartition('@')[2]}{slash}{path}"
+
+
+def _ratio_of(settings: TelemetryConfig) -> float | None:
+    """Return the fraction of new traces to record; None if a sampler of the environment decides."""
+    sampler = os.environ.get("OTEL_TRACES_SAMPLER", "").strip().lower()
+    if "sample_ratio" in settings.model_fields_set or sampler in ("", "parentbased_always_on"):
+        return settings.sample_ratio
+    if sampler == "parentbased_always_off":
+        return 0.0
+    if sampler == "parentbased_traceidratio":
+        try:
+            return min(1.0, max(0.0, float(os.environ.get("OTEL_TRACES_SAMPLER_ARG", "1"))))
+        except ValueError:
+            return 1.0  # as in the SDK
+    return None
+
+
+def _create_unrecorded(ids: int) -> UnrecordedSpan:
+    text = f"{ids:048x}"
+    parent = f"00-{text[:32]}-{text[32:]}-00"
+    return UnrecordedSpan(parent, {PARENT: parent})
+
+
+def _fields_of(context: trace.SpanContext) -> dict[str, str]:
+    fields = {PARENT: f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags & SAMPLED:02x}"}
+    if context.trace_state:
+        fields[STATE] = context.trace_state.to_header()
+    return fields
+
+
+def _context_of(parent: Parent) -> trace.SpanContext:
+    from opentelemetry.trace import SpanContext, TraceFlags, TraceState
+
+    return SpanContext(
+        trace_id=int(parent.trace_id, 16),
+        span_id=int(parent.span_id, 16),
+        is_remote=True,
+        trace_flags=TraceFlags(parent.flags),
+        trace_state=TraceState.from_header([parent.state]) if parent.state is not None else None,
+    )

@@ -1,0 +1,312 @@
+"""Convert the schemas of an OpenAPI document to JSON Schema 2020-12.
+
+References are never inlined. Every component that a tool reaches becomes one of the tool's `$defs`, so that recursive
+schemas stay recursive.
+
+Sources: OpenAPI 3.1.1, 3.0.4 and 2.0, section "Schema Object".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from gateway.protocol import json_bytes
+from gateway.upstream.openapi.openapi_document import MAX_DEPTH, MAX_HOPS, Documents, Key, Node, OperationRefused
+from registry.schema.references import SchemaDocument
+from registry.schema.weakening import Edit, apply_edits
+
+Direction = Literal["request", "response"]
+_UNCLEAN: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+# Keywords with one schema, a list of schemas, or an object of schemas.
+_ONE: Final = frozenset(
+    {"additionalProperties", "not", "items", "contains", "if", "then", "else", "propertyNames"}
+    | {"unevaluatedItems", "unevaluatedProperties"}
+)
+_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_MAPS: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
+# Keywords that only describe the document, or whose meaning is converted to other keywords.
+_DROPPED: Final = frozenset(
+    {"nullable", "discriminator", "xml", "externalDocs", "example", "readOnly", "writeOnly", "collectionFormat"}
+    | {"$defs", "definitions", "$id", "id", "$anchor", "$schema", "$comment", "$vocabulary", "$dynamicAnchor"}
+)
+# Before 3.1, other keywords are ignored by the specification; these are commonly relied on nevertheless.
+_BESIDE_REFERENCE: Final = frozenset({"description", "title", "default", "deprecated"})
+_BINARY: Final = "Binary data, encoded as base64."
+
+
+def has_reference(example: Any) -> bool:
+    """Return whether an example contains a reference, which would not resolve in a tool."""
+    return isinstance(example, dict | list) and b'"$ref"' in json_bytes.dumps(example)
+
+
+class SchemaConverter:
+    """Converts the schemas of a document, each component once for requests and once for responses."""
+
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+        self._names: dict[Key, str] = {}
+        self._taken: set[str] = set()
+        self._components: dict[tuple[Key, Direction], tuple[Any, tuple[Key, ...], int]] = {}
+        self._nodes: dict[Key, Node] = {}
+        # By content, because documents repeat small schemas such as that of a name for each operation.
+        self._converted: dict[tuple[str, bytes, Direction], tuple[Any, frozenset[Key]]] = {}
+        self._reached: dict[tuple[tuple[Key, ...], Direction, int | None], tuple[dict[str, Any], list[Any]]] = {}
+
+    def convert(self, node: Node, direction: Direction) -> tuple[Any, frozenset[Key]]:
+        """Return the converted schema, which must not be changed, and the components to which it refers itself.
+
+        Raises:
+            OperationRefused: The schema is not a schema, or refers to a missing one.
+        """
+        key = (node.uri, json_bytes.dumps(node.value), direction)
+        if (cached := self._converted.get(key)) is not None:
+            return cached
+        referenced: set[Key] = set()
+        schema = _Conversion(self._documents, direction, self._refer, referenced).schema(node, 1)
+        self._converted[key] = schema, frozenset(referenced)
+        return self._converted[key]
+
+    def definitions(self, keys: Iterable[Key], direction: Direction) -> dict[str, Any]:
+        """Return the components with these keys and all that they reach, by name.
+
+        Raises:
+            OperationRefused: A component is not a schema, or refers to a missing one.
+        """
+        return self.definitions_within(keys, direction, None)[0]
+
+    def definitions_within(
+        self, keys: Iterable[Key], direction: Direction, most_bytes: int | None
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Return the components with these keys and all that they reach, by name, and those that were cut.
+
+        Equal arguments return the same objects, which must not be changed.
+
+        Args:
+            most_bytes: Cut components to their type as soon as all of them together have more bytes; the nearest ones
+                are kept.
+
+        Raises:
+            OperationRefused: A component is not a schema, or refers to a missing one.
+        """
+        pending = sorted(keys)
+        cache_key = (tuple(pending), direction, most_bytes)
+        if (cached := self._reached.get(cache_key)) is not None:
+            return cached
+        reached: dict[Key, Any] = {}
+        cut: list[dict[str, Any]] = []
+        size = 0
+        for key in pending:  # grows while it is read, so that the nearest components come first
+            if key in reached:
+                continue
+            if (key, direction) not in self._components:
+                schema, keys_below = self.convert(self._nodes[key], direction)
+                self._components[key, direction] = schema, tuple(sorted(keys_below)), len(json_bytes.dumps(schema))
+            schema, below, own_bytes = self._components[key, direction]
+            if most_bytes is not None and size + own_bytes > most_bytes:
+                kind = schema.get("type") if isinstance(schema, dict) else None
+                reached[key] = {"type": kind} if kind is not None else {}
+                cut.append(reached[key])
+                continue
+            reached[key] = schema
+            size += own_bytes
+            pending += below
+        by_name = {self._names[key]: schema for key, schema in reached.items()}
+        self._reached[cache_key] = dict(sorted(by_name.items())), cut
+        return self._reached[cache_key]
+
+    def _refer(self, node: Node, reference: str) -> tuple[str, Key]:
+        """Return the name of the component to which a reference leads, and its key."""
+        target = self._documents.target(node, reference)
+        key = (target.uri, target.pointer)
+        if key not in self._names:
+            plain = _UNCLEAN.sub("_", target.pointer.rpartition("/")[2].replace("~1", "/")).strip("_")[:80] or "schema"
+            name, number = plain, 1
+            while name in self._taken:
+                number += 1
+                name = f"{plain}_{number}"
+            self._taken.add(name)
+            self._names[key] = name
+            self._nodes[key] = target
+        return self._names[key], key
+
+
+class _Conversion:
+    """Converts one schema without the components that it refers to."""
+
+    def __init__(
+        self,
+        documents: Documents,
+        direction: Direction,
+        refer: Callable[[Node, str], tuple[str, Key]],
+        referenced: set[Key],
+    ) -> None:
+        self._documents = documents
+        self._is_new = documents.version == "3.1"
+        self._hidden = "readOnly" if direction == "request" else "writeOnly"
+        self._direction = direction
+        self._refer = refer
+        self._found = referenced
+
+    def schema(self, node: Node, depth: int, hidden: frozenset[str] = frozenset()) -> Any:
+        """Return the converted schema.
+
+        Args:
+            hidden: Names of properties that other members of the surrounding `allOf` hide.
+        """
+        value = node.value
+        if isinstance(value, bool):
+            return value
+        if not isinstance(value, dict):
+            raise self._documents.refuse("bad_schema", f"is {type(value).__name__}; expected a schema", node)
+        if depth > MAX_DEPTH:
+            raise self._documents.refuse("too_deep", f"nested more than {MAX_DEPTH} levels", node)
+        converted: dict[str, Any] = {}
+        reference = value.get("$ref")
+        if isinstance(reference, str):
+            name, key = self._refer(node, reference)
+            self._found.add(key)
+            converted["$ref"] = f"#/$defs/{name}"
+            if not self._is_new:
+                return self._nullable(value, converted | {k: value[k] for k in _BESIDE_REFERENCE & value.keys()})
+        if "properties" in value or "allOf" in value:
+            hidden |= self._hidden_names(node, 0)
+        for keyword, below in node.items():
+            member = below.value
+            if keyword in _DROPPED or keyword.startswith("x-") or (keyword == "$ref" and "$ref" in converted):
+                continue
+            if keyword in _MAPS and isinstance(member, dict):
+                converted[keyword] = {
+                    name: self.schema(child, depth + 1)
+                    for name, child in below.items()
+                    if keyword != "properties" or name not in hidden
+                }
+            elif keyword in _LISTS and isinstance(member, list):
+                passed = hidden if keyword == "allOf" else frozenset()
+                converted[keyword] = [self.schema(child, depth + 1, passed) for child in below.elements()]
+            elif keyword == "items" and isinstance(member, list):
+                converted["prefixItems"] = [self.schema(child, depth + 1) for child in below.elements()]
+            elif keyword in _ONE and isinstance(member, dict | bool):
+                converted[keyword] = self.schema(below, depth + 1)
+            elif keyword == "required" and isinstance(member, list):
+                converted[keyword] = [name for name in member if name not in hidden]
+            else:
+                converted[keyword] = member
+        self._convert_examples(value, converted)
+        self._convert_bounds(value, converted)
+        self._convert_format(value, converted)
+        self._convert_discriminator(node, converted)
+        if not converted.get("required", True):
+            del converted["required"]
+        return self._nullable(value, converted) if not self._is_new or value.get("nullable") is True else converted
+
+    def _hidden_names(self, node: Node, depth: int) -> frozenset[str]:
+        """Return the properties of an object, and of the members of its `allOf`, that this direction does not have."""
+        if not isinstance(node.value, dict) or depth > MAX_HOPS:
+            return frozenset()
+        names: set[str] = set()
+        for name, child in node.child("properties").items():
+            value = child.value
+            if self._is_hidden(child) or (
+                isinstance(value, dict) and "$ref" in value and self._is_hidden(self._target(child))
+            ):
+                names.add(name)
+        for part in node.child("allOf").elements():
+            names |= self._hidden_names(self._target(part), depth + 1)
+        return frozenset(names)
+
+    def _is_hidden(self, node: Node) -> bool:
+        return isinstance(node.value, dict) and node.value.get(self._hidden) is True
+
+    def _target(self, node: Node) -> Node:
+        try:
+            return self._documents.follow(node)
+        except OperationRefused:
+            return Node(None, node.uri, node.pointer)  # reported where the reference itself is converted
+
+    def _convert_examples(self, value: Mapping[str, Any], converted: dict[str, Any]) -> None:
+        examples = converted.pop("examples", None)
+        if not isinstance(examples, list):
+            examples = [value["example"]] if "example" in value else []
+        if examples and (usable := [example for example in examples if not has_reference(example)]):
+            converted["examples"] = usable
+        # Generators write null for "no default"; a model would send it.
+        accepts_null = value.get("nullable") is True or not isinstance(value.get("type"), str)
+        if "default" in converted and converted["default"] is None and not accepts_null:
+            del converted["default"]
+
+    def _convert_bounds(self, value: Mapping[str, Any], converted: dict[str, Any]) -> None:
+        for exclusive, plain in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+            if isinstance(value.get(exclusive), bool):
+                del converted[exclusive]
+                if value[exclusive] and plain in converted:
+                    converted[exclusive] = converted.pop(plain)
+
+    def _convert_format(self, value: Mapping[str, Any], converted: dict[str, Any]) -> None:
+        if value.get("type") == "file" or (value.get("type") == "string" and value.get("format") == "binary"):
+            converted["type"] = "string"
+            converted.pop("format", None)
+            converted["contentEncoding"] = "base64"
+        elif value.get("format") == "byte" and value.get("type") == "string":
+            converted.pop("format", None)
+            converted["contentEncoding"] = "base64"
+        elif "contentMediaType" in value and value.get("type", "string") == "string" and self._is_new:
+            # In 3.1, a text with a media type and no encoding is binary data.
+            converted.setdefault("type", "string")
+            converted.setdefault("contentEncoding", "base64")
+        else:
+            return
+        if self._direction == "request" and _BINARY not in str(converted.get("description")):
+            converted["description"] = f"{converted.get('description') or ''} {_BINARY}".strip()
+
+    def _convert_discriminator(self, node: Node, converted: dict[str, Any]) -> None:
+        """Require the value that the discriminator's mapping gives to each alternative."""
+        discriminator = node.value.get("discriminator")
+        if not isinstance(discriminator, dict) or not isinstance(discriminator.get("mapping"), dict):
+            return
+        name = discriminator.get("propertyName")
+        keyword = next((keyword for keyword in ("oneOf", "anyOf") if keyword in converted), None)
+        if keyword is None or not isinstance(name, str):
+            return
+        values: dict[str, list[str]] = {}
+        for word, reference in discriminator["mapping"].items():
+            if isinstance(reference, str):
+                try:
+                    target, _ = self._refer(node, self._component(reference))
+                except OperationRefused:
+                    continue  # a mapping only selects among schemas, so a missing one selects nothing
+                values.setdefault(f"#/$defs/{target}", []).append(word)
+        for option in converted[keyword]:
+            if isinstance(option, dict) and (words := values.get(option.get("$ref", ""))) and len(option) == 1:
+                option["properties"] = {name: {"enum": words}}
+                option["required"] = [name]
+
+    def _component(self, reference: str) -> str:
+        """Return the reference that a value of a mapping means, which may be the name of a component."""
+        if "/" in reference or "#" in reference or "." in reference:
+            return reference
+        return f"{self._documents.root.uri}#/components/schemas/{reference}"
+
+    def _nullable(self, value: Mapping[str, Any], converted: dict[str, Any]) -> dict[str, Any]:
+        if value.get("nullable") is not True and value.get("x-nullable") is not True:
+            return converted
+        kind = converted.get("type")
+        if isinstance(kind, str) and not (_LISTS | {"$ref", "not"}) & converted.keys():
+            options = converted.get("enum")
+            added = {"enum": [*options, None]} if isinstance(options, list) and None not in options else {}
+            return {**converted, "type": [kind, "null"], **added}
+        if not converted.keys() & (_LISTS | {"$ref", "type", "enum", "not"}):
+            return converted  # any value, and so null too
+        annotations = converted.keys() & {"title", "description", "default"}
+        inner = {key: member for key, member in converted.items() if key not in annotations}
+        return {**{key: converted[key] for key in sorted(annotations)}, "anyOf": [inner, {"type": "null"}]}
+
+
+def accepting_more(schema: dict[str, Any], cut: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a schema without the keywords that would refuse values because the cut components accept more."""
+    text = json_bytes.dumps(schema)
+    if not any(keyword in text for keyword in (b'"not":', b'"if":', b'"oneOf":', b'"contains":')):
+        return schema  # a walk over the schema takes a hundred times as long
+    accepting_more = {id(component) for component in cut}
+    return dict(apply_edits(schema, lambda part: Edit(widens=id(part) in accepting_more), SchemaDocument(schema)))

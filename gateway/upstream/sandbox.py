@@ -1,0 +1,234 @@
+"""Decide what a confined server may use: folders, network, memory and processes.
+
+A small program that runs before the server applies the rules (`gateway.process.confine`). By default a server may read
+the system, its program and what its command line names, and write only its own temporary folder and the caches of
+package managers. No rule ever includes the state directory or the configuration of the gateway.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+
+from gateway.config.operation_config import SandboxConfig
+from gateway.protocol.gateway_errors import ConnectionLost
+from gateway.upstream.sandbox_rules import Rules, is_below, tasks_of_machine
+
+log = logging.getLogger(__name__)
+
+_MAX_DENIALS: Final = 20
+# Features of the kernel interface: files, TCP ports, signals and sockets of other processes.
+_FILES_SINCE, _NETWORK_SINCE, _SIGNALS_SINCE = 1, 4, 6
+
+
+@dataclass(slots=True, kw_only=True)
+class Sandbox:
+    """The confinement of one process.
+
+    Attributes:
+        config: The settings.
+        arguments: Stand before the program and its arguments; empty where confinement is not available.
+        state: `confined`, `partial` if the kernel supports only a part of it, or `unconfined`.
+        folder: The temporary folder of the process.
+        read, write: The permitted paths.
+        denials: What the server was denied, as far as it has reported it; shared by all processes of the server.
+        latest: The last denial of this process.
+    """
+
+    config: SandboxConfig
+    arguments: list[str] = field(default_factory=list)
+    state: str = "unconfined"
+    folder: str = ""
+    read: frozenset[str] = frozenset()
+    write: frozenset[str] = frozenset()
+    denials: dict[str, None] = field(default_factory=dict)
+    latest: str | None = None
+
+    def note_output(self, line: str) -> None:
+        """Remember what a line of output says was denied."""
+        denial = self.find_denial(line)
+        if denial is not None:
+            self.latest = denial
+            if len(self.denials) < _MAX_DENIALS:
+                self.denials[denial] = None
+
+    def find_denial(self, line: str) -> str | None:
+        """Return which setting caused the error in a line of output; None if the sandbox did not."""
+        if not self.arguments:
+            return None
+        if self.config.memory and _OUT_OF_MEMORY.search(line):
+            return f"more memory than sandbox.memory ({self.config.memory} MiB)"
+        if self.config.cpu and "SIGXCPU" in line:
+            return f"more processor time than sandbox.cpu ({self.config.cpu} s)"
+        if not _DENIED.search(line):
+            return None
+        if _PORT.search(line) and self.config.network != "all":
+            return f"the network (sandbox.network: {_spell_network(self.config.network)})"
+        paths = {path: real for path in _PATH.findall(line) if not is_below(real := os.path.realpath(path), self.write)}
+        # First those that cannot be read: a line may begin with the path of the program, which only cannot be written.
+        for path, real in paths.items():
+            if not is_below(real, self.read):
+                return f"{path} (neither in sandbox.read nor in sandbox.write)"
+        for path, real in paths.items():
+            if os.access(real, os.W_OK) or not os.path.exists(real):
+                return f"writing {path} (not in sandbox.write)"
+        return None
+
+    def explained(self, reason: str) -> str:
+        """Return the reason why the process ended, with the settings that may have caused it."""
+        denial = self.find_denial(reason) or self.latest
+        return f"{reason} (denied by the sandbox: {denial})" if denial is not None else reason
+
+    def remove_folder(self) -> None:
+        """Remove the temporary folder."""
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def confinement_of(config: SandboxConfig, version: int) -> tuple[str, list[str]]:
+    """Return the state of a sandbox with this version of Landlock (0: none), and what the kernel cannot restrict."""
+    missing = [
+        what
+        for what, since in (("files", _FILES_SINCE), ("TCP ports", _NETWORK_SINCE), ("signals", _SIGNALS_SINCE))
+        if version < since and not (what == "TCP ports" and config.network == "all")
+    ]
+    return "unconfined" if version < _FILES_SINCE else "partial" if missing else "confined", missing
+
+
+_DENIED: Final = re.compile(
+    r"\bE(?:ACCES|PERM|ROFS)\b|permission denied|not permitted|PermissionError|Errno 13\b|os error 13\b", re.I
+)
+_OUT_OF_MEMORY: Final = re.compile(r"MemoryError|out of memory|cannot allocate memory|ENOMEM|bad_alloc", re.I)
+_PORT: Final = re.compile(
+    r"\b(?:listen|bind|connect|socket)\b|attempting to bind|port \d|tcp|[\w.\]]:\d{2,5}\b|getaddrinfo|resolution",
+    re.I,
+)
+_PATH: Final = re.compile(r"(?<![\w.:/])(/[^\s'\"`’”:,)\]]+)")
+
+
+def _spell_network(network: str) -> str:
+    return {"all": "true", "none": "false"}.get(network, network)
+
+
+async def prepare_sandbox(
+    config: SandboxConfig,
+    line: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    cwd: str | None,
+    server: str,
+    denials: dict[str, None],
+) -> Sandbox:
+    """Return the confinement of a process that is about to start.
+
+    Args:
+        line: The path of the program, and its arguments.
+        environment: The variables of the process.
+        cwd: The working directory of its entry.
+        denials: Collects what processes of the server are denied.
+
+    Raises:
+        ConnectionLost: The sandbox is required and not available here, or its rules cannot be applied.
+    """
+    version = 0
+    if sys.platform == "linux":
+        # Imported lazily: the module does not exist for other systems.
+        from gateway.process.confine import landlock_version
+
+        version = landlock_version()
+    state, missing = confinement_of(config, version)
+    if missing:
+        text = f"the sandbox cannot restrict {', '.join(missing)} on this system (requires Linux 6.12 with Landlock)"
+        if config.required:
+            raise ConnectionLost(f"not started: {text}, and its entry says `required: true`", sent=False)
+        log.warning("sandbox incomplete: %s", text, extra={"server": server})
+    if sys.platform != "linux":
+        return Sandbox(config=config, denials=denials)
+    rules = Rules(config, line, environment, cwd)
+    # In a thread: a slow disk must not delay other callers.
+    confinement = await anyio.to_thread.run_sync(rules.find)
+    for path in confinement.missing:
+        log.warning("its sandbox does not permit %s, which does not exist", path, extra={"server": server})
+        denials[f"{path} (it does not exist: create it before the start)"] = None
+    return Sandbox(
+        config=config,
+        arguments=confinement.arguments,
+        state=state,
+        folder=confinement.folder,
+        read=confinement.read,
+        write=confinement.write,
+        denials=denials,
+    )
+
+
+# Interval of checks whether processes were started. A fork bomb starts some thousand within this time.
+_COUNT_S: Final = 0.25
+# After this many checks without new processes on the machine, count anyway: others may have ended.
+_COUNT_ANYWAY: Final = 20
+
+
+async def limit_processes(pid: int, most: int) -> int:
+    """Return once a process and its descendants are more than `most`, with their number."""
+    before, checks, room = 0, _COUNT_ANYWAY, 0
+    while True:
+        tasks, checks = tasks_of_machine(), checks + 1
+        # Its processes cannot have become more than the threads of the machine have.
+        if tasks - before >= room or checks >= _COUNT_ANYWAY:
+            running = len(processes_of(pid))
+            if running > most:
+                return running
+            before, checks, room = tasks, 0, most - running
+        await anyio.sleep(_COUNT_S)
+
+
+def processes_of(pid: int) -> list[int]:
+    """Return a process, its descendants, and orphans of its session."""
+    processes, pending = {pid}, [pid]
+    while pending:
+        for child in _children_of(pending.pop()):
+            if child not in processes:
+                processes.add(child)
+                pending.append(child)
+    orphans = [each for each in _children_of(os.getpid()) if each not in processes and _session_of(each) == pid]
+    return [*processes, *orphans]
+
+
+def _children_of(pid: int) -> list[int]:
+    children: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                text = Path(f"/proc/{pid}/task/{thread}/children").read_text()
+                children += map(int, text.split())
+    return children
+
+
+def _session_of(pid: int) -> int | None:
+    with suppress(OSError):
+        return os.getsid(pid)
+    return None
+
+
+def propose_sandbox(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the keys of a sandbox that suits an entry: the default, and writing the folders that `args` names.
+
+    Returns:
+        None if the entry is not a program, or starts a container, which has its own confinement.
+    """
+    command = entry.get("command")
+    if not isinstance(command, str) or os.path.basename(command) in ("docker", "podman"):
+        return None
+    arguments = [str(each) for each in entry.get("args", [])]
+    folders = [each for each in arguments if each.startswith(("/", "~/")) and os.path.isdir(os.path.expanduser(each))]
+    return {"write": folders} if folders else {}

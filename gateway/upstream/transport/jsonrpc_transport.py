@@ -1,0 +1,240 @@
+"""The seam to upstreams that speak JSON-RPC, and responses that are not strict JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import anyio.to_thread
+
+from gateway.process.files import ENDS_BYTES
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import INTERNAL_ERROR, METHOD_NOT_FOUND, RpcError
+from registry.schema.display_text import clean
+
+# Deeper than any definition may be, so that intake still rejects it, and shallower than the limit of the parsers.
+_KEPT_DEPTH: Final = 250
+# The gateway never sends longer ids. Some servers return the id as a string or as a fraction.
+_MEMBER: Final = rb'\s*"(?:jsonrpc"\s*:\s*"2\.0"|id"\s*:\s*"?(\d{1,18})(?:\.0)?"?)\s*'
+_HEAD: Final = re.compile(rb"\s*\{(?:" + _MEMBER + rb',)*+\s*"(?:result|error)"\s*:')
+_TAIL: Final = re.compile(rb"(?:," + _MEMBER + rb")++\}\s*\Z")
+# Also matches a trailing escape and an unclosed quote, so that no byte is scanned twice.
+_SHAPE: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?|[\[{]++|[\]}]++', re.DOTALL)
+
+
+def answered_id(line: bytes, *, ends: bool = False) -> int | None:
+    """Return the id of the request that this text responds to, or None if that is uncertain.
+
+    Servers write `id` before or after the one large member, so searching both ends of the text is enough.
+
+    Args:
+        line: The text of the response.
+        ends: Whether `line` is only the two ends of a longer text whose middle was dropped.
+    """
+    head = _HEAD.match(line[:ENDS_BYTES])
+    if head is None or b'"jsonrpc"' not in line[:ENDS_BYTES] + line[-ENDS_BYTES:]:
+        return None
+    if head[1] is None and (ends or line.count(b"{") == line.count(b"}")):
+        # Only if the end of the text is present: in a truncated text, the last `id` may belong to a nested object.
+        head = _TAIL.search(line[-ENDS_BYTES:])
+    return int(head[1]) if head is not None and head[1] is not None else None
+
+
+async def repaired_response(data: bytes, method: str) -> dict[str, Any] | None:
+    """Return a substitute for a response that is not strict JSON, or None if the text is not a response.
+
+    A single bad tool must not hide the whole list of a server. In `tools/list`, values nested too deeply are cut and
+    invalid numbers are preserved, so that intake rejects only that tool. Other methods get an error.
+    """
+    request_id = answered_id(data)
+    if request_id is None:
+        return None
+    # Parse in a thread, because the lenient parser is slow and a listing may be large.
+    try:
+        if method == "tools/list":
+            message = await anyio.to_thread.run_sync(_lenient, data)
+            if isinstance(message, dict):
+                return message
+        json_bytes.loads(data)
+        why = "it is not an object"
+    except (ValueError, RecursionError) as error:
+        why = str(error)[:200] or "it is nested too deeply"
+    return no_result(request_id, why)
+
+
+def no_result(request_id: int, why: str) -> dict[str, Any]:
+    """Return the error response that replaces an unusable response to a request."""
+    text = f"The answer is not JSON ({why}): the request has no result, but may have taken effect."
+    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": INTERNAL_ERROR, "message": text}}
+
+
+def truncated_at_depth(data: bytes) -> bytes:
+    """Return the text with every value nested more than 250 levels deep replaced by `null`, in linear time."""
+    parts: list[bytes] = []
+    depth = start = 0
+    for match in _SHAPE.finditer(data):
+        first, length = data[match.start()], match.end() - match.start()
+        if first in b"[{":
+            if depth <= _KEPT_DEPTH < depth + length:
+                parts += [data[start : match.start() + _KEPT_DEPTH - depth], b"null"]
+            depth += length
+        elif first in b"]}":
+            if depth - length <= _KEPT_DEPTH < depth:
+                start = match.start() + depth - _KEPT_DEPTH
+            depth -= length
+    parts.append(data[start:] if depth <= _KEPT_DEPTH else b"")
+    return b"".join(parts)
+
+
+def _lenient(data: bytes) -> Any:
+    return json.loads(truncated_at_depth(data).decode("utf-8", "replace"), strict=False)
+
+
+MAX_ERROR_CHARS: Final = 16 * 1024
+"""Limit of an error message, which ends up in model contexts, logs and the audit log. Results, including those with
+`isError`, are bounded only by the message size, because they may contain requested output, such as that of a compiler.
+"""
+MAX_ERROR_DATA_BYTES: Final = 64 * 1024
+"""Limit of the data of an error, which only programs read."""
+
+OnProgress = Callable[[dict[str, Any]], None]
+Reply = Callable[[dict[str, Any]], None]
+OnPause = Callable[[int], None]
+OnMessage = Callable[[dict[str, Any], Reply], None]
+"""Handles a notification or a request of the peer; the response to a request is sent later through the reply."""
+
+
+class Transport(Protocol):
+    """A connection to one upstream.
+
+    Attributes:
+        independent_requests: Whether each request is a separate exchange with its own headers. If so, the loss of a
+            request says nothing about the others, and only a failed request shows that the peer is gone.
+    """
+
+    independent_requests: bool
+
+    async def request(
+        self,
+        method: str,
+        params: dict[str, Any],
+        *,
+        on_progress: OnProgress | None = None,
+        on_message: OnMessage | None = None,
+        headers: dict[str, str] | None = None,
+        on_pause: OnPause | None = None,
+    ) -> Any:
+        """Send a request and return its result; the progress token is set by the transport.
+
+        Args:
+            params: The whole params object; with `on_progress`, the object and its `_meta` are modified.
+            on_progress: Called with the params of each progress notification.
+            on_message: Called with each message on the request's own stream, if the transport has such streams.
+            headers: Headers of this request, if the transport has headers.
+            on_pause: Called when the server closes the stream before the response and expects a reconnect, with the
+                delay in milliseconds.
+
+        Raises:
+            RpcError: The upstream answered with an error.
+            ConnectionLost: The connection failed.
+            SessionForgotten: The upstream no longer knows the session.
+            HttpStatusError: The upstream responded with an HTTP error status.
+        """
+
+    async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
+        """Send a notification."""
+
+    async def listen(self, on_open: Callable[[], None]) -> None:
+        """Receive messages that belong to no request until their stream ends.
+
+        Args:
+            on_open: Called once messages can arrive.
+
+        Raises:
+            RpcError, ConnectionLost, SessionForgotten, HttpStatusError: As `request`.
+        """
+
+    def use_version(self, version: str) -> None:
+        """Send this protocol version with every later request, if the transport has a field for it."""
+
+    async def wait_closed(self) -> str:
+        """Wait until the connection has ended, and return the reason."""
+
+    def fail(self, reason: str) -> None:
+        """Mark the connection as ended, for transports that only notice this by a failed request."""
+
+    def abandon(self) -> None:
+        """Skip the shutdown message: the peer is unreachable, or calls in flight still need the session."""
+
+
+def result_in(message: dict[str, Any]) -> Any:
+    """Return the result of a JSON-RPC response.
+
+    Raises:
+        RpcError: The message is an error response or not a valid response.
+    """
+    if "error" in message and message["error"] is not None:
+        error = message["error"]
+        if not isinstance(error, dict):
+            raise RpcError(INTERNAL_ERROR, "the upstream sent a malformed error", bounded_data({"error": error}))
+        code = error.get("code")
+        text = error.get("message")
+        raise RpcError(
+            code if type(code) is int else INTERNAL_ERROR,
+            bounded_text(text) if isinstance(text, str) and text else "the upstream gave no reason",
+            bounded_data(error.get("data")),
+        )
+    if "result" not in message:
+        raise RpcError(INTERNAL_ERROR, "the upstream's answer has neither result nor error")
+    return message["result"]
+
+
+def bounded_text(text: str) -> str:
+    """Return the text of an error without hidden characters, truncated with a note if it is too long."""
+    if len(text) <= MAX_ERROR_CHARS:
+        return clean(text)
+    return f"{clean(text[:MAX_ERROR_CHARS])}… (cut: these are the first {MAX_ERROR_CHARS} of {len(text)} characters)"
+
+
+def bounded_data(data: Any) -> Any:
+    """Return the data of an error, or a note in its place if the data is too large."""
+    if data is None:
+        return None
+    try:
+        size_bytes = len(json_bytes.dumps(data))
+    except json_bytes.MalformedJson:
+        return data  # the serializer reports the error
+    if size_bytes <= MAX_ERROR_DATA_BYTES:
+        return data
+    return {"cut": f"the data of this error had {size_bytes} bytes; at most {MAX_ERROR_DATA_BYTES} are passed on"}
+
+
+def default_response(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the default response to an upstream's request: `ping` succeeds, other methods are not offered."""
+    if request.get("method") == "ping":
+        return {"jsonrpc": "2.0", "id": request["id"], "result": {}}
+    # Truncated, because this upstream-controlled text ends up in logs on both sides.
+    error = {"code": METHOD_NOT_FOUND, "message": f"{str(request.get('method'))[:100]} is not offered by this client"}
+    return {"jsonrpc": "2.0", "id": request["id"], "error": error}
+
+
+def set_progress_token(params: dict[str, Any], token: int) -> None:
+    """Request progress notifications; the token is the id of the request."""
+    meta = params.get("_meta")
+    if meta is None:
+        params["_meta"] = {"progressToken": token}
+    else:
+        meta["progressToken"] = token
+
+
+def notification(method: str, params: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a JSON-RPC notification."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    return message if params is None else {**message, "params": params}
+
+
+def cancellation(request_id: int) -> dict[str, Any]:
+    """Return the notification that cancels a request."""
+    return notification("notifications/cancelled", {"requestId": request_id, "reason": "the caller left"})

@@ -1,0 +1,463 @@
+"""The stdio transport: a child process with bounded lines.
+
+Source: MCP 2026-07-28, "Transports", "stdio".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import stat
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Final, cast
+
+import anyio
+import anyio.to_thread
+
+from gateway.config.operation_config import SandboxConfig, Sandboxing
+from gateway.http.event_stream import MAX_MESSAGE_BYTES
+from gateway.process.files import LineSplitter
+from gateway.protocol.gateway_errors import ConnectionLost, TooManyCalls
+from gateway.upstream.sandbox import Sandbox, limit_processes, prepare_sandbox, processes_of
+from gateway.upstream.transport.jsonrpc_transport import OnMessage
+from gateway.upstream.transport.process_start import (
+    ProcessStart,
+    can_separate,
+    child_environment,
+    is_snap,
+    note_ended,
+    note_started,
+    prepare_child,
+    prepare_separate_child,
+    protect_this_process,
+    start_guard,
+)
+from gateway.upstream.transport.stderr_log import STDERR_LINE_BYTES, StderrLog, reports_error
+from gateway.upstream.transport.stream_transport import StreamTransport
+
+log = logging.getLogger(__name__)
+
+# Limit of output buffered for a child that does not read: room for two messages of the largest size.
+MAX_UNSENT_BYTES: Final = 2 * MAX_MESSAGE_BYTES
+# A server that exits at the end of its input needs a few milliseconds, or a few hundred if an interpreter has to shut
+# down. Both waits together stay below the 5 s after which hosts kill a gateway that they are stopping.
+_CLOSE_GRACE_S: Final = 1.0
+_TERM_GRACE_S: Final = 1.0
+# After SIGKILL only the kernel has work left; a process in an uninterruptible system call is left behind.
+_KILL_GRACE_S: Final = 2.0
+# When a child exits, its output closes shortly before its exit code and its last lines of standard error arrive.
+_EXIT_CODE_S: Final = 0.2
+# Time to clean up after SIGTERM when a start is abandoned while the gateway keeps running: npm rolls back a partly
+# installed package, which would otherwise prevent every later start of the server.
+_GIVE_UP_GRACE_S: Final = 30.0
+# Interval of checks for surviving processes of a group: the gateway is not notified when a grandchild exits.
+_POLL_S: Final = 0.1
+# Pause between attempts to kill processes that start others meanwhile.
+_KILL_AGAIN_S: Final = 0.02
+# The part of a line that is searched for denials.
+_SEARCHED_BYTES: Final = 500
+# The variables from which programs take the folder of temporary files.
+_TEMPORARY: Final = ("TMPDIR", "TEMP", "TMP")
+# Three pairs of pipes, and another pair that reports whether the program could be started.
+_SPAWN_DESCRIPTORS: Final = 8
+# Windows has no SIGKILL; there the transport kills the process instead.
+_KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
+
+
+class ChildProcess(asyncio.SubprocessProtocol):
+    """A child process that reads and writes lines.
+
+    A child that is still starting gets more time to shut down; see `ProcessStart`.
+    """
+
+    def __init__(
+        self, server: str, start: ProcessStart, stderr_log: StderrLog, *, sandbox: Sandboxing | None = None
+    ) -> None:
+        """Prepare to run a child.
+
+        Args:
+            start: Tracks the progress of the start.
+            stderr_log: Receives the standard error of the child.
+            sandbox: What the child may use. By default it is only isolated from other processes of this user, where the
+                system supports it; False does not isolate it.
+        """
+        self._start = start
+        self._server, self._settings = server, sandbox
+        self._sandbox: Sandbox | None = None
+        self._limit_reason = ""
+        self._stderr_log = stderr_log
+        self._exited = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._silent = asyncio.Event()
+
+    @asynccontextmanager
+    async def running(
+        self,
+        command: str,
+        args: Sequence[str],
+        *,
+        env: Mapping[str, str | None],
+        cwd: str | None,
+        on_line: Callable[[bytes], None],
+        on_skipped: Callable[[bytes], None],
+    ) -> AsyncIterator[None]:
+        """Start the child; on exit, stop the child and all its descendants.
+
+        Args:
+            command: The program, searched for on the child's own PATH.
+            env: Variables to add to the inherited ones; None removes an inherited variable.
+            on_line: Called with each line of the child's output.
+            on_skipped: Called with the first and last bytes of each line that is too long.
+
+        Raises:
+            ConnectionLost: The command cannot be started.
+        """
+        environment = child_environment(env, os.environ)
+        self._given_variables = env
+        # Checked here because event loops report a missing program or folder differently, or only once the child fails.
+        path = _program(command, environment.get("PATH"), cwd)
+        line = [path, *args]
+        await start_guard()
+        await self._confine(line, environment, cwd)
+        is_confined = self._sandbox is not None and bool(self._sandbox.arguments)
+        is_separate = not is_confined and self._settings is not False and can_separate(path)
+        self._on_line = on_line
+        self._stdout = LineSplitter(MAX_MESSAGE_BYTES, on_skipped)
+        self._stderr = LineSplitter(STDERR_LINE_BYTES)
+        self._stderr_log.reset()
+        try:
+            _require_descriptors()
+            protect_this_process()
+            # Shielded: if cancelled halfway, the child could be running without a reference to stop it by.
+            with anyio.CancelScope(shield=True):
+                await asyncio.get_running_loop().subprocess_exec(
+                    lambda: self,
+                    *line,
+                    env=environment,
+                    cwd=cwd,
+                    start_new_session=True,  # its own process group, so that descendants can be stopped with it
+                    preexec_fn=_preparation(is_separate),
+                )
+        except OSError as error:
+            reason = error.strerror or error
+            if isinstance(error, FileNotFoundError):
+                reason = f"{path} names an interpreter in its first line that does not exist"
+            raise ConnectionLost(f"cannot start {command}: {reason}", sent=False) from None
+        self._start.mark_running(
+            last_line=self._last_line,
+            explanation=lambda: self._stderr_log.explanation() or self._last_line(),
+            printed=self._stderr_log.recent_lines,
+            pid=self._pid,
+            confinement="separate" if is_separate else self._sandbox.state if self._sandbox else "unconfined",
+        )
+        try:
+            yield
+        finally:
+            try:
+                if self._start.under_way and not self._exited.is_set():
+                    await self._give_up()
+            finally:
+                # Shielded: an orphan would keep files, ports and memory.
+                with anyio.CancelScope(shield=True):
+                    await self._end()
+                    await self._remove_folder()
+                self._stderr_log.end(failed=self._start.under_way)
+
+    async def _confine(self, line: list[str], environment: dict[str, str], cwd: str | None) -> None:
+        """Put the program that confines the child in front of its command line, and give it a temporary folder.
+
+        Raises:
+            ConnectionLost: The sandbox is required and not available.
+        """
+        config = SandboxConfig() if self._settings is True else self._settings
+        if not isinstance(config, SandboxConfig):
+            return
+        if is_snap(line[0]):
+            if config.required:
+                raise ConnectionLost("not started: programs of snap packages cannot run in a sandbox", sent=False)
+            log.warning("sandbox not applied: snap package", extra={"server": self._server})
+            return
+        sandbox = await prepare_sandbox(
+            config,
+            line,
+            environment=environment,
+            cwd=cwd,
+            server=self._server,
+            denials=self._stderr_log.denials,
+        )
+        self._sandbox = sandbox
+        line[:0] = sandbox.arguments
+        if sandbox.folder:
+            environment.update({name: sandbox.folder for name in _TEMPORARY if name not in self._given_variables})
+
+    async def _remove_folder(self) -> None:
+        if self._sandbox is not None:
+            await anyio.to_thread.run_sync(self._sandbox.remove_folder)
+
+    async def keep_within_limits(self) -> None:
+        """Kill the child and all that it has started once they are more processes than its sandbox permits."""
+        config = self._sandbox.config if self._sandbox is not None else None
+        if config is None or not config.processes or sys.platform != "linux":
+            return
+        count = await limit_processes(self._pid, config.processes)
+        self._limit_reason = f"it ran {count} processes, more than sandbox.processes ({config.processes})"
+        # Repeated, because a process that is being started is missed by the first attempt.
+        while remaining := [pid for pid in processes_of(self._pid) if pid != self._pid or not self._exited.is_set()]:
+            for pid in remaining:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, _KILL)
+            self._signal_group(_KILL)
+            await anyio.sleep(_KILL_AGAIN_S)
+
+    # asyncio.SubprocessProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Called before any data arrives, so that the gateway can respond even to the first line. The casts are needed
+        # because uvloop's transports do not derive from asyncio's classes.
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+        self._stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
+        self._pid = self._transport.get_pid()
+        note_started(self._pid)
+
+    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
+        assert isinstance(data, bytes)
+        # Descriptor 0 is never read, so everything except 1 is standard error.
+        if fd == 1:
+            for line in self._stdout.feed(data):
+                self._on_line(line)
+        else:
+            for line in self._stderr.feed(data):
+                self._stderr_log.add(line)
+                if self._sandbox is not None:
+                    self._sandbox.note_output(line[:_SEARCHED_BYTES].decode("utf-8", "replace"))
+
+    def pipe_connection_lost(self, fd: int, error: Exception | None) -> None:
+        # A server that closed its output can no longer respond, even if it is still running.
+        if fd == 1:
+            self._ended.set()
+        elif fd == 2:
+            # Finish the last line: an incomplete line may contain the reason.
+            self.pipe_data_received(fd, b"\n")
+            self._silent.set()
+
+    def process_exited(self) -> None:
+        self._exited.set()
+        self._ended.set()
+
+    # used by the transport
+
+    def write_line(self, line: bytes) -> None:
+        """Send one line.
+
+        Raises:
+            ConnectionLost: The child has ended.
+            TooManyCalls: The child reads so slowly that the output buffer is full.
+        """
+        if self._ended.is_set() or self._stdin.is_closing():
+            raise ConnectionLost(self.end_reason(), sent=False)
+        if self._stdin.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            raise TooManyCalls("the process does not read its input")
+        self._stdin.write(line + b"\n")
+
+    async def wait_ended(self) -> None:
+        """Wait until the child has exited or closed its output."""
+        await self._ended.wait()
+        with anyio.move_on_after(_EXIT_CODE_S):
+            await self._exited.wait()
+            # Bounded, because a descendant may keep standard error open.
+            await self._silent.wait()
+
+    def end_reason(self) -> str:
+        """Return the exit status of the child, and the line of its output that explains the exit."""
+        if self._limit_reason:
+            return f"the process was killed: {self._limit_reason}"
+        reason = self._exit_reason()
+        return self._sandbox.explained(reason) if self._sandbox is not None else reason
+
+    def _exit_reason(self) -> str:
+        reason = _describe_exit(self._transport.get_returncode())
+        cause = self._stderr_log.explanation()
+        if cause:
+            reason += f": {cause}"
+        unfinished = self._unfinished_line()
+        if self._start.under_way:
+            # Some programs print their usage or a question to standard output.
+            if noise := self._stderr_log.noise(unfinished):
+                error = self._stderr_log.error_in_noise(unfinished)
+                more = f" … {error}" if error and not reports_error(noise) else ""
+                reason += f"; its standard output is not JSON-RPC: {noise}{more}"
+        elif not cause and (error := self._stderr_log.error_in_noise(unfinished)):
+            # Only errors, because other lines may be old.
+            reason += f"; its standard output is not JSON-RPC: {error}"
+        return reason
+
+    def _unfinished_line(self) -> bytes:
+        """Return the start of an unfinished output line that is not a message, such as a question of `npx`."""
+        line = self._stdout.held
+        return b"" if line.lstrip()[:1] in (b"{", b"[") else line
+
+    def _last_line(self) -> str:
+        return self._stderr_log.last_line() or self._stderr_log.noise(self._unfinished_line())
+
+    async def _give_up(self) -> None:
+        """Ask a child that has not responded yet to exit, and give it time to clean up unless the gateway is stopping.
+
+        If `npx` is killed during an installation, it leaves a folder that the next run mistakes for complete.
+        """
+        self._stdin.close()
+        self._signal_group(signal.SIGTERM)
+        with anyio.move_on_after(_GIVE_UP_GRACE_S):
+            # Wait for the whole group: a program started through a shell briefly outlives the shell.
+            while not self._exited.is_set() or self._is_group_alive():
+                await anyio.sleep(_POLL_S)
+
+    async def _end(self) -> None:
+        """Close the input of the child, then wait, terminate and kill, until no process of its group is left.
+
+        Source: MCP 2025-11-25, "Lifecycle", "Shutdown", "stdio".
+        """
+        self._stdin.close()
+        # A child that is still starting has already received SIGTERM and gets both waits to clean up.
+        first = signal.SIGTERM if not self._start.under_way else None
+        # Send each signal only if the previous step had no effect.
+        for grace_s, sign in ((_CLOSE_GRACE_S, first), (_TERM_GRACE_S, _KILL)):
+            with anyio.move_on_after(grace_s):
+                await self._exited.wait()
+            if self._exited.is_set():
+                break
+            if sign is not None:
+                self._signal_group(sign)
+        with anyio.move_on_after(_KILL_GRACE_S):
+            await self._exited.wait()
+        # Descendants may outlive the leader, and no other process belongs to this group.
+        self._signal_group(_KILL)
+        self._transport.close()
+        if self._exited.is_set():
+            note_ended(self._pid)
+
+    def _is_group_alive(self) -> bool:
+        if sys.platform == "win32":
+            return False
+        try:
+            os.killpg(self._pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def _signal_group(self, sign: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            if sys.platform == "win32":
+                # Without process groups, kill only the process itself.
+                self._transport.kill()
+            else:
+                os.killpg(self._pid, sign)
+
+
+def _program(command: str, path: str | None, cwd: str | None) -> str:
+    """Return the path of the program that a command names.
+
+    Raises:
+        ConnectionLost: The program or its working directory does not exist.
+    """
+    if cwd is not None and (defect := _defect_of_folder(cwd)) is not None:
+        raise ConnectionLost(f"cannot start {command}: the working directory {cwd} {defect} (cwd)", sent=False)
+    # Same rule as `execvp`: a path with a slash is relative to the working directory of the child.
+    is_relative = os.path.dirname(command) != "" and not os.path.isabs(command)
+    program = shutil.which(os.path.abspath(os.path.join(cwd, command))) if is_relative and cwd is not None else None
+    program = program or shutil.which(command, path=path)
+    if program is not None:
+        return os.path.abspath(program)
+    # Some hosts accept a whole shell command line here.
+    alone = shutil.which(command.split(maxsplit=1)[0], path=path) if " " in command.strip() else None
+    hint = " (expected the program alone; its arguments belong in args)" if alone is not None else ""
+    if not hint and os.path.dirname(command) and os.path.isfile(os.path.join(cwd or "", command)):
+        hint = " (the file is there, and is not executable)"
+    raise ConnectionLost(f"command not found: {command}{hint}", sent=False)
+
+
+def _defect_of_folder(path: str) -> str | None:
+    """Return why a process cannot start in a folder, or None if it can."""
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return "does not exist"
+    except (OSError, ValueError) as error:
+        return f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    if not stat.S_ISDIR(status.st_mode):
+        return "is not a directory"
+    return None if os.access(path, os.X_OK) else "cannot be entered by the user of this process"
+
+
+def _preparation(is_separate: bool) -> Callable[[], None] | None:
+    if sys.platform != "linux":
+        return None
+    return prepare_separate_child if is_separate else prepare_child
+
+
+def _describe_exit(code: int | None) -> str:
+    if code is None:
+        return "the process closed its output"
+    if code < 0:
+        with suppress(ValueError):
+            return f"the process was ended by {signal.Signals(-code).name}"
+    return f"the process exited with code {code}"
+
+
+def _require_descriptors() -> None:
+    """Raise `OSError` if too many files are open, because uvloop reports this error without a reason."""
+    descriptors: list[int] = []
+    try:
+        for _ in range(_SPAWN_DESCRIPTORS):
+            descriptors.append(os.dup(2))
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+@asynccontextmanager
+async def open_stdio(
+    server: str,
+    command: str,
+    args: Sequence[str],
+    *,
+    env: Mapping[str, str | None],
+    cwd: str | None,
+    on_message: OnMessage,
+    start: ProcessStart,
+    stderr_log: StderrLog,
+    sandbox: Sandboxing | None = None,
+) -> AsyncIterator[StreamTransport]:
+    """Start a child and yield a transport connected to it.
+
+    Args:
+        server: The alias of the server.
+        command, args, env, cwd: See `ChildProcess.running`.
+        on_message: Called with each message that is not a response.
+        start, stderr_log, sandbox: See `ChildProcess`.
+
+    Raises:
+        ConnectionLost: The command cannot be started.
+    """
+    child = ChildProcess(server, start, stderr_log, sandbox=sandbox)
+    transport = StreamTransport(server, on_message, child.write_line, on_noise=stderr_log.add_noise)
+
+    async def close_at_end() -> None:
+        await child.wait_ended()
+        transport.close(child.end_reason())
+
+    async with (
+        child.running(command, args, env=env, cwd=cwd, on_line=transport.receive, on_skipped=transport.skip),
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(close_at_end)
+        group.start_soon(child.keep_within_limits)
+        try:
+            yield transport
+        finally:
+            transport.close("the connection is being closed")
+            group.cancel_scope.cancel()

@@ -1,0 +1,419 @@
+"""Find rules, patterns and conditions that can never apply to the listed items.
+
+Rules that may still apply are not reported, such as rules about a server that has not listed anything yet.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from registry.catalog.catalog import Catalog, ToolWrapper
+from registry.catalog.listed_items import ListedItem
+from registry.catalog.listing import suggestion_for
+from registry.catalog.names import NAME_SEPARATOR, ServerName, alias_prefix
+from registry.catalog.shape import ServerShape, Shape, selects_name, server_of
+from registry.catalog.uris import EXPRESSION, denies_uri
+from registry.policy.conditions import ArgumentCondition, Conditions
+from registry.policy.policy import ServerRules
+from registry.policy.rules import KINDS, Kind, Rule, reading_hints, tool_hints
+from registry.schema.json_paths import composed_schemas, declared_properties
+
+# Arguments are not nested deeper; the limit ends cycles of references.
+_MAX_DEPTH: Final = 20
+_OPEN: Final[Mapping[str, Any]] = {}
+_NUMERIC: Final = (int, float, str)
+_COMPOSING: Final = ("allOf", "anyOf", "oneOf", "$ref", "$dynamicRef", "then", "else")
+_LIMITS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "minimum": operator.ge,
+    "maximum": operator.le,
+    "exclusiveMinimum": operator.gt,
+    "exclusiveMaximum": operator.lt,
+}
+# Values that no configuration is expected to contain.
+_OTHER_TEXT: Final = "\x00another text"
+_OTHER_NUMBER: Final = 7_919_113
+
+
+def missing_reason(condition: ArgumentCondition, schemas: Sequence[Any], *, permits: bool) -> str | None:
+    """Return why a condition can never hold; None if it can hold for one of these schemas.
+
+    Args:
+        schemas: The input schema of each tool that the rule covers.
+        permits: Whether the rule allows, and thus only applies if the condition certainly holds.
+    """
+    is_declared = False
+    described: list[str] = []
+    for schema in schemas:
+        for place in _schemas_at(schema, schema, condition.path, _MAX_DEPTH):
+            is_declared = True
+            if place is _OPEN or _can_hold(condition, place, schema, permits):
+                return None
+            described.append(_describe_permitted(place, schema, condition))
+    if not is_declared:
+        names = {name for schema in schemas for name in _paths(schema)}
+        return f"no tool that the rule covers has this argument{suggestion_for(condition.path, names)}"
+    if condition.present is False:
+        return "the argument is always sent, because the tool requires it"
+    return f"no value that the argument may have fits ({'; '.join(dict.fromkeys(described))})"
+
+
+def _schemas_at(schema: Any, root: Any, path: str, depth: int) -> Iterator[Mapping[str, Any]]:
+    """Yield the schemas of the values at a path, as conditions look them up; `_OPEN` if any value is possible."""
+    if not isinstance(schema, dict):
+        if schema is not False:
+            yield _OPEN
+        return
+    nodes = list(composed_schemas(schema, root))
+    if not path:
+        yield schema
+    for node in nodes if depth else ():
+        items = node.get("items")
+        if isinstance(items, dict):
+            yield from _schemas_at(items, root, path, depth - 1)
+        for item in node["prefixItems"] if isinstance(node.get("prefixItems"), list) else ():
+            yield from _schemas_at(item, root, path, depth - 1)
+    if not path or not depth:
+        return
+    properties = declared_properties(schema, root)
+    for name, subpath in _splits(path):
+        if name in properties:
+            yield from _schemas_at(properties[name], root, subpath, depth - 1)
+        for node in nodes:
+            more = node.get("additionalProperties")
+            if isinstance(more, dict):
+                yield from _schemas_at(more, root, subpath, depth - 1)
+    kinds = {kind for node in nodes for kind in _kinds(node)}
+    if any("patternProperties" in node for node in nodes) or (
+        not properties
+        and (not kinds or "object" in kinds)
+        and not any(node.get("additionalProperties") is False for node in nodes)
+    ):
+        yield _OPEN
+
+
+def _splits(path: str) -> Iterator[tuple[str, str]]:
+    yield path, ""
+    for at, character in enumerate(path):
+        if character == ".":
+            yield path[:at], path[at + 1 :]
+
+
+def _can_hold(condition: ArgumentCondition, place: Mapping[str, Any], root: Any, permits: bool) -> bool:
+    if condition.present is False:
+        required = root.get("required") if isinstance(root, dict) else None
+        return not (isinstance(required, list) and condition.path in required)
+    candidates = _candidates(condition, place, root)
+    if candidates is None:
+        return True
+    # A value of another type than the condition's is a doubtful case, which the author cannot have intended.
+    if condition.pattern is not None:
+        candidates = [value for value in candidates if isinstance(value, str)]
+    elif condition.above is not None or condition.below is not None:
+        candidates = [value for value in candidates if not isinstance(value, bool) and isinstance(value, _NUMERIC)]
+    holds = condition.permits if permits else condition.restricts
+    return any(holds({condition.path: value}) for value in candidates)
+
+
+def _candidates(condition: ArgumentCondition, place: Mapping[str, Any], root: Any) -> list[Any] | None:
+    """Return sample values, one of which matches if any permitted value does; None if that cannot be decided."""
+    stated = [*(condition.equals or ()), *(condition.excludes or ())]
+    bounds = [bound for bound in (condition.above, condition.below) if bound is not None]
+    samples: list[Any] = []
+    for node in composed_schemas(dict(place), root):
+        if (listed := _listed_values(node)) is not None:
+            samples += listed
+            continue
+        kinds = _kinds(node)
+        if not kinds:
+            if any(key in node for key in _COMPOSING):
+                continue
+            return None
+        for kind in kinds:
+            match kind:
+                case "integer" | "number":
+                    samples += _numbers(stated, bounds, node, integral=kind == "integer")
+                case "string":
+                    if condition.pattern is not None:
+                        return None
+                    samples += [value if isinstance(value, str) else json.dumps(value) for value in stated]
+                    samples += [str(number) for number in _numbers([], bounds, {}, integral=False)] + [_OTHER_TEXT]
+                case "boolean":
+                    samples += [True, False]
+                case "null":
+                    samples.append(None)
+                case "object":
+                    samples += [value for value in stated if isinstance(value, dict)] + [{_OTHER_TEXT: 0}]
+                case "array" if not isinstance(node.get("items"), dict):
+                    return None
+    return samples
+
+
+def _numbers(stated: Sequence[Any], bounds: Sequence[float], node: Mapping[str, Any], *, integral: bool) -> list[float]:
+    """Return sample numbers that a schema permits: those in the condition, and those near its bounds."""
+    numbers: list[float] = [_OTHER_NUMBER, 0]
+    for value in stated:
+        with suppress(TypeError, ValueError, OverflowError):
+            numbers.append(float(value) if not integral else int(float(value)))
+    limits = {key: limit for key in _LIMITS if (limit := _limit(node, key)) is not None}
+    middle = [sum(bounds) / 2] if len(bounds) == 2 else []
+    for bound in (*bounds, *middle, *limits.values()):
+        if math.isfinite(bound):
+            steps = (-1, 0, 1) if integral else (-1, -0.001, 0, 0.001, 1)
+            numbers += [math.floor(bound) + step if integral else bound + step for step in steps]
+    return [number for number in numbers if all(_LIMITS[key](number, limit) for key, limit in limits.items())]
+
+
+def _limit(node: Mapping[str, Any], key: str) -> float | None:
+    limit = node.get(key)
+    return limit if isinstance(limit, int | float) and not isinstance(limit, bool) else None
+
+
+def _listed_values(node: Mapping[str, Any]) -> list[Any] | None:
+    if "const" in node:
+        return [node["const"]]
+    listed = node.get("enum")
+    return listed if isinstance(listed, list) else None
+
+
+def _kinds(node: Mapping[str, Any]) -> list[str]:
+    declared = node.get("type")
+    kinds = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else []
+    return [*kinds, "null"] if kinds and node.get("nullable") is True else [kind for kind in kinds if kind]
+
+
+def _describe_permitted(place: Mapping[str, Any], root: Any, condition: ArgumentCondition) -> str:
+    """Describe the values that a schema permits, with a suggestion for a similar configured value."""
+    texts: list[str] = []
+    for node in composed_schemas(dict(place), root):
+        if (listed := _listed_values(node)) is not None:
+            expected = [value for value in condition.equals or () if isinstance(value, str)]
+            near = (
+                suggestion_for(expected[0], [value for value in listed if isinstance(value, str)]) if expected else ""
+            )
+            texts.append(f"one of {', '.join(json.dumps(option) for option in listed[:8])}{near}")
+        elif kinds := _kinds(node):
+            texts.append(" or ".join(kinds))
+    return ", ".join(texts)
+
+
+def _paths(schema: Any) -> set[str]:
+    """Return the names of arguments, and of the members of arguments that are objects."""
+    properties = declared_properties(schema, schema)
+    inner = {f"{name}.{member}" for name, below in properties.items() for member in declared_properties(below, schema)}
+    return {*properties, *inner}
+
+
+_WORDS: Final = {
+    "readOnlyHint": "readOnly",
+    "destructiveHint": "destructive",
+    "idempotentHint": "idempotent",
+    "openWorldHint": "openWorld",
+}
+_OF_PROMPTS: Final[tuple[Kind, ...]] = ("prompts", "completions")
+_OF_RESOURCES: Final[frozenset[Kind]] = frozenset({"resources", "completions"})
+# Comparing a name with two thousand others takes a tenth of a second, and a screen does not show more suggestions.
+_MAX_SUGGESTED: Final = 20
+_MAX_COMPARED: Final = 2_000
+_WILD: Final = ("*", "?", "[")
+
+
+@dataclass(slots=True)
+class _Coverage:
+    """The items that one rule covers.
+
+    Attributes:
+        tools: The covered tools.
+        kinds: The kinds of which the rule covers any item.
+        matched: The patterns that match an item.
+        unknown: The aliases of servers that the rule may cover and that have not listed anything yet.
+    """
+
+    tools: list[tuple[ToolWrapper, ServerShape]] = field(default_factory=list)
+    kinds: set[Kind] = field(default_factory=set)
+    matched: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)
+
+
+def find_unmatched(rules: Sequence[Rule], catalog: Catalog, shape: Shape, *, live_only: bool = False) -> list[str]:
+    """Return a text for each rule, pattern or condition that matches nothing.
+
+    Args:
+        catalog: The listed items.
+        shape: The configuration of the servers.
+        live_only: Treat a listing from a previous run as unknown.
+    """
+    coverage_of = {rule.name: _Coverage() for rule in rules}
+    for server in dict.fromkeys([*shape.servers, *catalog.servers]):
+        own, listing = shape.for_server(server), catalog.servers.get(server)
+        prefix = alias_prefix(server, shape.max_length)
+        covering = [rule for rule in rules if rule.what.covers_server(server, prefix, own)]
+        is_known = listing is not None and (listing.origin == "live" or not live_only)
+        for rule in covering:
+            if not is_known:
+                coverage_of[rule.name].unknown |= {server, prefix}
+        if covering and is_known:
+            _collect_matches(server, own, covering, catalog, coverage_of)
+    texts: list[str] = []
+    for rule in rules:
+        # Without names no suggestions are made.
+        names = catalog if len(texts) < _MAX_SUGGESTED else Catalog()
+        texts += [f"the rule '{rule.name}': {text}" for text in _texts(rule, coverage_of[rule.name], names)]
+    return texts
+
+
+def _collect_matches(
+    server: str, shape: ServerShape, covering: list[Rule], catalog: Catalog, coverage_of: Mapping[str, _Coverage]
+) -> None:
+    index = ServerRules(covering)
+    for wrapper in catalog.wrappers_of(server):
+        for rule in index.rules_for(wrapper):
+            for pattern in _patterns(rule):
+                if pattern not in coverage_of[rule.name].matched and selects_name(
+                    pattern, server=wrapper.server, original=wrapper.tool, exposed=wrapper.name, prefixed=shape.prefixed
+                ):
+                    coverage_of[rule.name].matched.add(pattern)
+            if rule.what.covers_tool(wrapper, shape):
+                coverage_of[rule.name].tools.append((wrapper, shape))
+                coverage_of[rule.name].kinds.add("tools")
+    part, listing = catalog.parts.get(ServerName(server)), catalog.servers[ServerName(server)]
+    # Items that the server's configuration hides exist as well, so a rule for them is not a mistake.
+    hidden = {*(part.names if part is not None else ()), *(issue.tool for issue in listing.quarantined)}
+    hidden.difference_update(wrapper.tool for wrapper in catalog.wrappers_of(server))
+    items = catalog.prompts_and_resources
+    prompts = [item for item in items.prompts if item.server == server]
+    uris = [item for kind in (items.resources, items.templates, items.skills) for item in kind if item.server == server]
+    for rule in covering:
+        coverage, own = coverage_of[rule.name], _Coverage()
+        _collect_item_matches(rule, shape, prompts, uris, own)
+        if "completions" not in listing.capabilities:
+            own.kinds.discard("completions")
+        coverage.kinds |= own.kinds
+        coverage.matched |= own.matched
+        for pattern in _patterns(rule) if hidden else ():
+            if any(fnmatchcase(name, _local(pattern)) for name in hidden):
+                coverage.matched.add(pattern)
+
+
+def _collect_item_matches(
+    rule: Rule, shape: ServerShape, prompts: Iterable[ListedItem], uris: Iterable[ListedItem], coverage: _Coverage
+) -> None:
+    what = rule.what
+    for prompt in prompts:
+        coverage.kinds |= {kind for kind in _OF_PROMPTS if what.covers_prompt(prompt, shape, kind)}
+        for pattern in what.patterns or ():
+            if selects_name(
+                pattern, server=prompt.server, original=prompt.original, exposed=prompt.key, prefixed=shape.prefixed
+            ):
+                coverage.matched.add(pattern)
+    for item in uris:
+        own = [pattern for pattern in what.patterns or () if _may_match_uri(pattern, item)]
+        coverage.matched.update(own)
+        if what.wrappers is None and (own or what.patterns is None):
+            coverage.kinds |= what.kinds & _OF_RESOURCES
+
+
+def _texts(rule: Rule, coverage: _Coverage, catalog: Catalog) -> Iterator[str]:
+    """Yield the problems of one rule."""
+    if not coverage.kinds and not coverage.unknown and not coverage.matched:
+        yield f"covers no existing {', '.join(sorted(rule.what.kinds))}{_suggestion(rule, coverage, catalog)}"
+        return
+    for key, patterns in ((rule.effect, rule.what.patterns), ("wrappers", rule.what.wrappers)):
+        for pattern in patterns or ():
+            if pattern not in coverage.matched and not _is_unknown(pattern, coverage):
+                yield f"{key}: {pattern} matches nothing that exists{_near_pattern(pattern, coverage, catalog)}"
+    if coverage.unknown:
+        # The rule may be meant for items that are not listed yet.
+        return
+    if rule.what.kinds != frozenset(KINDS) and rule.what.wrappers is None:
+        for kind in sorted(rule.what.kinds - coverage.kinds):
+            yield f"kinds: {kind}: the rule covers none of these, so this kind has no effect"
+    yield from _condition_texts(rule, coverage)
+
+
+def _condition_texts(rule: Rule, coverage: _Coverage) -> Iterator[str]:
+    tools = coverage.tools
+    if rule.conditions.hints:
+        tools = [(tool, shape) for tool, shape in tools if rule.conditions.match_hints(tool_hints(tool, shape))]
+        reads = coverage.kinds - {"tools"} and rule.conditions.match_hints(reading_hints())
+        if not tools and not reads:
+            yield f"when: {_marks(rule.conditions)}: nothing that the rule covers has these hints"
+            return
+    yield from _argument_texts("when", rule, rule.conditions, tools)
+    if rule.ask_conditions.hints:
+        asking = [(tool, shape) for tool, shape in tools if rule.ask_conditions.match_hints(tool_hints(tool, shape))]
+        if tools and not asking:
+            yield f"ask.when: {_marks(rule.ask_conditions)}: no tool that the rule covers has these hints"
+            return
+        tools = asking
+    yield from _argument_texts("ask.when", rule, rule.ask_conditions, tools)
+
+
+def _argument_texts(
+    key: str, rule: Rule, conditions: Conditions, tools: Sequence[tuple[ToolWrapper, ServerShape]]
+) -> Iterator[str]:
+    for condition in conditions.arguments if tools else ():
+        schemas = [tool.input_schema for tool, _ in tools if tool.unchecked is None]
+        if len(schemas) < len(tools):
+            continue  # the arguments of some tool are unknown
+        reason = missing_reason(condition, schemas, permits=rule.effect == "allow")
+        if reason is not None:
+            yield f"{key}.arguments.{condition.path}: {reason}"
+
+
+def _marks(conditions: Conditions) -> str:
+    return ", ".join(f"{_WORDS[name]} {str(value).lower()}" for name, value in conditions.hints.items())
+
+
+def _patterns(rule: Rule) -> tuple[str, ...]:
+    return (*(rule.what.patterns or ()), *(rule.what.wrappers or ()))
+
+
+def _local(pattern: str) -> str:
+    alias = server_of(pattern)
+    # With a colon before `__` the pattern is a URI that contains these characters.
+    return pattern if alias is None or ":" in alias else pattern.partition(NAME_SEPARATOR)[2]
+
+
+def _is_unknown(pattern: str, coverage: _Coverage) -> bool:
+    alias = server_of(pattern)
+    return bool(coverage.unknown) and (
+        alias is None or ":" in alias or any(fnmatchcase(server, alias) for server in coverage.unknown)
+    )
+
+
+def _may_match_uri(pattern: str, item: ListedItem) -> bool:
+    """Return whether a pattern matches a resource, or may match a URI of a template."""
+    alias = server_of(pattern)
+    if alias is not None and ":" not in alias:
+        if not fnmatchcase(item.server, alias):
+            return False
+        pattern = _local(pattern)
+    if denies_uri(item.original, (pattern,)):
+        return True
+    parts = EXPRESSION.split(item.original)
+    if len(parts) == 1:
+        return False
+    # Both are patterns: their texts before the first wildcard have to agree.
+    start = min((at for at in map(pattern.find, _WILD) if at >= 0), default=len(pattern))
+    return parts[0].startswith(pattern[:start]) or pattern[:start].startswith(parts[0])
+
+
+def _suggestion(rule: Rule, coverage: _Coverage, catalog: Catalog) -> str:
+    patterns = _patterns(rule)
+    return _near_pattern(patterns[0], coverage, catalog) if len(patterns) == 1 else ""
+
+
+def _near_pattern(pattern: str, coverage: _Coverage, catalog: Catalog) -> str:
+    items = catalog.prompts_and_resources
+    if ":" in pattern:
+        names = [item.original for kind in (items.resources, items.templates, items.skills) for item in kind]
+        return suggestion_for(_local(pattern), names[:_MAX_COMPARED])
+    names = [wrapper.name if NAME_SEPARATOR in pattern else wrapper.tool for wrapper in catalog.wrappers]
+    return suggestion_for(pattern, [*names, *(item.key for item in items.prompts)][:_MAX_COMPARED])
