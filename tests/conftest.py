@@ -1,12 +1,17 @@
-"""What holds for every test: how many examples property tests take, and what the process of the tests keeps ready."""
+"""Settings of every test: the number of examples of property tests, and what the test process prepares."""
 
 from __future__ import annotations
 
 import gc
+import inspect
 import logging
 import os
 import tempfile
+import zlib
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 from hypothesis import settings
@@ -14,25 +19,107 @@ from hypothesis import settings
 # Hundreds of gateways are started, and each would compile all of its modules again: a third of its start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# What commands keep must not end up with what the user of this machine keeps.
+# Keep the state of commands apart from that of the user of this machine.
 _STATE = tempfile.TemporaryDirectory(prefix="typegate-tests-")
 os.environ["TYPEGATE_STATE_DIR"] = _STATE.name
 
-# The same examples in every run, so that a change is judged by itself; none has a deadline: a busy machine is no
-# failure. Hypothesis would choose another profile by itself where CI is set; the same command must mean the same
-# everywhere.
-settings.register_profile("default", max_examples=40, deadline=None, derandomize=True)
+# Every run uses the same examples, so that only a change of the code can cause a failure. A busy machine is not a
+# failure, so there are no deadlines. Hypothesis would choose another profile where CI is set, but the same command must
+# mean the same everywhere.
+settings.register_profile("default", max_examples=25, deadline=None, derandomize=True)
 # For `pytest -m "heavy or hypothesis" --hypothesis-profile thorough`, as `.ci/run` does.
-settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=250)
+settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=100)
 # Other examples each time, to look for what is not known yet: `pytest -m hypothesis --hypothesis-profile explore`.
 settings.register_profile("explore", parent=settings.get_profile("default"), max_examples=1_000, derandomize=False)
 settings.load_profile("default")
 
 
-def pytest_collection_finish() -> None:
-    """Leave what is there by now to itself.
+# The files that took longest, longest first. Started last, each of them leaves the other process idle for its time.
+_SLOW_FILES = (
+    "differential/test_differential.py",
+    "e2e/test_process_starts.py",
+    "e2e/test_lock.py",
+    "gateway/upstream/test_watching.py",
+    "cluster/test_shared_limits.py",
+    "e2e/test_required_tasks.py",
+    "e2e/test_overlay.py",
+    "e2e/test_large_results.py",
+    "gateway/upstream/test_retries.py",
+    "e2e/test_start_errors.py",
+    "e2e/test_first_lists.py",
+    "e2e/test_loops.py",
+    "e2e/test_server_sandbox.py",
+    "corpus/test_schemas.py",
+    "e2e/test_inapplicable_rules.py",
+    "gateway/downstream/test_callers.py",
+    "e2e/test_command_snapshots.py",
+    "e2e/test_subscriptions.py",
+    "faults/test_unbounded_listings.py",
+    "cluster/test_change_persistence.py",
+    "e2e/test_scorecard.py",
+    "deploy/test_monitoring.py",
+)
 
-    To look through all tests takes the garbage collector a third of a second, in whichever test it has its turn.
+
+# Folders whose tests start programs, which takes about a second each.
+_SLOW_FOLDERS = ("cluster", "deploy", "e2e", "faults")
+_SLOW_UNIT_FOLDERS = ("admin", "audit", "demo", "downstream", "fleet", "serving", "telemetry", "upstream")
+# Parameters that choose the protocol era.
+_ERAS = {"era", "modern", "version"}
+# A slow test runs at most this often by default, and all of its variants are heavy tests.
+_MOST_VARIANTS = 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark most variants of slow tests as heavy, and start slow files first."""
+    _mark_variants(items)
+    _sort_files(items)
+
+
+def _mark_variants(items: list[pytest.Item]) -> None:
+    """Mark all but a few variants of each slow test as heavy, so that the default run takes minutes.
+
+    One era of each case remains, and two cases. Which ones is derived from the name of the test, so that both eras are
+    covered by about the same number of tests, and every run chooses the same.
+    """
+    tests = Path(__file__).parent
+    slow = [tests / name for name in _SLOW_FOLDERS] + [tests / "gateway" / name for name in _SLOW_UNIT_FOLDERS]
+    families: dict[tuple[Path, str], dict[str, list[pytest.Function]]] = {}
+    for item in items:
+        if _is_slow(item) and any(item.path.is_relative_to(folder) for folder in slow):
+            case = repr({name: value for name, value in item.callspec.params.items() if name not in _ERAS})
+            families.setdefault((item.path, item.originalname), {}).setdefault(case, []).append(item)
+    for (_, name), cases in families.items():
+        chosen = zlib.crc32(name.encode())
+        kept = [eras[chosen % len(eras)] for eras in cases.values()]
+        first = chosen % max(1, len(kept) - _MOST_VARIANTS + 1)
+        kept = kept[first : first + _MOST_VARIANTS]
+        for item in (item for eras in cases.values() for item in eras if item not in kept):
+            item.add_marker(pytest.mark.heavy)
+
+
+def _is_slow(item: pytest.Item) -> TypeGuard[pytest.Function]:
+    """Return whether the test is a variant that may wait for a program. Heavy tests are not run by default anyway."""
+    return (
+        isinstance(item, pytest.Function)
+        and hasattr(item, "callspec")
+        and inspect.iscoroutinefunction(item.function)
+        and item.get_closest_marker("heavy") is None
+    )
+
+
+def _sort_files(items: list[pytest.Item]) -> None:
+    """Start slow files first, then files with many tests; the tests of a file stay together and in order."""
+    ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(_SLOW_FILES)}
+    counts = Counter(item.path for item in items)
+    items.sort(key=lambda item: (ranks.get(item.path, len(ranks)), -counts[item.path]))
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the objects that exist now from garbage collection.
+
+    Traversing the objects of all tests takes a third of a second, and would delay a random test.
     """
     gc.collect()
     gc.freeze()

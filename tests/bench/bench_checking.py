@@ -1,4 +1,4 @@
-"""What checking adds to a valid call, over the schemas of real servers; run it as a program.
+"""Measure the check of a valid call, over the schemas of real servers; run it as a program.
 
     python tests/bench/bench_checking.py [--rounds 2000] [--strict]
 
@@ -59,7 +59,7 @@ def refused(wrapper: ToolWrapper) -> Callable[[], object]:
 
     def work() -> object:
         outcome = prepare(wrapper, {})
-        return problems.explain(wrapper, outcome.problems, {}, understood=outcome.understood)
+        return problems.explain(wrapper, outcome.problems, {}, checked=outcome.checked)
 
     return work
 

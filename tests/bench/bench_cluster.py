@@ -23,7 +23,7 @@ import anyio
 from bench.contenders import Contender, direct, load
 from support.clusters import running_cluster
 
-from gateway.upstream.transport.http_client import HttpClient
+from gateway.http.http_client import HttpClient
 
 TOOLS = 100
 
@@ -43,7 +43,7 @@ async def compare(rounds: int, calls: int, widths: list[int]) -> None:
             own = Contender("own session", here, tool=tool, pids=pids, modern=False)
             for one in (upstream, modern, own):
                 await one.begin(client)
-            # The very same session, through the gateway that does not have it.
+            # The same session, through the gateway that does not own it.
             carried = Contender("carried session", there, tool=tool, pids=pids, modern=False, headers=own.headers)
             everybody = [upstream, modern, own, carried]
             for one in everybody:

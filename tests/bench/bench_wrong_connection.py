@@ -1,4 +1,4 @@
-"""What a megabyte of wrong arguments takes over a real connection; run it as a program.
+"""Measure a megabyte of wrong arguments over a real connection; run it as a program.
 
     python tests/bench/bench_wrong_connection.py [--rounds 5] [--bytes 1000000] [--only WORD]
 
@@ -30,7 +30,7 @@ from bench.bench_wrong_calls import cases
 from support.gateways import running_gateway
 from support.upstreams.running import children_of, scripted_http_server
 
-from gateway.upstream.transport.http_client import HttpClient
+from gateway.http.http_client import HttpClient
 
 MOST_MS: Final = 50.0
 SHAPES: Final = (
@@ -51,7 +51,7 @@ _REST_S: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What one call took, in milliseconds."""
+    """The durations of one call, in milliseconds."""
 
     latency: float
     parent: float
@@ -62,7 +62,7 @@ class Taken:
 
 
 def cpu_ms(pid: int) -> float:
-    """Return the processor time of a process; the kernel's clock of it, which is finer than its ticks."""
+    """Return the processor time of a process from the kernel's clock, which is finer than its ticks."""
     return time.clock_gettime((~pid << 3) | 2) * 1e3
 
 
@@ -157,8 +157,8 @@ async def measure(rounds: int, size: int, only: str, *, texts: bool) -> bool:
                 print(f"{shape:32}" + "".join(f"{figure:>10.1f}" for figure in shown) + mark, flush=True)
                 if texts:
                     print("   ", text[:600])
-            told = "yes" if worst <= MOST_MS else "NO"
-            print(f"the process: at worst {worst:.1f} ms before the answer; within {MOST_MS:g} ms: {told}")
+            verdict = "yes" if worst <= MOST_MS else "NO"
+            print(f"the process: at worst {worst:.1f} ms before the answer; within {MOST_MS:g} ms: {verdict}")
             client.close()
     return worst <= MOST_MS
 

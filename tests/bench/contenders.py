@@ -20,8 +20,8 @@ import orjson
 from support.clients.installed import node, npm, venv
 from support.gateways import running_gateway
 
-from gateway.upstream.transport import http_client as upstream_http
-from gateway.upstream.transport.http_client import HttpClient
+from gateway.http import http_client as upstream_http
+from gateway.http.http_client import HttpClient
 
 MODERN = "2026-07-28"
 FASTMCP = ("fastmcp==4.1.2",)
@@ -42,7 +42,7 @@ class Contender:
     """One way to the upstream.
 
     Attributes:
-        name: As it is printed.
+        name: The printed name.
         url: Where it is called.
         tool: What the tool is called there.
         pids: The processes that are the proxy; none for a direct call.
@@ -105,8 +105,8 @@ class Contender:
         if session is not None:
             self.headers["mcp-session-id"] = session
         self.headers["mcp-protocol-version"] = "2025-11-25"
-        told = orjson.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"})
-        async with client.send("POST", self.url, {**_JSON, **self.headers}, told) as response:
+        notification = orjson.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        async with client.send("POST", self.url, {**_JSON, **self.headers}, notification) as response:
             await response.read()
 
 
@@ -123,7 +123,7 @@ def rss_mib(pid: int) -> float:
 
 
 def free_port() -> int:
-    """A port that nobody listens on at this moment."""
+    """Return a port on which no program listens at this moment."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port

@@ -33,13 +33,10 @@ import numpy
 import optax
 from training_set import TrainingTool, training_tools
 
-from gateway.embeddings.model import NAME, SentenceModel
-from registry.search.embedding_text import embedding_text
-from registry.search.index import read_fields
-from registry.search.similarity import FIELD_WORDS
-from registry.search.stemming import stem
-from registry.search.terms import STOP_WORDS, split_words
-from registry.search.word_vectors import DIMENSIONS, OFFSET
+from gateway.embeddings.tool_vectors import NAME, SentenceModel
+from registry.search.index import embedding_text, read_fields
+from registry.search.similarity import DIMENSIONS, FIELD_WORDS, OFFSET
+from registry.search.terms import STOP_WORDS, split_words, stem
 
 # All whole words of the vocabulary of the model, which is sorted by how usual they are.
 _USUAL = 21_000
@@ -61,7 +58,7 @@ _HEAD = f"""\
 
 
 def request_stems(text: str) -> list[str]:
-    """Return the stems of a request as the search takes them."""
+    """Return the stems of a request in the form of the search."""
     words = [word for parts in split_words(text) for word in parts]
     return list(dict.fromkeys(stem(word) for word in words if word not in STOP_WORDS or STOP_WORDS.issuperset(words)))
 
@@ -152,9 +149,9 @@ class Trainer:
 
         def loss(values: dict[str, Any], batch: Any, chosen: Any, targets: Any, key: Any) -> Any:
             kept = taken_of[batch] * jax.random.bernoulli(key, 1 - _LEFT_OUT_WORDS, (len(batch), _REQUEST_WORDS))
-            asked = self.of_requests(values, terms_of[batch], kept)
+            request_vectors = self.of_requests(values, terms_of[batch], kept)
             offered = self.of_tools(values, tool_terms[chosen], tool_fields[chosen])
-            scores = asked @ offered.T * jnp.exp(values["sharpness"])
+            scores = request_vectors @ offered.T * jnp.exp(values["sharpness"])
             wanted = jax.nn.softmax(asked_by_model[batch] @ tools_by_model[chosen].T * _SHARPNESS)
             right_tool = jax.nn.one_hot(targets, len(chosen))
             labels = _TEACHING * wanted + (1 - _TEACHING) * right_tool
@@ -210,9 +207,9 @@ def main() -> None:
         # The index reads stems; words are wanted here, each of which the model says something of.
         requests = () if tool.left_out else tool.requests
         texts = (tool.tool, tool.server, json.dumps(tool.definition)[:4_000], *requests)
-        said = {word for text in texts for parts in split_words(text) for word in parts}
-        words |= {word for word in said if word.isascii() and 2 <= len(word) <= 24}
-        counts.update({stem(word) for word in said})
+        occurring = {word for text in texts for parts in split_words(text) for word in parts}
+        words |= {word for word in occurring if word.isascii() and 2 <= len(word) <= 24}
+        counts.update({stem(word) for word in occurring})
     kept = {stem(word) for word in usual} | {one for one, count in counts.items() if count >= _MIN_OCCURRENCES}
     stems, first = first_vectors(word for word in words if stem(word) in kept and re.fullmatch("[a-z0-9]+", stem(word)))
     trainer = Trainer(tools, stems, first)

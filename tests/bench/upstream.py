@@ -41,7 +41,7 @@ def definition(number: int, words: int = 1) -> dict[str, Any]:
 
 
 def results(listing: list[dict[str, Any]], size_bytes: int) -> dict[str, bytes]:
-    """The result of each method, whatever it is asked."""
+    """The result of each method, for any params."""
     envelope = {"resultType": "complete", "ttlMs": 3_600_000, "cacheScope": "public"}
     offered = {"capabilities": {"tools": {}}}
     server = {"serverInfo": {"name": "bench", "version": "1"}}
@@ -90,7 +90,7 @@ def application(encoded: dict[str, bytes]) -> Any:
 
 
 def lines(encoded: dict[str, bytes]) -> None:
-    """Answer lines until there are no more."""
+    """Answer lines until the end of the input."""
     for line in sys.stdin.buffer:
         answer = answer_to(line, encoded)
         if answer is not None:

@@ -1,4 +1,4 @@
-"""What was approved at one gateway is approved at all that started with the same lock file, and stays so."""
+"""An approval at one replica applies at all replicas with the same lock file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import anyio.to_thread
 import pytest
 from support.clusters import running_cluster, running_store, start_again
 from support.gateways import RunningGateway, text_of
-from support.teams import until
 from support.upstreams.running import scripted_http_server, tool
+from support.worker_groups import until
 
 pytestmark = pytest.mark.heavy
 
@@ -25,7 +25,7 @@ BEFORE, AFTER = (
 )
 
 
-async def test_an_approved_change_is_approved_at_every_gateway(tmp_path: Path) -> None:
+async def test_approved_change_applies_at_every_replica(tmp_path: Path) -> None:
     async with (
         running_store(tmp_path) as store,
         scripted_http_server(tmp_path, "up", tools=[BEFORE], list_changed=True) as up,

@@ -1,4 +1,4 @@
-"""The gateway of a team as its manifests have it: the same configuration, command line and probes, as processes."""
+"""The cluster manifests, run as processes: same configuration, command line and probes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.callers import handshake
 from support.clusters import lasting_port, running_store
 from support.gateways import RunningGateway, answer_of, serving
 from support.manifests import FOLDER, only, rendered
-from support.teams import until
+from support.worker_groups import until
 
 pytestmark = pytest.mark.heavy
 
@@ -28,9 +28,9 @@ NAMES = ("typegate-0", "typegate-1", "typegate-2")
 
 async def probe(gateway: RunningGateway, container: dict[str, Any], name: str) -> int:
     """Ask as the kubelet does; returns the status."""
-    asked = container[name]["httpGet"]
-    head = {one["name"]: one["value"] for one in asked["httpHeaders"]}
-    return (await gateway.client.get(gateway.origin + asked["path"], headers=head)).status_code
+    http_get = container[name]["httpGet"]
+    head = {one["name"]: one["value"] for one in http_get["httpHeaders"]}
+    return (await gateway.client.get(gateway.origin + http_get["path"], headers=head)).status_code
 
 
 async def test_three_replicas_of_the_overlay_serve_as_one(tmp_path: Path) -> None:
@@ -39,9 +39,9 @@ async def test_three_replicas_of_the_overlay_serve_as_one(tmp_path: Path) -> Non
         one["data"]["config.yaml"] for one in manifests if one["kind"] == "ConfigMap" and "config.yaml" in one["data"]
     ]
     [container] = only(manifests, "StatefulSet", "typegate")["spec"]["template"]["spec"]["containers"]
-    # The manifests say `python`, which is to be the one that has typegate.
+    # The manifests run `python`, so put the interpreter with typegate first in the path.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    # Those of the processes stand in for what only a pod has: an address of its own.
+    # Separate ports take the place of the separate addresses that only pods have.
     ports = {name: lasting_port() for name in NAMES}
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     async with running_store(tmp_path, password=SECRETS["STORE_PASSWORD"]) as store, AsyncExitStack() as stack:
@@ -56,7 +56,7 @@ async def test_three_replicas_of_the_overlay_serve_as_one(tmp_path: Path) -> Non
                 "discovery": {"addresses": {each: f"127.0.0.1:{port}" for each, port in ports.items()}},
             }
             settings["cluster"]["store"]["url"] = store.url
-            # No balancer has to hear of an end here.
+            # No load balancer has to notice the shutdown in this test.
             settings["drainDelay"] = 1
             own = tmp_path / name
             own.mkdir()

@@ -1,4 +1,4 @@
-"""Calls per minute over a real store: a caller below its quota is never refused, whatever its rhythm is."""
+"""Calls per minute over a real store: a caller below its quota is never refused."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.clusters import Store, running_store
 from support.gateways import RunningGateway
-from support.teams import each_worker, ready, running_team, until, workers_of
 from support.upstreams.running import scripted_http_server, tool
+from support.worker_groups import each_worker, ready, running_workers, until, workers_of
 
 from gateway.access.principal import Principal
-from gateway.access.quotas import Account, Quotas
-from gateway.cluster.assignment import Assignment
-from gateway.cluster.parent_store import CallCounts, ParentStore, counting_for_workers
-from gateway.cluster.redis_store import RedisStore, trouble
+from gateway.access.quotas import Account, Quotas, Sharing
+from gateway.cluster.redis_store import RedisStore, translated_errors
+from gateway.cluster.roles import WorkerConfig
 from gateway.cluster.shared_limits import SharedLimits
-from gateway.cluster.status import StoreStatus
-from gateway.cluster.store import CallStore, Counted, Spent, StoreTrouble
-from gateway.config.cluster import StoreConfig
-from gateway.config.quotas import QuotaLimits, QuotasConfig
-from gateway.errors import QuotaExceeded
+from gateway.cluster.shared_store import CallStore, ReportResult, Spent, StoreStatus, StoreTrouble
+from gateway.cluster.worker_state import CallCounts, ParentStore, counting_for_workers
+from gateway.config.auth_config import QuotaLimits, QuotasConfig
+from gateway.config.cluster_config import StoreConfig
+from gateway.protocol.gateway_errors import QuotaExceeded
 
 ADA = Principal(name="ada")
 REPORT_S = 0.5
@@ -47,20 +46,19 @@ class TimedStore(RedisStore):
         "local now = time[1] * 1000000 + time[2]", "local now = tonumber(redis.call('GET', 'now'))"
     )
 
-    async def count(self, name: str, spent: Mapping[str, Spent]) -> Counted:
-        with trouble():
+    async def count(self, name: str, spent: Mapping[str, Spent]) -> ReportResult:
+        with translated_errors():
             await self.client.set("now", round(TimedStore.now_s * 1e6))
         return await super().count(name, spent)
 
 
 class Replica:
-    """What counts the calls of one replica."""
+    """The limits of one replica."""
 
     def __init__(self, store: CallStore, name: str, per_minute: int) -> None:
         config = QuotasConfig(default=QuotaLimits(calls_per_minute=per_minute, in_flight=None))
-        self.quotas = Quotas(config, clock=lambda: TimedStore.now_s)
-        self.limits = SharedLimits(name, self.quotas, store, StoreStatus())
-        self.quotas.ledger = self.limits
+        self.limits = SharedLimits(name, store, StoreStatus(), clock=lambda: TimedStore.now_s)
+        self.quotas = Quotas(config, clock=lambda: TimedStore.now_s, sharing=Sharing(ledger=self.limits))
 
     @property
     def account(self) -> Account:
@@ -69,12 +67,12 @@ class Replica:
     async def call(self) -> None:
         """Make one call."""
         account = self.account
-        if not account.begin("tools/call"):
-            await account.begin_asked("tools/call")
-        account.end("tools/call")
+        if not account.start_request("tools/call"):
+            await account.start_asked_request("tools/call")
+        account.end_request("tools/call")
 
     async def passes(self) -> bool:
-        """Whether one call is let through."""
+        """Return whether one call is admitted."""
         try:
             await self.call()
         except QuotaExceeded:
@@ -83,7 +81,7 @@ class Replica:
 
 
 class Bucket:
-    """What a caller has left by the definition: a bucket of a minute's calls that is filled steadily."""
+    """The calls that a caller has left by definition: a bucket for one minute that is refilled steadily."""
 
     def __init__(self, per_minute: int) -> None:
         self.per_minute = per_minute
@@ -103,9 +101,9 @@ class Bucket:
 async def replicas(server: Store | Path, count: int, per_minute: int) -> AsyncIterator[list[Replica]]:
     """Several replicas with this store, or workers whose parent has its socket in this folder."""
     if isinstance(server, Path):
-        assignment = an_assignment(server, count)
-        async with counting_for_workers(assignment, CallCounts(clock=lambda: TimedStore.now_s)):
-            parents = [ParentStore(assignment) for _ in range(count)]
+        worker_config = a_worker_config(server, count)
+        async with counting_for_workers(worker_config, CallCounts(clock=lambda: TimedStore.now_s)):
+            parents = [ParentStore(worker_config) for _ in range(count)]
             async with reporting(parents, per_minute) as found:
                 yield found
             for parent in parents:
@@ -124,11 +122,11 @@ async def emptied(server: Store) -> None:
     await server.ask("FLUSHALL")
 
 
-def an_assignment(sockets: Path, count: int) -> Assignment:
-    words = dict.fromkeys(("shown", "host", "signing_key", "token", "text", "state_dir"), "")
-    return Assignment(
-        index=0, count=count, again=False, listener=-1, sockets=str(sockets), secret="of-the-workers", path=None,
-        insecure=False, verbose=False, **words,
+def a_worker_config(sockets: Path, count: int) -> WorkerConfig:
+    words = dict.fromkeys(("public_url", "host", "signing_key", "token", "text", "state_dir"), "")
+    return WorkerConfig(
+        index=0, count=count, is_restart=False, listener=-1, sockets=str(sockets), secret="of-the-workers",
+        path=None, insecure=False, verbose=False, **words,
     )  # fmt: skip
 
 
@@ -146,7 +144,7 @@ async def reporting(stores: Sequence[CallStore], per_minute: int) -> AsyncIterat
 
 
 async def pause(found: list[Replica], pause_s: float) -> None:
-    """Let time pass; every replica reports each half second, as it does by itself."""
+    """Let time pass, while every replica reports twice a second, as in production."""
     left_s = pause_s
     while left_s > 0:
         # Once everything is reported, more reports change nothing.
@@ -204,10 +202,11 @@ def patterns(draw: st.DrawFn) -> tuple[int, int, list[tuple[float, int, int, boo
 @example((1, 12, [(1.0, 0, 1, False)] * 12))
 @example((3, 12, [(1.0, place, 1, False) for place in range(3)] * 4))
 @example((3, 60, [(0.0, 0, 60, False), (1.0, 1, 1, False), (30.0, 2, 30, True)]))
-# What one replica has seen does not hold back what another one needs.
+# The calls at one replica do not reduce what another replica may need later.
 @example((3, 3, [(0.0, 0, 1, False), (0.2, 1, 1, False), (0.2, 2, 1, False), (61.0, 2, 3, False)]))
 @example((3, 600, [(0.0, 0, 300, True), (0.76, 1, 300, False), (5.0, 2, 50, False)]))
-def test_a_caller_below_its_quota_is_never_refused_at_any_rhythm(
+@pytest.mark.heavy
+def test_caller_below_its_quota_is_never_refused_at_any_rhythm(
     server: Store, tmp_path: Path, pattern: tuple[int, int, list[tuple[float, int, int, bool]]]
 ) -> None:
     anyio.run(play, server, *pattern)
@@ -217,11 +216,11 @@ def test_a_caller_below_its_quota_is_never_refused_at_any_rhythm(
 
 @pytest.fixture(params=["store", "parent"])
 def either(request: pytest.FixtureRequest, server: Store, tmp_path: Path) -> Store | Path:
-    """What counts: the store of replicas, or the parent of workers."""
+    """The process that counts: the store of replicas, or the parent of workers."""
     return server if request.param == "store" else tmp_path
 
 
-async def test_calls_that_arrive_at_all_replicas_at_once_are_as_many_as_the_quota(either: Store | Path) -> None:
+async def test_concurrent_calls_at_all_replicas_are_limited_to_the_quota(either: Store | Path) -> None:
     async with replicas(either, 3, 60) as found:
         passed: list[bool] = []
 
@@ -241,7 +240,7 @@ async def test_calls_that_arrive_at_all_replicas_at_once_are_as_many_as_the_quot
         assert sum(passed) - before <= 1
 
 
-async def test_a_refused_caller_may_call_again_when_it_was_told_so(either: Store | Path) -> None:
+async def test_refused_caller_may_call_again_after_the_announced_time(either: Store | Path) -> None:
     async with replicas(either, 3, 7) as found:
         assert [await found[number % 3].passes() for number in range(8)] == [True] * 7 + [False]
         for number in range(10):
@@ -251,20 +250,20 @@ async def test_a_refused_caller_may_call_again_when_it_was_told_so(either: Store
             assert await found[(number + 1) % 3].passes()
 
 
-async def test_a_call_that_is_cancelled_while_the_store_is_asked_leaves_nothing_behind(server: Store) -> None:
+async def test_call_cancelled_while_waiting_for_the_store_leaves_no_state(server: Store) -> None:
     async with replicas(server, 1, 3) as found:
         [one] = found
         assert await server.ask("CLIENT", "PAUSE", "300", "ALL") == "+OK"
         account = one.account
-        assert account.begin("tools/call") is False
+        assert account.start_request("tools/call") is False
         with anyio.move_on_after(0.05):
-            await account.begin_asked("tools/call")
+            await account.start_asked_request("tools/call")
         assert account.in_flight == 0
         # The store was asked already: the call counts, as any other that its caller gave up.
         assert [await one.passes() for _ in range(4)] in ([True, True, False, False], [True, True, True, False])
 
 
-async def test_calls_do_not_wait_for_a_store_that_does_not_answer(tmp_path: Path) -> None:
+async def test_calls_do_not_wait_for_an_unresponsive_store(tmp_path: Path) -> None:
     async with running_store(tmp_path) as server, replicas(server, 3, 5) as found:
         await server.stop()
         with anyio.fail_after(2.5):
@@ -282,12 +281,13 @@ async def is_answered(gateway: RunningGateway) -> bool:
     return "result" in answer
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-async def test_workers_count_the_calls_of_a_caller_together(tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+async def test_workers_count_calls_of_a_caller_together(tmp_path: Path, workers: int) -> None:
     limits = {"quotas": {"default": {"callsPerMinute": 40}}}
     async with (
         scripted_http_server(tmp_path, "up", tools=[tool("echo")]) as up,
-        running_team(tmp_path, {"up": up.config}, workers, gateway=limits) as gateway,
+        running_workers(tmp_path, {"up": up.config}, workers, gateway=limits) as gateway,
         each_worker(gateway, workers) as each,
     ):
         for one in each:
@@ -309,13 +309,14 @@ async def test_workers_count_the_calls_of_a_caller_together(tmp_path: Path, work
         assert sum(after) < 25, "a worker that has started again knows what was called before"
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-async def test_workers_count_the_requests_in_flight_of_a_caller_together(tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+async def test_workers_count_requests_in_flight_of_a_caller_together(tmp_path: Path, workers: int) -> None:
     limits = {"quotas": {"default": {"inFlight": 16}}}
     hang = {"name": "up__sleep", "arguments": {"seconds": 2.5}}
     async with (
         scripted_http_server(tmp_path, "up", tools=[tool("echo"), tool("sleep", seconds="number")]) as up,
-        running_team(tmp_path, {"up": up.config}, workers, gateway=limits) as gateway,
+        running_workers(tmp_path, {"up": up.config}, workers, gateway=limits) as gateway,
         AsyncExitStack() as stack,
     ):
         # A connection carries one request at a time.
@@ -324,7 +325,9 @@ async def test_workers_count_the_requests_in_flight_of_a_caller_together(tmp_pat
 
         async def call(one: RunningGateway) -> None:
             answer = await one.rpc("tools/call", hang)
-            assert "result" in answer or "in flight, which is its quota" in answer["error"]["message"], answer
+            assert "result" in answer or "in flight, the most that its quota allows" in answer["error"]["message"], (
+                answer
+            )
             answers.append("result" in answer)
 
         async def burst(count: int) -> int:
@@ -336,7 +339,7 @@ async def test_workers_count_the_requests_in_flight_of_a_caller_together(tmp_pat
 
         for one in each[0]:
             await one.until_listed("up__sleep")
-        assert await burst(16) == 16  # as many as the quota, in whatever way they are spread
+        assert await burst(16) == 16  # as many as the quota, at whichever workers they arrive
         assert 16 <= await burst(40) <= 18
         # All have ended, and each worker may have all of them.
         answers.clear()
@@ -344,7 +347,7 @@ async def test_workers_count_the_requests_in_flight_of_a_caller_together(tmp_pat
             for one in each[:16]:
                 group.start_soon(call, one[1])
         assert sum(answers) == len(answers) == min(16, len(each))
-        # What ran at a worker that has died does not count any more.
+        # Calls that ran at a worker that has died no longer count.
         async with anyio.create_task_group() as group:
 
             async def lost(one: RunningGateway) -> None:
@@ -362,13 +365,13 @@ async def test_workers_count_the_requests_in_flight_of_a_caller_together(tmp_pat
         assert sum(answers) == len(answers) == min(16, len(each))
 
 
-async def test_a_stranger_at_the_socket_of_the_parent_is_not_counted(tmp_path: Path) -> None:
-    assignment = an_assignment(tmp_path, 2)
+async def test_connection_without_the_secret_is_not_counted_by_the_parent(tmp_path: Path) -> None:
+    worker_config = a_worker_config(tmp_path, 2)
     counts = CallCounts(clock=lambda: TimedStore.now_s)
-    stranger = ParentStore(replace(assignment, secret="of-somebody-else"))
-    async with counting_for_workers(assignment, counts):
+    stranger = ParentStore(replace(worker_config, secret="of-somebody-else"))
+    async with counting_for_workers(worker_config, counts):
         with pytest.raises(StoreTrouble):
             await stranger.count("r9", {"ada": Spent(100, 0, 1_000_000)})
-        parent = ParentStore(assignment)
+        parent = ParentStore(worker_config)
         assert (await parent.count("r0", {})).alive == 1
         parent.close()

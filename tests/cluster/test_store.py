@@ -1,4 +1,4 @@
-"""What gateways say to a real store, two of them at a time: which change counts, who gets a lock, a claim."""
+"""Two replicas and a real store: concurrent changes, locks and claims."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ import pytest
 from support.clusters import Store, running_store
 
 from gateway.cluster.redis_store import RedisStore
-from gateway.cluster.sealing import NotSealed, Seal
 from gateway.cluster.shared_changes import SharedChanges
-from gateway.cluster.shared_sign_ins import SharedSignIns
-from gateway.cluster.status import StoreStatus
-from gateway.cluster.store import StoreTrouble
-from gateway.config.cluster import StoreConfig
-from gateway.upstream.oauth.store import Conflict, LockTimeout, StoreFailed
+from gateway.cluster.shared_sign_ins import SharedTokenStore
+from gateway.cluster.shared_store import DecryptionFailed, StoreStatus, StoreTrouble, ValueCipher
+from gateway.config.cluster_config import StoreConfig
+from gateway.upstream.oauth.token_store import Conflict, LockTimeout, StoreFailed
 
 KEY = b"k" * 32
 
 
 class Held:
-    """A part that holds whatever it is given."""
+    """A part that keeps every value that it receives."""
 
     prefix = "held:"
-    passing = False
+    is_transient = False
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -45,7 +43,7 @@ def changes_of(
 ) -> tuple[SharedChanges, Held]:
     held = Held()
     more: dict[str, Any] = {} if clock_s is None else {"clock": lambda: clock_s}
-    return SharedChanges(store, Seal(KEY), StoreStatus(), (held,), state_dir=folder, **more), held
+    return SharedChanges(store, ValueCipher(KEY), StoreStatus(), (held,), state_dir=folder, **more), held
 
 
 @asynccontextmanager
@@ -58,7 +56,7 @@ async def stores(tmp_path: Path) -> AsyncIterator[tuple[Store, RedisStore, Redis
         await second.close()
 
 
-async def test_the_latest_change_counts_and_a_removal_is_one(tmp_path: Path) -> None:
+async def test_latest_change_counts_including_removals(tmp_path: Path) -> None:
     async with stores(tmp_path) as (_, one, two):
         (first, held), (second, other) = changes_of(one), changes_of(two)
         held.values = {"a": 1, "b": 1}
@@ -74,7 +72,7 @@ async def test_the_latest_change_counts_and_a_removal_is_one(tmp_path: Path) -> 
         assert first.pending == second.pending == 0
 
 
-async def test_a_clock_that_is_behind_does_not_lose_its_own_changes(tmp_path: Path) -> None:
+async def test_replica_with_a_slow_clock_keeps_its_own_changes(tmp_path: Path) -> None:
     async with stores(tmp_path) as (_, one, two):
         (first, held), (second, other) = changes_of(one), changes_of(two, clock_s=1_000.0)
         held.values = {"a": 1}
@@ -86,7 +84,7 @@ async def test_a_clock_that_is_behind_does_not_lose_its_own_changes(tmp_path: Pa
         assert held.values == {"a": 2}
 
 
-async def test_a_store_that_lost_everything_is_filled_again_and_nothing_removed_comes_back(tmp_path: Path) -> None:
+async def test_emptied_store_is_refilled_without_removed_entries(tmp_path: Path) -> None:
     async with stores(tmp_path) as (server, one, two):
         (first, held), (second, other) = changes_of(one, folder=tmp_path / "first"), changes_of(two)
         held.values = {"a": 1, "b": 2}
@@ -95,34 +93,34 @@ async def test_a_store_that_lost_everything_is_filled_again_and_nothing_removed_
         other.values = {"a": 1}
         await second.sync()
         await server.ask("FLUSHALL")
-        # The one that knows of the removal comes last; and one is a new process with an old disk.
+        # The replica that knows of the removal comes last, and another is a new process with an old disk.
         await first.sync()
         await second.sync()
         again, fresh = changes_of(one, folder=tmp_path / "first")
-        await again.begin()
+        await again.load()
         await first.sync()
         assert held.values == other.values == fresh.values == {"a": 1}
 
 
-async def test_what_somebody_else_wrote_into_the_store_is_not_believed(tmp_path: Path) -> None:
+async def test_foreign_entry_in_the_store_is_not_trusted(tmp_path: Path) -> None:
     async with stores(tmp_path) as (server, one, _):
         changes, held = changes_of(one)
         held.values = {"a": 1}
         await changes.sync()
-        sealed = Seal(KEY).seal({"b": 1}, "held:a\n5")
+        sealed = ValueCipher(KEY).encrypt({"b": 1}, "held:a\n5")
         for value in ("9999999999999999:junk", f"9999999999999999:{sealed}", "x"):
             await server.ask("HSET", "typegate:changes", "held:a", value)
             await server.ask("SET", "typegate:version", value)
             await changes.sync()
             assert held.values == {"a": 1}
-        with pytest.raises(NotSealed):
-            Seal(b"o" * 32).open(sealed, "held:a\n5")
+        with pytest.raises(DecryptionFailed):
+            ValueCipher(b"o" * 32).decrypt(sealed, "held:a\n5")
 
 
-async def test_a_sign_in_is_saved_once_taken_once_and_locked_by_one(tmp_path: Path) -> None:
+async def test_sign_in_is_saved_once_taken_once_and_locked_by_one(tmp_path: Path) -> None:
     async with stores(tmp_path) as (server, one, two):
         status = StoreStatus()
-        first, second = SharedSignIns(one, Seal(KEY), status), SharedSignIns(two, Seal(KEY), status)
+        first, second = SharedTokenStore(one, ValueCipher(KEY), status), SharedTokenStore(two, ValueCipher(KEY), status)
         key = "sign-in:up\nhttps://up.example.test/\n"
         assert await first.load(key) is None
         assert await first.save(key, {"token": "secret"}, expected=0) == 1
@@ -136,7 +134,7 @@ async def test_a_sign_in_is_saved_once_taken_once_and_locked_by_one(tmp_path: Pa
         assert await first.stamp(key) != before
         inside = 0
 
-        async def renew(mine: SharedSignIns) -> None:
+        async def renew(mine: SharedTokenStore) -> None:
             nonlocal inside
             async with mine.lock(key):
                 inside += 1
@@ -148,7 +146,7 @@ async def test_a_sign_in_is_saved_once_taken_once_and_locked_by_one(tmp_path: Pa
             for mine in (first, second, first, second):
                 group.start_soon(renew, mine)
         await first.save("pending:x", {"n": 1}, expected=0)
-        taken = [await second.take("pending:x"), await first.take("pending:x")]
+        taken = [await second.pop("pending:x"), await first.pop("pending:x")]
         assert taken == [{"n": 1}, None]
         # Away: nothing new is begun, and what is known stays known.
         await first.load(key)
@@ -158,30 +156,30 @@ async def test_a_sign_in_is_saved_once_taken_once_and_locked_by_one(tmp_path: Pa
         with pytest.raises(LockTimeout):
             async with first.lock(key):
                 raise AssertionError("it was locked")
-        for asked in (
+        for operation in (
             first.save(key, {}, expected=2),
             first.remove("client:x"),
-            # Whether they are there is not known: nobody is told that they are not.
-            first.take("pending:x"),
+            # It is unknown whether they exist, so no replica reports that they do not.
+            first.pop("pending:x"),
             first.load("pending:x"),
         ):
             with pytest.raises(StoreFailed, match="the shared store is down"):
-                await asked
+                await operation
         assert status.state == "down"
 
 
-async def test_what_was_used_up_or_removed_does_not_come_back_from_whoever_knew_it(tmp_path: Path) -> None:
+async def test_used_or_removed_entry_is_not_restored_by_another_replica(tmp_path: Path) -> None:
     async with stores(tmp_path) as (server, one, two):
-        first, second = (SharedSignIns(store, Seal(KEY), StoreStatus()) for store in (one, two))
+        first, second = (SharedTokenStore(store, ValueCipher(KEY), StoreStatus()) for store in (one, two))
         # The link of a caller is looked at, then used.
         await first.save("pending:ticket", {"user": "ann"}, expected=0)
         for mine in (first, second):
             assert await mine.load("pending:ticket") is not None
-        assert await second.take("pending:ticket") == {"user": "ann"}
+        assert await second.pop("pending:ticket") == {"user": "ann"}
         for mine in (first, second):
             assert await mine.load("pending:ticket") is None
-            assert await mine.take("pending:ticket") is None
-        # A registration that the issuer does not know any more, and the one after it.
+            assert await mine.pop("pending:ticket") is None
+        # A registration that the issuer no longer knows, and the next one.
         client = "client:shop\nhttps://up.example.test/\nhttps://issuer.example.test"
         assert await first.save(client, {"id": "a"}, expected=0) == 1
         assert await first.save(client, {"id": "b"}, expected=1) == 2
@@ -194,14 +192,14 @@ async def test_what_was_used_up_or_removed_does_not_come_back_from_whoever_knew_
             kept = await mine.load(client)
             assert kept is not None
             assert (kept.version, kept.document) == (later, {"id": "c"})
-        # What lasts comes back into a store that has lost it.
+        # Lasting values are written again to a store that has lost them.
         await server.stop()
         await server.start()
         assert (await second.load(client)).document == {"id": "c"}  # type: ignore[union-attr] # it was stored
         assert await second.load("pending:ticket") is None
 
 
-async def test_a_restart_costs_no_command_whatever_connections_were_idle(tmp_path: Path) -> None:
+async def test_store_restart_loses_no_command_on_idle_connections(tmp_path: Path) -> None:
     async with stores(tmp_path) as (server, one, _):
 
         async def claim_many(kind: str) -> None:
@@ -217,7 +215,7 @@ async def test_a_restart_costs_no_command_whatever_connections_were_idle(tmp_pat
             await claim_many(f"all-{again}")
 
 
-async def test_of_many_who_claim_one_does(tmp_path: Path) -> None:
+async def test_only_one_claimant_succeeds(tmp_path: Path) -> None:
     async with stores(tmp_path) as (server, one, two):
         assert [await store.claim("x", 10) for store in (one, two, one)] == [True, False, False]
         await server.stop()

@@ -67,8 +67,8 @@ async def run_scenarios(scenarios: Sequence[str], *, version: str | None) -> dic
                 f"{one['id']}: {one.get('errorMessage')}" for one in checks if one["status"] in ("FAILURE", "WARNING")
             ]
             if wrong or not any(one["status"] == "SUCCESS" for one in checks):
-                said = (done.stdout + done.stderr).decode(errors="replace")
-                failures[name] = [*wrong, said[-3000:]]
+                output = (done.stdout + done.stderr).decode(errors="replace")
+                failures[name] = [*wrong, output[-3000:]]
 
     async with anyio.create_task_group() as group:
         for name in scenarios:

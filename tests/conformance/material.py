@@ -1,4 +1,4 @@
-"""What the conformance suite expects of an upstream: contents, schemas, resources, prompts, rounds."""
+"""The contents, schemas, resources, prompts and rounds that the conformance suite expects of an upstream."""
 
 from __future__ import annotations
 
@@ -97,15 +97,15 @@ def form(message: str, **properties: Any) -> Answer:
 
 def sample(prompt: str, max_tokens: int) -> Answer:
     """Return a sampling request."""
-    said = [{"role": "user", "content": text(prompt)}]
-    return {"method": "sampling/createMessage", "params": {"messages": said, "maxTokens": max_tokens}}
+    messages = [{"role": "user", "content": text(prompt)}]
+    return {"method": "sampling/createMessage", "params": {"messages": messages, "maxTokens": max_tokens}}
 
 
 WORD = {"type": "string"}
 _ROOTS = {"method": "roots/list", "params": {}}
 _NAME = form("What is your name?", name=WORD)
 _CONFIRM = form("Please confirm", ok={"type": "boolean"})
-# tool -> its rounds; a round is over when every key of it was answered
+# rounds by tool; a round is over when all of its keys were answered
 ROUNDS: dict[str, list[dict[str, Answer]]] = {
     "test_input_required_result_elicitation": [{"user_name": _NAME}],
     "test_input_required_result_sampling": [{"capital_question": sample("What is the capital of France?", 100)}],

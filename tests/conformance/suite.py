@@ -1,4 +1,4 @@
-"""Runs the official conformance suite against an address and tells which scenarios passed."""
+"""Run the official conformance suite against an address, and return the scenarios that passed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import anyio
 from support.clients.installed import node22, npm
 
 STABLE = "0.1.16"
-NEXT = "0.2.0-alpha.12"  # has no tag of its own; the first line that knows 2026-07-28
+NEXT = "0.2.0-alpha.12"  # this version has no tag of its own; it is the first that knows 2026-07-28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run of the suite found."""
+    """The results of a run of the suite."""
 
     passed: dict[str, bool]
     failures: dict[str, list[str]]  # scenario -> one line for each failed check
@@ -63,7 +63,7 @@ async def run_suite(
         version: `STABLE` or `NEXT`.
         options: More options of the suite, such as `--scenario tools-list`, `--suite all` or
             `--requirements 2026-07-28`.
-        deadline_s: For the whole run.
+        deadline_s: The time for the whole run.
     """
     program = await anyio.to_thread.run_sync(_program, version)
     with tempfile.TemporaryDirectory() as results:

@@ -1,6 +1,6 @@
-"""The tasks extension of 2026-07-28, as far as the suite looks, as a middleware of the SDK's server.
+"""The parts of the tasks extension of 2026-07-28 that the suite checks, as a middleware of the SDK's server.
 
-Nothing runs in the background: a task is over when its time is, and somebody asks.
+No task runs in the background: a task ends when its time is over and a client asks for it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Task:
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     def seen(self) -> Answer:
-        """Return what it is now, with what came out of it."""
+        """Return the current state of the task, with its result if it has one."""
         about: Answer = {"taskId": self.task_id, "createdAt": self.created, "lastUpdatedAt": self.created}
         about |= {"ttlMs": _TTL_MS, "pollIntervalMs": 100}
         if self.cancelled:
@@ -75,7 +75,7 @@ def _outcome(name: str, given: Answer) -> Answer:
 
 
 class TasksExtension:
-    """The middleware, and the tasks of everybody."""
+    """The middleware with the tasks of all clients."""
 
     def __init__(self) -> None:
         self.tasks: dict[str, Task] = {}
@@ -88,7 +88,7 @@ class TasksExtension:
         if context.method in ("tasks/get", "tasks/update", "tasks/cancel"):
             if not opted_in:
                 raise _missing()
-            return {"resultType": "complete", **self._asked(context, params)}
+            return {"resultType": "complete", **self._handle(context, params)}
         name = params.get("name")
         if context.method != "tools/call" or (name not in SCHEMAS and name != ESCALATES):
             return await call_next(context)
@@ -112,7 +112,7 @@ class TasksExtension:
         about = {key: one for key, one in task.seen().items() if key not in ("result", "error", "inputRequests")}
         return {**about, "resultType": "task", "status": "working"}
 
-    def _asked(self, context: Any, params: Answer) -> Answer:
+    def _handle(self, context: Any, params: Answer) -> Answer:
         task_id, request = params.get("taskId"), getattr(context, "request", None)
         if request is not None and request.headers.get("mcp-name") not in (None, task_id):
             raise MCPError(code=-32020, message="mcp-name header does not match the request body's 'taskId'")

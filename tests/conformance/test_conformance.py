@@ -12,8 +12,8 @@ from pathlib import Path
 import anyio
 import pytest
 from conformance.suite import NEXT, STABLE, run_suite
-from support.gateways import ended, running_gateway
-from support.teams import ready, running_team
+from support.gateways import running_gateway, terminate
+from support.worker_groups import ready, running_workers
 
 # Minutes, most of them the suite's own waits.
 pytestmark = pytest.mark.heavy
@@ -39,13 +39,11 @@ async def upstream_over_http() -> AsyncIterator[str]:
             port = int(await process.stdout.receive())
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
-        await ended(process)
+        await terminate(process)
 
 
 @pytest.mark.parametrize(("version", "options"), _RUNS)
-async def test_only_scenarios_of_the_baseline_fail_and_all_of_them_do(
-    tmp_path: Path, version: str, options: tuple[str, ...]
-) -> None:
+async def test_exactly_the_baseline_scenarios_fail(tmp_path: Path, version: str, options: tuple[str, ...]) -> None:
     # It may ask the user in the handshake era too: over HTTP, for a process for each session would take its time.
     shared = {"prefix": "none", "elicitation": True}
     async with upstream_over_http() as url:
@@ -62,10 +60,10 @@ async def test_only_scenarios_of_the_baseline_fail_and_all_of_them_do(
 
 
 @pytest.mark.parametrize("version", [STABLE, NEXT])
-async def test_two_workers_fail_where_one_does(tmp_path: Path, version: str) -> None:
+async def test_two_workers_fail_the_same_scenarios_as_one(tmp_path: Path, version: str) -> None:
     async with (
         upstream_over_http() as url,
-        running_team(
+        running_workers(
             tmp_path, {"conformance": {"type": "http", "url": url, "prefix": "none", "elicitation": True}}
         ) as gateway,
     ):
@@ -76,7 +74,7 @@ async def test_two_workers_fail_where_one_does(tmp_path: Path, version: str) -> 
 
 
 @pytest.mark.parametrize(("version", "options"), [run for run in _RUNS if known_of(*run)])
-async def test_what_is_on_the_baseline_fails_without_the_gateway_too(version: str, options: tuple[str, ...]) -> None:
+async def test_baseline_scenarios_fail_without_the_gateway_too(version: str, options: tuple[str, ...]) -> None:
     async with upstream_over_http() as url:
         outcome = await run_suite(url, version=version, options=options)
     failed = {scenario for scenario, passed in outcome.passed.items() if not passed}
@@ -84,7 +82,7 @@ async def test_what_is_on_the_baseline_fails_without_the_gateway_too(version: st
 
 
 @pytest.mark.parametrize("through_gateway", [False, True], ids=["directly", "through the gateway"])
-async def test_a_stream_that_the_server_closes_in_mid_call_is_resumed(tmp_path: Path, through_gateway: bool) -> None:
+async def test_stream_closed_by_the_server_during_a_call_is_resumed(tmp_path: Path, through_gateway: bool) -> None:
     options = ("--scenario", "server-sse-polling", "--spec-version", "2025-11-25")
     async with upstream_over_http() as url:
         if through_gateway:

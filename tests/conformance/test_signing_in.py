@@ -1,4 +1,4 @@
-"""The suite's client side, with the whole gateway as the client: every scenario of authorization, one by one."""
+"""The client scenarios of the conformance suite, with the gateway as the client."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BASELINE = json.loads(Path(__file__).with_name("baseline.json").read_text(encodi
 
 
 @pytest.mark.parametrize(("version", "count"), [("2025-11-25", 14), ("2026-07-28", 25)])
-async def test_every_required_scenario_of_authorization_passes(version: str, count: int) -> None:
+async def test_every_required_authorization_scenario_passes(version: str, count: int) -> None:
     scenarios = await required_scenarios(version)
     assert len(scenarios) == count
     failures = await run_scenarios(scenarios, version=version)
     assert failures == {}
 
 
-async def test_scenarios_of_extensions_pass_or_fail_as_the_baseline_says() -> None:
+async def test_extension_scenarios_match_the_baseline() -> None:
     expected = set(BASELINE[f"{NEXT} client extensions"])
     scenarios = await extension_scenarios("2026-07-28")
     assert expected < set(scenarios)

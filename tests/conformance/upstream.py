@@ -71,10 +71,10 @@ def play(name: str, context: Context, responses: dict[str, Any], state: str | No
     if at == len(rounds):
         return None
     declared = _declared(context)
-    asked = {key: one for key, one in rounds[at].items() if _WANTS[one["method"]] in declared}
-    if not asked:
+    requests = {key: one for key, one in rounds[at].items() if _WANTS[one["method"]] in declared}
+    if not requests:
         raise _missing(_WANTS[next(iter(rounds[at].values()))["method"]])
-    result: Answer = {"resultType": "input_required", "inputRequests": asked}
+    result: Answer = {"resultType": "input_required", "inputRequests": requests}
     return result if name in _STATELESS else {**result, "requestState": f"{name}:{at}"}
 
 
@@ -96,8 +96,8 @@ async def with_progress(context: Context, arguments: Answer) -> Answer:
 
 async def sampling(context: Context, arguments: Answer) -> Answer:
     """Ask the client's model."""
-    said = types.SamplingMessage(role="user", content=types.TextContent(type="text", text=arguments["prompt"]))
-    reply = await context.session.create_message([said], max_tokens=100, related_request_id=context.request_id)
+    message = types.SamplingMessage(role="user", content=types.TextContent(type="text", text=arguments["prompt"]))
+    reply = await context.session.create_message([message], max_tokens=100, related_request_id=context.request_id)
     return {"content": [text(f"LLM response: {getattr(reply.content, 'text', reply.content)}")]}
 
 
@@ -160,9 +160,9 @@ async def call_tool(context: Context, params: types.CallToolRequestParams) -> An
     if name in DOES:
         return await DOES[name](context, arguments)
     if name in ROUNDS:
-        asked = play(name, context, dict(params.input_responses or {}), params.request_state)
+        question = play(name, context, dict(params.input_responses or {}), params.request_state)
         replies = {key: one.model_dump(mode="json") for key, one in (params.input_responses or {}).items()}
-        return asked or {"content": [text(f"state-ok, everything is known: {json.dumps(replies)}")]}
+        return question or {"content": [text(f"state-ok, everything is known: {json.dumps(replies)}")]}
     match name:
         case "test_error_handling":
             return {
@@ -212,8 +212,8 @@ async def get_prompt(context: Context, params: types.GetPromptRequestParams) -> 
             content = [IMAGE, text("Please analyze the image above.")]
         case "test_input_required_result_prompt":
             if "user_context" not in (params.input_responses or {}):
-                asked = {"user_context": form("What context should the prompt use?", context=WORD)}
-                return {"resultType": "input_required", "inputRequests": asked}
+                requests = {"user_context": form("What context should the prompt use?", context=WORD)}
+                return {"resultType": "input_required", "inputRequests": requests}
             content = [text("The context is known now.")]
         case _:
             raise MCPError(code=-32602, message=f"Unknown prompt: {params.name}")

@@ -1,4 +1,4 @@
-"""The labelled calls of this directory: what was sent, and what must become of it.
+"""The labelled calls of this directory: the arguments that were sent, and the expected outcome.
 
 Each line of `calls/*.txt` is one call:
 
@@ -26,7 +26,7 @@ from registry.catalog.catalog import Catalog
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import RepairLevel, Shape
-from registry.intake.tools import admit_tools
+from registry.intake.tool_intake import admit_tools
 from registry.schema.json_paths import format_path
 
 GENERIC = "invoke_tool"
@@ -46,17 +46,17 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """What must happen: `repair`, `refuse` or `pass`."""
+        """The expected outcome: `repair`, `refuse` or `pass`."""
         word = self.verdict.partition(" ")[0]
         return word if word in ("refuse", "pass") else "repair"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What happened to a call."""
+    """The outcome of a call."""
 
     did: str
-    said: str
+    detail: str
     repairs: tuple[str, ...] = ()
 
 
@@ -96,7 +96,7 @@ def outcome_of(case: Case, catalog: Catalog) -> Outcome:
     if case.server == GENERIC:
         found = resolve_invoke_tool(case.sent, catalog, catalog.servers)
         if isinstance(found, UnresolvedCall):
-            return Outcome(did="refuse", said="; ".join(found.faults))
+            return Outcome(did="refuse", detail="; ".join(found.faults))
         wrapper, arguments = found.wrapper, found.arguments
         repairs += [repair.name for repair in found.repairs]
         prefix = f"{wrapper.server}/{wrapper.tool} "
@@ -107,15 +107,15 @@ def outcome_of(case: Case, catalog: Catalog) -> Outcome:
     prepared = prepare(wrapper, arguments, level=case.level)
     if prepared.problems:
         named = {f"{problem.kind} {format_path(problem.path)}" for problem in prepared.problems}
-        return Outcome(did="refuse", said="; ".join(sorted(named)))
+        return Outcome(did="refuse", detail="; ".join(sorted(named)))
     repairs += [repair.name for repair in prepared.repairs]
     sent_on = f"{prefix}{_text(prepared.arguments)}"
     untouched = prepared.arguments == (arguments if arguments is not None else {}) and not repairs
-    return Outcome(did="pass" if untouched else "repair", said=sent_on, repairs=tuple(repairs))
+    return Outcome(did="pass" if untouched else "repair", detail=sent_on, repairs=tuple(repairs))
 
 
 def expected(case: Case) -> str:
-    """Return what the outcome must say, in the form of `Outcome.said`; empty where nothing is to be said."""
+    """Return what the outcome must say, in the form of `Outcome.detail`; empty where nothing is to be said."""
     if case.kind == "pass":
         return ""
     if case.kind == "refuse":
@@ -128,15 +128,15 @@ def as_labelled(case: Case, outcome: Outcome) -> bool:
     """Tell whether a call came out exactly as its label says."""
     if outcome.did != case.kind:
         return False
-    said = "; ".join(sorted(outcome.said.split("; "))) if outcome.did == "refuse" else outcome.said
-    return case.kind == "pass" or said == expected(case)
+    message = "; ".join(sorted(outcome.detail.split("; "))) if outcome.did == "refuse" else outcome.detail
+    return case.kind == "pass" or message == expected(case)
 
 
 def wrongly_touched(case: Case, outcome: Outcome) -> bool:
     """Tell whether arguments were sent on in another form than they may be."""
     if outcome.did != "repair":
         return False
-    return case.kind != "repair" or outcome.said != expected(case)
+    return case.kind != "repair" or outcome.detail != expected(case)
 
 
 def table(judged: Iterable[tuple[Case, Outcome]]) -> str:

@@ -42,7 +42,7 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "postgres": ("postgresql://localhost/none",),
     "shopify": ("--accessToken", "none", "--domain", "none.example"),
 }
-# Nothing is called, so nobody looks at them.
+# No tool is called, so the credentials are never used.
 _CREDENTIALS = {
     "AIRTABLE_API_KEY": "none",
     "API_KEY": "none",

@@ -14,7 +14,7 @@ from support.clients import installed
 
 Listings = dict[str, list[dict[str, Any]]]
 Commands = Mapping[str, Mapping[str, Any]]
-# Some thirty servers start, a few at a time; one that has not answered by then never will.
+# About thirty servers start, a few at a time; one that has not answered within this time never will.
 _DEADLINE_S = 60
 
 
@@ -36,7 +36,7 @@ def lines_apart(
         kind: Part of the names of the installations.
         node: Packages of npm, by server.
         python: Packages of PyPI, by server.
-        programs: What those of PyPI are called.
+        programs: The names of the programs of the PyPI packages.
     """
     lines: dict[str, list[str]] = {}
     for server, package in node.items():
@@ -60,14 +60,14 @@ def kept_listings(kind: str, versions: Sequence[str], commands: Callable[[Path],
 
     Args:
         kind: Part of the name of what is kept.
-        versions: What it depends on.
-        commands: What starts each server, with a directory that is thrown away to work in.
+        versions: The packages with their versions.
+        commands: Returns the command of each server, with a temporary working directory.
     """
 
     def install(place: Path) -> None:
         with tempfile.TemporaryDirectory() as scratch:
-            said = anyio.run(_ask_all, commands(Path(scratch)))
-        (place / "listings.json").write_text(json.dumps(said), encoding="utf-8")
+            listings = anyio.run(_ask_all, commands(Path(scratch)))
+        (place / "listings.json").write_text(json.dumps(listings), encoding="utf-8")
 
     kept = installed.kept(kind, versions, install)
     loaded: Listings = json.loads((kept / "listings.json").read_text(encoding="utf-8"))
@@ -75,16 +75,16 @@ def kept_listings(kind: str, versions: Sequence[str], commands: Callable[[Path],
 
 
 async def _ask_all(commands: Commands) -> Listings:
-    said: Listings = {}
+    listings: Listings = {}
     turns = anyio.CapacityLimiter(4)
 
     async def ask(server: str, config: Mapping[str, Any]) -> None:
         async with turns, raw_stdio(config) as process:
             await process.initialize("2025-06-18")
-            said[server] = await process.tools()
+            listings[server] = await process.tools()
 
     with anyio.fail_after(_DEADLINE_S):
         async with anyio.create_task_group() as group:
             for server, config in commands.items():
                 group.start_soon(ask, server, config)
-    return dict(sorted(said.items()))
+    return dict(sorted(listings.items()))

@@ -35,7 +35,7 @@ def sample(schema: Any, root: Any, everything: bool, depth: int = 0) -> Any:
             return True
         case "null":
             return None
-    return "https://example.test/a/path/of/ordinary/length"  # of a length that texts have
+    return "https://example.test/a/path/of/ordinary/length"  # a usual length for a text
 
 
 def camel(name: str) -> str:
@@ -54,7 +54,7 @@ def distortions(call: dict[str, Any], fits: Callable[[Any], bool]) -> Iterator[t
 
     Args:
         call: A right call.
-        fits: Tells whether a call is right; a member whose text would be right too stays what it is.
+        fits: Returns whether a call is valid. Members are left unchanged if their text would be valid, too.
     """
     texts = {name: json.dumps(value) for name, value in call.items() if not isinstance(value, str)}
     wrong = {**call, **{name: text for name, text in texts.items() if not fits({**call, name: text})}}

@@ -30,7 +30,7 @@ PYTHON: Mapping[str, str] = {
     "obsidian": "mcp-obsidian==0.2.3",
     "duckduckgo": "duckduckgo-mcp-server==0.6.1",
 }
-# Nothing is called, so nobody looks at them.
+# No tool is called, so the credentials are never used.
 _CREDENTIALS = {
     "GITHUB_PERSONAL_ACCESS_TOKEN": "none",
     "GITLAB_PERSONAL_ACCESS_TOKEN": "none",

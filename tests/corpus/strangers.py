@@ -1,4 +1,4 @@
-"""Schemas of servers that nobody had in mind who wrote the thesaurus; word vectors are trained with them as well."""
+"""Schemas of servers that were unknown when the thesaurus was written; word vectors are trained with them as well."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PYTHON: Mapping[str, str] = {
     "excel": "excel-mcp-server==2.2.2",
 }
 _PROGRAMS = {"atlassian": "mcp-atlassian", "excel": "excel-mcp-server"}
-# Nothing is called, so nobody looks at them.
+# No tool is called, so the credentials are never used.
 _CREDENTIALS = {
     "CONFLUENCE_API_TOKEN": "none",
     "CONFLUENCE_URL": "https://none.example/wiki",

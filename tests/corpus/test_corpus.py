@@ -1,4 +1,4 @@
-"""Malformed calls to the tools of real servers come out as their labels say."""
+"""Malformed calls to tools of real servers have the labeled outcomes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from corpus.cases import Case, Outcome, as_labelled, cases, catalog_of, expected
 from corpus.samples import distortions, sample
 from corpus.servers import listings
 
+from registry.arguments.coercion import may_be_wrapped
 from registry.arguments.prepare import prepare
-from registry.arguments.unwrapping import may_be_wrapped
 from registry.schema import schemas
 
 
@@ -19,33 +19,33 @@ def judged() -> list[tuple[Case, Outcome]]:
     return [(case, outcome_of(case, catalog)) for case in cases()]
 
 
-def told(judgements: list[tuple[Case, Outcome]]) -> str:
+def describe_judgements(judgements: list[tuple[Case, Outcome]]) -> str:
     return "\n".join(
         f"{case.where} {case.tool or ''} {case.sent!r}\n  wanted {case.kind} {expected(case)}"
-        f"\n  got    {outcome.did} {outcome.said} {' '.join(outcome.repairs)}"
+        f"\n  got    {outcome.did} {outcome.detail} {' '.join(outcome.repairs)}"
         for case, outcome in judgements
     )
 
 
-def test_the_corpus_has_enough_calls_to_enough_tools() -> None:
+def test_corpus_has_enough_calls_to_enough_tools() -> None:
     every = list(cases())
     assert len(every) >= 300
     assert len({(case.server, case.tool) for case in every}) >= 40
     assert len({(case.server, case.level, case.tool, json.dumps(case.sent)) for case in every}) == len(every)
 
 
-def test_calls_are_repaired_refused_or_passed_on_as_labelled_and_none_is_wrongly_touched() -> None:
+def test_calls_are_repaired_refused_or_forwarded_as_labeled() -> None:
     outcomes = judged()
     print("\n" + table(outcomes))
     touched = [one for one in outcomes if wrongly_touched(*one)]
-    assert not touched, told(touched)
+    assert not touched, describe_judgements(touched)
     for kind in ("repair", "refuse", "pass"):
         labelled = [one for one in outcomes if one[0].kind == kind]
         wrong = [one for one in labelled if not as_labelled(*one)]
-        assert not wrong, told(wrong)
+        assert not wrong, describe_judgements(wrong)
 
 
-def test_right_calls_to_every_tool_are_found_again_in_what_careless_callers_make_of_them() -> None:
+def test_valid_calls_are_recovered_from_careless_variants() -> None:
     counts: dict[str, Counter[str]] = {}
     for wrapper in catalog_of(listings()).wrappers:
         schema = wrapper.input_schema
@@ -59,7 +59,7 @@ def test_right_calls_to_every_tool_are_found_again_in_what_careless_callers_make
                 prepared = prepare(wrapper, sent)
                 plain = json.loads(sent) if kind == "all of it" else sent
                 if isinstance(plain, dict) and validator.is_valid(plain):
-                    # An open schema that requires nothing takes it: only what is wrapped in it is taken out.
+                    # An open schema that requires nothing accepts a wrapper object; only its content is unwrapped.
                     unwrapped = may_be_wrapped(plain)
                     assert prepared.arguments in ((plain, call) if unwrapped else (plain,)), (wrapper.name, kind)
                     outcome = "repaired" if prepared.repairs else "valid"
@@ -77,5 +77,5 @@ def test_right_calls_to_every_tool_are_found_again_in_what_careless_callers_make
     for kind, count in counts.items():
         print(f"{kind:32}{count['repaired']:>10}{count['refused']:>10}{count['valid']:>20}")
     total = sum(counts.values(), Counter())
-    # Two of 4,000: what was meant cannot be told from what was written.
+    # Two calls of 4,000 are ambiguous.
     assert total["refused"] <= 2, (total, counts)

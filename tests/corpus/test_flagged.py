@@ -1,21 +1,20 @@
-"""Of the tools of real servers hardly one is flagged as instructing a model."""
+"""Almost no tool of a real server is flagged as instructing a model."""
 
 from __future__ import annotations
 
 import pytest
 from corpus.wider import wider_listings
 
-from registry.catalog.flagged import flagged_items
-from registry.catalog.listing import ServerListing
+from registry.catalog.listing import ServerListing, flagged_items
 from registry.catalog.names import ServerName
-from registry.intake.tools import admit_tools
+from registry.intake.tool_intake import admit_tools
 
-# One in a hundred: whoever is told of more stops reading.
+# One tool in a hundred: operators would ignore more frequent warnings.
 MOST = 0.01
 
 
 @pytest.mark.heavy
-def test_at_most_one_in_a_hundred_tools_of_honest_servers_is_flagged() -> None:
+def test_at_most_one_percent_of_honest_tools_is_flagged() -> None:
     listings = {
         ServerName(server): ServerListing(
             server=ServerName(server), epoch=1, tools=admit_tools(tools, transport="stdio").items

@@ -21,7 +21,7 @@ PYTHON: Mapping[str, str] = {
     "word": "office-word-mcp-server==1.1.11",
 }
 _PROGRAMS = {"arxiv": "arxiv-mcp-server", "word": "word_mcp_server"}
-# Nothing is called, so nobody looks at them; with those of Atlas its tools are listed as well.
+# No tool is called, so the credentials are never used. With those of Atlas, more tools are listed.
 _CREDENTIALS = {
     "BRAVE_API_KEY": "none",
     "BRAVE_MCP_TRANSPORT": "stdio",
@@ -36,7 +36,7 @@ def commands(scratch: Path) -> Commands:
     """Return what starts each server, with a directory that is thrown away to work in."""
     lines = lines_apart("wider", NODE, PYTHON, _PROGRAMS)
     lines["sentry"].append("--access-token=none")
-    # It tells of its start on the stream of its messages.
+    # The server reports its start on its standard output, between the messages.
     lines["word"] = ["/bin/sh", "-c", "\"$0\" | grep --line-buffered '^{'", *lines["word"]]
     return described(lines, {**_CREDENTIALS, "HOME": str(scratch)}, scratch)
 

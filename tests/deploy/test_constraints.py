@@ -1,4 +1,4 @@
-"""What the image installs is locked, satisfies what the project asks for, and names no address."""
+"""Packages of the image are locked, satisfy the project's requirements, and name no index."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 FILES = {"constraints.txt": (), "constraints-extras.txt": ("cluster", "graphql", "otel", "redact")}
-# What builds the image.
+# The constraints of the tools that build the image.
 BUILD = "constraints-build.txt"
 
 
@@ -31,7 +31,7 @@ def locked(file: str) -> dict[str, tuple[Requirement, int]]:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_every_package_is_locked_to_a_version_that_the_project_asks_for(file: str) -> None:
+def test_every_package_is_locked_to_a_version_the_project_allows(file: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [
         *project["dependencies"],
@@ -48,7 +48,7 @@ def test_every_package_is_locked_to_a_version_that_the_project_asks_for(file: st
     assert "://" not in (ROOT / "deploy" / file).read_text()
 
 
-def test_whatever_builds_the_image_is_locked() -> None:
+def test_build_dependencies_of_the_image_are_locked() -> None:
     backend = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     packages = locked(BUILD)
     for requirement in map(Requirement, [*backend, "cyclonedx-bom"]):
@@ -68,7 +68,7 @@ def test_whatever_builds_the_image_is_locked() -> None:
 
 
 @pytest.mark.heavy
-def test_the_locked_packages_install_by_their_hashes_and_make_a_bill_of_materials(tmp_path: Path) -> None:
+def test_locked_packages_install_by_hash_and_yield_an_sbom(tmp_path: Path) -> None:
     def run(*command: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
@@ -85,6 +85,8 @@ def test_the_locked_packages_install_by_their_hashes_and_make_a_bill_of_material
     run(pip, "install", "-q", "--no-deps", "--no-index", *map(str, dist.iterdir()))
     run(pip, "check")
     assert run(str(venv / "bin" / "typegate"), "--version")
+    # The pages of the manual are in the package.
+    assert run(str(venv / "bin" / "typegate"), "docs", "security").startswith("# Security\n")
     made = run(
         str(build / "bin" / "cyclonedx-py"), "environment", str(venv / "bin" / "python"), "--of", "JSON", "-o", "-"
     )

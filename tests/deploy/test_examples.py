@@ -1,4 +1,4 @@
-"""Every example under `deploy/examples` runs as it is, and does what its README says."""
+"""Every example in `deploy/examples` runs unchanged and does what its README says."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ async def example(name: str, tmp_path: Path, **environment: str) -> AsyncIterato
     """Serve a copy of an example: what a run leaves behind must not stand in the checkout."""
     folder = tmp_path / name
     shutil.copytree(EXAMPLES / name, folder)
-    # The examples say `python`, which is to be the one that has typegate.
+    # The examples run `python`, so put the interpreter with typegate first in the path.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     async with serving(folder / "mcp.yaml", tmp_path, environment={"PATH": path, **environment}) as gateway:
         yield gateway
 
 
-async def test_the_hook_blocks_other_accounts_and_marks_what_it_lets_through(tmp_path: Path) -> None:
+async def test_hook_example_blocks_other_accounts_and_marks_the_rest(tmp_path: Path) -> None:
     async with example("hook", tmp_path) as gateway:
         await gateway.until_listed("bank__get_bank_balance")
         refused = await gateway.call("bank__get_bank_balance", {"account_id": "3"})
@@ -39,7 +39,7 @@ async def test_the_hook_blocks_other_accounts_and_marks_what_it_lets_through(tmp
         assert text_of(permitted).endswith("Permitted for local.")
 
 
-async def test_the_operations_are_tools_and_the_mutation_is_left_out(tmp_path: Path) -> None:
+async def test_graphql_example_lists_operations_without_the_mutation(tmp_path: Path) -> None:
     schema = (EXAMPLES / "graphql" / "schema.graphql").read_text()
     async with (
         graphql_server(tmp_path, sdl=schema, name="shop-server") as server,
@@ -55,7 +55,7 @@ async def test_the_operations_are_tools_and_the_mutation_is_left_out(tmp_path: P
 
 
 @pytest.mark.heavy
-async def test_each_host_has_its_tools_at_its_own_path_and_can_call_them(tmp_path: Path) -> None:
+async def test_hosts_example_serves_each_host_its_tools_at_its_own_path(tmp_path: Path) -> None:
     async with example("hosts", tmp_path) as gateway:
         await gateway.until_listed("calendar__list_accounts", "bank__get_bank_balance")
         visitor = Visitor(gateway=gateway, era=MODERN)
@@ -68,5 +68,5 @@ async def test_each_host_has_its_tools_at_its_own_path_and_can_call_them(tmp_pat
             assert not (await visitor.called("calendar__list_accounts", {}, profile)).get("isError")
 
 
-def test_every_example_is_tried_here() -> None:
+def test_every_example_is_tested() -> None:
     assert {path.name for path in EXAMPLES.iterdir() if path.is_dir()} == {"hook", "graphql", "hosts"}

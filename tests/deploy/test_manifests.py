@@ -1,10 +1,11 @@
-"""The Kubernetes manifests render, are valid, and keep the promises of the README."""
+"""The Kubernetes manifests render, are valid, and match the README."""
 
 import warnings
 from typing import Any
 
 import pytest
 from support import manifests
+from support.clients.installed import heavy_package
 from support.manifests import FOLDER, rendered
 
 from gateway.cli import parser
@@ -35,37 +36,37 @@ def configuration() -> Config:
     return parse(text, environ={})
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_manifest_is_valid_for_kubernetes(version: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        import kubernetes_validate
-
+        kubernetes_validate = heavy_package("kubernetes_validate")
         for manifest in rendered(FOLDER):
             kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def test_the_validator_would_notice_a_mistake() -> None:
-    import kubernetes_validate
-
+@pytest.mark.heavy
+def test_validator_detects_a_mistake() -> None:
+    kubernetes_validate = heavy_package("kubernetes_validate")
     wrong = {**only("Deployment"), "spec": {"replicas": "many"}}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, VERSIONS[0], strict=True)
 
 
-def test_the_configuration_in_the_map_is_one_that_the_gateway_takes() -> None:
+def test_config_map_holds_a_valid_configuration() -> None:
     config = configuration()
     assert list(config.servers) == ["calendar-mcp", "bank"]
     assert config.warnings == []
     assert config.gateway.listen.host == "127.0.0.1"
 
 
-def test_the_sidecar_is_started_with_a_command_line_that_exists() -> None:
+def test_sidecar_command_line_is_valid() -> None:
     args = parser().parse_args(typegate()["args"])
     assert (args.host, args.port, str(args.state_dir)) == ("127.0.0.1", 8765, "/state")
 
 
-def test_the_map_is_mounted_where_the_command_line_reads_it() -> None:
+def test_config_map_is_mounted_where_the_command_line_reads_it() -> None:
     mounts = {mount["name"]: mount["mountPath"] for mount in typegate()["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in pod()["volumes"]}
     assert mounts["config"] == "/etc/typegate"
@@ -73,7 +74,7 @@ def test_the_map_is_mounted_where_the_command_line_reads_it() -> None:
     assert "emptyDir" in volumes["state"]
 
 
-def test_the_gateway_runs_without_rights_and_writes_only_its_state() -> None:
+def test_gateway_container_is_unprivileged_and_writes_only_its_state() -> None:
     assert pod()["securityContext"]["runAsNonRoot"] is True
     context = typegate()["securityContext"]
     assert context["readOnlyRootFilesystem"] is True
@@ -81,11 +82,11 @@ def test_the_gateway_runs_without_rights_and_writes_only_its_state() -> None:
     assert context["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_the_probes_ask_for_life_and_for_readiness() -> None:
+def test_probes_query_healthz_and_readyz() -> None:
     assert "/healthz" in typegate()["livenessProbe"]["exec"]["command"][-1]
     assert "/readyz" in typegate()["readinessProbe"]["exec"]["command"][-1]
 
 
-def test_a_pod_that_ends_waits_longer_than_its_slowest_call() -> None:
+def test_termination_grace_period_exceeds_the_slowest_call() -> None:
     slowest_s = max(server.call_timeout for server in configuration().servers.values())
     assert pod()["terminationGracePeriodSeconds"] > slowest_s

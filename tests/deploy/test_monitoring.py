@@ -1,4 +1,4 @@
-"""Alerts by `promtool`, and every query of the dashboard against a real Prometheus that scrapes a real gateway."""
+"""Alerts checked by `promtool`, and dashboard queries against a real Prometheus and gateway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import httpx2
 import pytest
 from ruamel.yaml import YAML
 from support.callers import call_of
-from support.gateways import RunningGateway, ended, glance_again, running_gateway
+from support.gateways import RunningGateway, brief_pause, running_gateway, terminate
 from support.manifests import FOLDER, program
 from support.upstreams.running import builtin_tools, scripted_stdio_server, unused_port
 
@@ -44,7 +44,7 @@ def queries() -> list[tuple[str, str]]:
     return [(panel["title"], target["expr"]) for panel in dashboard()["panels"] for target in panel["targets"]]
 
 
-def test_alerts_are_sound_and_fire_when_they_should_and_not_else(tmp_path: Path) -> None:
+def test_alerts_are_valid_and_fire_only_when_they_should(tmp_path: Path) -> None:
     promtool = program("promtool", "prometheus")
     rules(tmp_path)
     shutil.copy(Path(__file__).with_name("alerts_test.yaml"), tmp_path)
@@ -53,7 +53,7 @@ def test_alerts_are_sound_and_fire_when_they_should_and_not_else(tmp_path: Path)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_dashboard_has_no_panel_twice_and_none_upon_another() -> None:
+def test_dashboard_panels_are_unique_and_do_not_overlap() -> None:
     panels = dashboard()["panels"]
     assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()
@@ -88,10 +88,10 @@ async def prometheus(tmp_path: Path, target: str) -> AsyncIterator[str]:
         async with httpx2.AsyncClient() as client:
             with anyio.fail_after(20):
                 while not await _is_ready(client, url):
-                    await glance_again()
+                    await brief_pause()
         yield url
     finally:
-        await ended(process)
+        await terminate(process)
 
 
 async def _is_ready(client: httpx2.AsyncClient, url: str) -> bool:
@@ -102,7 +102,7 @@ async def _is_ready(client: httpx2.AsyncClient, url: str) -> bool:
 
 
 @pytest.mark.heavy
-async def test_every_query_of_the_dashboard_returns_data_from_a_real_gateway(tmp_path: Path) -> None:
+async def test_every_dashboard_query_returns_data_from_a_real_gateway(tmp_path: Path) -> None:
     program("prometheus", "prometheus")
     hooked = {"name": "limit", "use": "rate_limit", "config": {"perMinute": 100_000}}
     settings = {
@@ -148,7 +148,7 @@ async def test_every_query_of_the_dashboard_returns_data_from_a_real_gateway(tmp
 
 @asynccontextmanager
 async def pod_address(gateway: RunningGateway) -> AsyncIterator[str]:
-    """Another address of this machine that leads to the gateway, as the network of a cluster leads to a pod."""
+    """Yield another address of this machine for the gateway, as a pod has one in the network of a cluster."""
     host, _, port = gateway.origin.removeprefix("http://").rpartition(":")
 
     async def forward(outer: anyio.abc.ByteStream) -> None:
@@ -169,6 +169,7 @@ async def pod_address(gateway: RunningGateway) -> AsyncIterator[str]:
         group.cancel_scope.cancel()
 
 
+@pytest.mark.heavy
 async def test_prometheus_scrapes_a_pod_by_its_address(tmp_path: Path) -> None:
     program("prometheus", "prometheus")
     settings = {
@@ -184,7 +185,7 @@ async def test_prometheus_scrapes_a_pod_by_its_address(tmp_path: Path) -> None:
         target: dict[str, Any] = {}
         with anyio.fail_after(20):
             while target.get("health", "unknown") == "unknown":
-                await glance_again()
+                await brief_pause()
                 targets = (await client.get(f"{url}/api/v1/targets")).json()["data"]["activeTargets"]
                 target = targets[0] if targets else {}
         assert (target["health"], target["lastError"]) == ("up", "")

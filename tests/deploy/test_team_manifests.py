@@ -1,4 +1,4 @@
-"""The manifests of the gateway of a team: valid, locked down, and consistent with each other and the configuration."""
+"""The manifests of a shared gateway are valid, locked down, and consistent with the configuration."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from urllib.parse import urlsplit
 
 import pytest
 from ruamel.yaml import YAML
+from support.clients.installed import heavy_package
 from support.manifests import DEPLOY, FOLDER, Manifests, only, rendered, with_components
 
 from gateway.cli import parser
-from gateway.config.cluster import host_and_port
+from gateway.config.cluster_config import host_and_port
 from gateway.config.load import parse
 from gateway.config.model import Config
 
 OVERLAY = FOLDER / "overlays/gateway"
 VERSIONS = ("1.29", "1.32")
-# Of operators, whose schemas are not Kubernetes' own.
+# Kinds of operators, whose schemas are not part of Kubernetes.
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "HTTPRoute"}
 SECRETS = {
     "AGENT_KEY": "a" * 64, "METRICS_KEY": "b" * 64, "ADMIN_TOKEN": "c" * 64, "PEER_SECRET": "d" * 64,
@@ -38,12 +39,12 @@ def configuration(manifests: Manifests) -> Config:
     return parse(text, environ=SECRETS)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_manifest_is_valid_with_every_component(version: str, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        import kubernetes_validate
-
+        kubernetes_validate = heavy_package("kubernetes_validate")
         manifests = with_components(tmp_path, "monitoring", "httproute")
         for manifest in manifests:
             if manifest["kind"] not in FOREIGN:
@@ -53,7 +54,7 @@ def test_every_manifest_is_valid_with_every_component(version: str, tmp_path: Pa
         }  # fmt: skip
 
 
-def test_the_configuration_is_one_that_the_gateway_takes_and_its_secrets_come_from_the_secret() -> None:
+def test_configuration_is_valid_and_its_secrets_come_from_the_secret() -> None:
     manifests = rendered(OVERLAY)
     config = configuration(manifests)
     assert config.warnings == []
@@ -68,7 +69,7 @@ def test_the_configuration_is_one_that_the_gateway_takes_and_its_secrets_come_fr
     assert (args.host, args.port, str(args.state_dir), args.log_format) == ("0.0.0.0", 8765, "/state", "json")
 
 
-def test_the_host_of_the_route_is_one_that_the_configuration_allows(tmp_path: Path) -> None:
+def test_route_host_is_allowed_by_the_configuration(tmp_path: Path) -> None:
     manifests = with_components(tmp_path, "httproute")
     listen = configuration(manifests).gateway.listen
     route = only(manifests, "HTTPRoute")["spec"]
@@ -76,17 +77,17 @@ def test_the_host_of_the_route_is_one_that_the_configuration_allows(tmp_path: Pa
     assert set(route["hostnames"]) <= set(listen.allowed_hosts)
 
 
-def test_a_pod_ends_later_than_its_delay_and_its_slowest_call() -> None:
+def test_grace_period_exceeds_drain_delay_and_slowest_call() -> None:
     manifests = rendered(OVERLAY)
     config, grace_s = configuration(manifests), pod(manifests)["terminationGracePeriodSeconds"]
     slowest_s = max(server.call_timeout for server in config.servers.values())
     assert grace_s > config.gateway.drain_delay + slowest_s
     probe = pod(manifests)["containers"][0]["readinessProbe"]
-    # Balancers have heard of it before the last new call is answered.
+    # Load balancers notice the shutdown before the gateway answers its last new call.
     assert probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"] < config.gateway.drain_delay
 
 
-def test_probes_services_and_policies_are_about_the_ports_and_pods_that_there_are() -> None:
+def test_probes_services_and_policies_match_ports_and_pods() -> None:
     manifests = rendered(OVERLAY)
     [container] = pod(manifests)["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
@@ -102,7 +103,7 @@ def test_probes_services_and_policies_are_about_the_ports_and_pods_that_there_ar
     assert policy["podSelector"]["matchLabels"].items() <= labels.items()
     opened = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
     assert opened == set(ports.values())
-    # The metadata service of a cloud is not reached, whatever an upstream answers.
+    # The metadata service of a cloud cannot be reached, whatever an upstream answers.
     blocks = [target["ipBlock"] for rule in policy["egress"] for target in rule.get("to", ()) if "ipBlock" in target]
     assert all("169.254.0.0/16" in block["except"] for block in blocks)
     assert only(manifests, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"].items() <= labels.items()
@@ -110,13 +111,13 @@ def test_probes_services_and_policies_are_about_the_ports_and_pods_that_there_ar
     target = scaling["scaleTargetRef"]
     assert (target["kind"], target["name"]) == ("StatefulSet", "typegate")
     assert scaling["minReplicas"] >= 3
-    # Or each time this is applied all but so many replicas would end.
+    # Otherwise each `kubectl apply` would end all other replicas.
     assert "replicas" not in only(manifests, "StatefulSet", "typegate")["spec"]
     # Callers never see the address of administrators.
     assert configuration(manifests).gateway.admin.listen == "127.0.0.1:8766"
 
 
-def test_replicas_find_each_other_and_their_store_and_no_other_pod_reaches_either() -> None:
+def test_replicas_reach_each_other_and_the_store_and_no_other_pod_does() -> None:
     manifests = rendered(OVERLAY)
     cluster = configuration(manifests).gateway.cluster
     assert cluster is not None
@@ -143,7 +144,7 @@ def test_replicas_find_each_other_and_their_store_and_no_other_pod_reaches_eithe
     assert store.hostname == f"{service['metadata']['name']}.{namespace}.svc"
     assert store.port == service["spec"]["ports"][0]["port"]
     [valkey] = only(manifests, "StatefulSet", "valkey")["spec"]["template"]["spec"]["containers"]
-    # Nothing is thrown away when it is full, and nobody asks it without the password.
+    # The store does not evict entries when it is full, and requires the password.
     assert valkey["args"][valkey["args"].index("--maxmemory-policy") + 1] == "noeviction"
     assert valkey["args"][valkey["args"].index("--requirepass") + 1] == "$(STORE_PASSWORD)"
     closed = only(manifests, "NetworkPolicy", "valkey")["spec"]
@@ -151,7 +152,7 @@ def test_replicas_find_each_other_and_their_store_and_no_other_pod_reaches_eithe
 
 
 @pytest.mark.parametrize("name", ["typegate", "valkey"])
-def test_nothing_runs_with_rights_and_only_volumes_are_written(name: str) -> None:
+def test_containers_are_unprivileged_and_only_volumes_are_writable(name: str) -> None:
     spec = only(rendered(OVERLAY), "StatefulSet", name)["spec"]["template"]["spec"]
     assert spec["automountServiceAccountToken"] is False
     assert spec["securityContext"]["runAsNonRoot"] is True
@@ -164,13 +165,13 @@ def test_nothing_runs_with_rights_and_only_volumes_are_written(name: str) -> Non
         assert "memory" in container["resources"]["limits"]
 
 
-def test_the_route_leaves_out_what_is_not_for_callers(tmp_path: Path) -> None:
+def test_route_excludes_internal_paths(tmp_path: Path) -> None:
     route = only(with_components(tmp_path, "httproute"), "HTTPRoute")
     paths = [match["path"]["value"] for rule in route["spec"]["rules"] for match in rule["matches"]]
     assert not any(path.startswith(("/admin", "/metrics")) or path == "/" for path in paths)
 
 
-def test_the_compose_file_has_a_configuration_that_the_gateway_takes() -> None:
+def test_compose_file_has_a_valid_configuration() -> None:
     compose = YAML(typ="safe", pure=True).load(DEPLOY / "compose.yaml")
     gateways = [one for name, one in compose["services"].items() if name.startswith("typegate")]
     for service in gateways:
@@ -195,7 +196,7 @@ def test_the_compose_file_has_a_configuration_that_the_gateway_takes() -> None:
 
 
 @pytest.mark.parametrize("folder", [FOLDER / "overlays/sidecar", OVERLAY])
-def test_rights_of_files_on_volumes_are_not_changed_at_each_mount(folder: Path) -> None:
+def test_fs_group_does_not_change_file_modes_at_every_mount(folder: Path) -> None:
     pods = [one["spec"]["template"]["spec"] for one in rendered(folder) if one["kind"] in ("StatefulSet", "Deployment")]
     owned = [pod["securityContext"] for pod in pods if "fsGroup" in pod.get("securityContext", {})]
     assert owned

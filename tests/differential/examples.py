@@ -13,7 +13,7 @@ from corpus.samples import sample
 from support.clients import installed
 
 _GENERATOR = ("hypothesis-jsonschema==0.23.1", "hypothesis==6.150.0")
-_GENERATING_S = 600
+_GENERATING_S = 3_000
 # Integers up to this size are the same number to every client.
 _SAFE_INTEGER = 2**53
 

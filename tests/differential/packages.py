@@ -28,7 +28,7 @@ class PublishedServer:
     """One server of a registry.
 
     Attributes:
-        package: The package with its version, as npm or pip takes it.
+        package: The package with its version, in the form of npm or pip.
         arguments: What follows its program; `{scratch}` is the directory that it runs in.
         files: Files that it needs in that directory, by name.
         real_calls: Whether calls are made on the server itself. Otherwise they need credentials, a network, a browser
@@ -66,9 +66,9 @@ class PublishedServer:
             return [str(installed.node22()), str(node_program(modules, self.package))]
         python = _fast_venv(kind, (self.package, *(installed.SDK1 if self.sdk1 else ())))
         name = self.package.partition("==")[0]
-        said = subprocess.run([python, "-c", _POINTS, name], capture_output=True, check=True, text=True).stdout
-        # The program with the name of the package, else the one that says what it is.
-        return [str(python.parent / min(said.split(), key=lambda one: (one != name, "mcp" not in one, len(one))))]
+        points = subprocess.run([python, "-c", _POINTS, name], capture_output=True, check=True, text=True).stdout
+        # Return the program with the name of the package, or else the configured one.
+        return [str(python.parent / min(points.split(), key=lambda one: (one != name, "mcp" not in one, len(one))))]
 
 
 def _fast_venv(kind: str, packages: tuple[str, ...]) -> Path:

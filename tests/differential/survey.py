@@ -21,7 +21,7 @@ _LIST_S = 20
 
 
 def wire(model: Any) -> dict[str, Any]:
-    """Return a model as it is on the wire."""
+    """Return a model as it is sent."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

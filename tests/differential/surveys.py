@@ -1,4 +1,4 @@
-"""What three official clients see of a server and of a gateway, and where the two differ."""
+"""The surveys of three official clients of a server and of a gateway, and their differences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Call = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What one client saw.
+    """The survey of one client.
 
     Attributes:
         lists: `tools`, `prompts`, `resources` and `templates`: their items, or `{"error": text}`.
@@ -45,7 +45,7 @@ class Survey:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What was compared, and each difference in words."""
+    """The number of comparisons, and each difference in words."""
 
     tools: int = 0
     calls: int = 0
@@ -161,7 +161,7 @@ def compare_calls(calls: Sequence[Call], direct: Survey, again: Survey | None, t
     """Compare the outcome of each call with the one without the gateway.
 
     Args:
-        calls: What was called, in the server's own names.
+        calls: The calls, with the names of the server.
         direct: Outcomes without the gateway.
         again: The same once more, to tell results that are different each time; None where results are always the same.
         through: Outcomes through the gateway.
@@ -190,8 +190,8 @@ def _difference(before: Mapping[str, Any], after: Mapping[str, Any], steady: boo
         return None
     if _failed(before):
         # A JSON-RPC error becomes an error result, which also shows models how to mend the call.
-        told = _failure_text(before)[:_FAILURE_CHARACTERS]
-        return None if told in _failure_text(after) else f"directly {_words(before)}, through {_words(after)}"
+        failure = _failure_text(before)[:_FAILURE_CHARACTERS]
+        return None if failure in _failure_text(after) else f"directly {_words(before)}, through {_words(after)}"
     first, second = _outcome(before), _outcome(after)
     return None if first == second else f"directly {_words(before)}, through the gateway {_words(after)}"
 

@@ -1,4 +1,4 @@
-"""What works when a client connects to a published server directly works through the gateway."""
+"""Everything that works with a published server directly also works through the gateway."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from differential.comparison import Reports, compare, report_text
 from differential.packages import SERVERS
 
-# Of both registries and both generations of the Python SDK, with calls on the servers themselves.
-_SMALL = ("filesystem", "memory", "time", "calculator", "git", "hello")
+# One from each registry.
+_SMALL = ("filesystem", "time")
 
 
 def differences(reports: Reports) -> list[str]:
@@ -22,15 +22,15 @@ def differences(reports: Reports) -> list[str]:
     ]
 
 
-async def test_lists_and_calls_of_six_published_servers_are_the_same_through_the_gateway(tmp_path: Path) -> None:
+async def test_two_published_servers_list_and_answer_the_same_through_the_gateway(tmp_path: Path) -> None:
     small = [one for one in SERVERS if one.alias in _SMALL]
-    reports = await compare(small, tmp_path, ("python", "typescript-1"))
-    assert sum(tally.calls for report in reports.values() for tally in report.tallies.values()) > 150
+    reports = await compare(small, tmp_path, ("typescript-1",))  # the strictest client
+    assert sum(tally.calls for report in reports.values() for tally in report.tallies.values()) > 15
     assert differences(reports) == []
 
 
 @pytest.mark.heavy
-async def test_lists_and_calls_of_all_published_servers_are_the_same_through_the_gateway(tmp_path: Path) -> None:
+async def test_all_published_servers_list_and_answer_the_same_through_the_gateway(tmp_path: Path) -> None:
     assert len(SERVERS) >= 60
     reports = await compare(SERVERS, tmp_path)
     await anyio.Path(tmp_path / "report.md").write_text(report_text(reports), encoding="utf-8")

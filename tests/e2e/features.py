@@ -1,6 +1,6 @@
 """Features: what a host has of a server, whichever mix of eras and transports lies between them.
 
-Each is one sentence of behaviour as a function of a lane; `FEATURES` says on which lanes it holds.
+Each feature is one sentence of behaviour as a function of a lane; `FEATURES` lists the lanes of each.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def feature(when: Callable[[Lane], bool] = lambda lane: True) -> Callable[[Featu
 
 
 def asks(lane: Lane) -> bool:
-    """Whether the server's questions can reach the host."""
+    """Return whether questions of the server can reach the host."""
     return lane.server.modern or (not lane.host.modern and (lane.server.asking or not lane.through))
 
 
 def announces(lane: Lane) -> bool:
-    """Whether what changes on the connection of a call changes for everybody."""
+    """Return whether a change during one call affects all connections."""
     return not lane.server.asking
 
 
 async def failures_on(lane: Lane) -> dict[str, BaseException]:
-    """Try every feature that holds on a lane and return what failed."""
+    """Test every feature of a lane, and return the failures."""
     failed: dict[str, BaseException] = {}
     for function, holds in FEATURES:
         if not holds(lane):

@@ -1,4 +1,4 @@
-"""What a server asks in the middle of a request, and tasks: with every host that can be asked."""
+"""Questions of a server during a request, and tasks, with every host that can be asked."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ REPLIES = {key: agreeable(one["method"], one["params"]) for key, one in QUESTION
 
 @feature(asks)
 async def the_host_is_asked_in_mid_call_and_its_replies_arrive(lane: Lane) -> None:
-    since = len(lane.host.heard)
+    since = len(lane.host.received)
     number = lane.host._count + 1
     result = await lane.call("ask", requests=QUESTIONS)
     assert result["structuredContent"] == {"replies": REPLIES}
-    questions = [one for one in lane.host.heard[since:] if "id" in one.message]
+    questions = [one for one in lane.host.received[since:] if "id" in one.message]
     if lane.host.modern:
         assert questions == []
     else:
@@ -51,23 +51,23 @@ async def a_user_may_decline(lane: Lane) -> None:
 
 @feature(lambda lane: asks(lane) and lane.host.version >= "2025-11-25")
 async def a_user_can_be_sent_to_an_address(lane: Lane) -> None:
-    asked = {"mode": "url", "message": "Go", "url": "https://example.com/u?a=1", "elicitationId": "e1"}
+    elicitation = {"mode": "url", "message": "Go", "url": "https://example.com/u?a=1", "elicitationId": "e1"}
     seen = []
 
     def reply(method: str, params: dict[str, Any]) -> dict[str, Any]:
         seen.append(params)
         return agreeable(method, params)
 
-    host, since = lane.host, len(lane.host.heard)
+    host, since = lane.host, len(lane.host.received)
     host.reply = reply
     try:
-        requests = {"go": {"method": "elicitation/create", "params": asked}}
+        requests = {"go": {"method": "elicitation/create", "params": elicitation}}
         result = await lane.call("ask", requests=requests, **({} if lane.server.modern else {"complete": "e1"}))
     finally:
         host.reply = agreeable
     assert result["structuredContent"] == {"replies": {"go": {"action": "accept"}}}
-    shown = lane.asked(requests["go"])["params"]
-    assert [seen[0][key] for key in ("mode", "message", "url")] == ["url", shown["message"], asked["url"]]
+    shown = lane.expected_request(requests["go"])["params"]
+    assert [seen[0][key] for key in ("mode", "message", "url")] == ["url", shown["message"], elicitation["url"]]
     if not lane.server.modern:
         assert seen[0]["elicitationId"] == "e1"
         done = await host.until(lambda: host.of("notifications/elicitation/complete", since))
@@ -94,10 +94,10 @@ async def a_modern_host_is_told_why_an_old_server_cannot_ask_it(lane: Lane) -> N
 
 @feature(lambda lane: lane.through and not lane.server.modern and not lane.server.asking)
 async def an_old_server_that_may_not_ask_is_refused_and_can_go_on(lane: Lane) -> None:
-    since = len(lane.host.heard)
+    since = len(lane.host.received)
     result = await lane.call("ask", requests={"who": QUESTIONS["who"]})
     assert result.get("isError") or "error" in result["structuredContent"]["replies"]["who"], result
-    assert [one for one in lane.host.heard[since:] if "id" in one.message] == []
+    assert [one for one in lane.host.received[since:] if "id" in one.message] == []
 
 
 @feature(lambda lane: lane.host.modern and lane.server.modern)
@@ -116,7 +116,10 @@ async def tasks_and_results_of_other_extensions_pass(lane: Lane) -> None:
         assert (got["status"], got["result"], got["taskId"]) == ("completed", result, begun["taskId"])
         asking = await lane.call("task", requests={"who": QUESTIONS["who"]})
         waits = await host.result("tasks/get", {"taskId": asking["taskId"]})
-        assert (waits["status"], waits["inputRequests"]) == ("input_required", {"who": lane.asked(QUESTIONS["who"])})
+        assert (waits["status"], waits["inputRequests"]) == (
+            "input_required",
+            {"who": lane.expected_request(QUESTIONS["who"])},
+        )
         replies = {"who": REPLIES["who"]}
         await host.result("tasks/update", {"taskId": asking["taskId"], "inputResponses": replies})
         done = await host.result("tasks/get", {"taskId": asking["taskId"]})

@@ -26,7 +26,7 @@ async def a_call_is_answered(lane: Lane) -> None:
 
 @feature()
 async def a_thousand_steps_of_progress_come_in_order_and_before_the_answer(lane: Lane) -> None:
-    host, since = lane.host, len(lane.host.heard)
+    host, since = lane.host, len(lane.host.received)
     token = f"token {lane.server.name}"
     number = await lane.begin("progress", token=token, count=1000)
     result = (await host.answer(number, within_s=20))["result"]
@@ -41,7 +41,7 @@ async def a_thousand_steps_of_progress_come_in_order_and_before_the_answer(lane:
 @feature()
 async def a_cancellation_reaches_the_server_within_100_ms(lane: Lane) -> None:
     taken = []
-    # Two busy cores may owe anybody 100 ms: the best of five counts.
+    # A machine with two busy cores may delay a call by 100 ms, so the best of five counts.
     while len(taken) < 5 and min(taken, default=1) > 0.1:
         record, known = lane.server.recording, len(lane.server.recording.calls("hang"))
         number = await lane.begin("hang")
@@ -64,23 +64,23 @@ async def a_changed_list_is_announced_and_then_listed(lane: Lane) -> None:
     host = lane.host
     watched = await host.watch(lists=("tools", "prompts", "resources"))
     for kind in ("tools", "prompts", "resources"):
-        since = len(host.heard)
+        since = len(host.received)
         await lane.call("change", list=kind)
         extra, listed = lane.uri("extra1") if kind == "resources" else lane.name("extra1"), ""
         while extra not in listed:
-            # What another server has changed before may be told only now: it is the next announcement then.
-            heard = await host.until(
+            # A change that another server made earlier may be announced only now; the next announcement counts then.
+            announced = await host.until(
                 lambda kind=kind, since=since: host.of(f"notifications/{kind}/list_changed", since)
             )
-            assert heard[0].via in ("stdio", "get", watched)
-            since = len(host.heard)
+            assert announced[0].via in ("stdio", "get", watched)
+            since = len(host.received)
             listed = json.dumps(await host.every(kind))
     await host.unwatch(watched)
 
 
 @feature()
 async def logs_come_from_the_level_that_was_wanted(lane: Lane) -> None:
-    host, since = lane.host, len(lane.host.heard)
+    host, since = lane.host, len(lane.host.received)
     if host.modern:
         host.log_level = None
         await lane.call("log", levels=["emergency"], data="nobody wanted this")
@@ -89,11 +89,11 @@ async def logs_come_from_the_level_that_was_wanted(lane: Lane) -> None:
     number = await lane.begin("log", levels=["debug", "warning", "info", "alert"], data={"n": [1, None]})
     await host.answer(number)
     await host.until(lambda: len(host.of("notifications/message", since)) >= 2)
-    heard = host.of("notifications/message", since)
-    assert [one.params["level"] for one in heard] == ["warning", "alert"]
-    assert {json.dumps(one.params["data"]) for one in heard} == {'{"n": [1, null]}'}
-    assert {one.params["logger"] for one in heard} == {lane.server.name}
-    assert {one.via for one in heard} <= {number, "stdio"}
+    logged = host.of("notifications/message", since)
+    assert [one.params["level"] for one in logged] == ["warning", "alert"]
+    assert {json.dumps(one.params["data"]) for one in logged} == {'{"n": [1, null]}'}
+    assert {one.params["logger"] for one in logged} == {lane.server.name}
+    assert {one.via for one in logged} <= {number, "stdio"}
     host.log_level = None
 
 
@@ -136,24 +136,24 @@ async def a_resource_of_several_servers_has_an_address_for_each(lane: Lane) -> N
     read = await host.result("resources/read", {"uri": own})
     assert read["contents"][0]["text"] == f"{shared} of {lane.server.name}"
     first = await host.result("resources/read", {"uri": shared})
-    # Without the name of a server it leads to the one that was listed first, which is known only while it runs.
+    # Without the name of a server, the URI belongs to the first listed server, which is known only at run time.
     answers = f"{shared} of {'' if lane.through else lane.server.name}"
     assert first["contents"][0]["text"].startswith(answers)
 
 
 @feature(announces)
 async def an_updated_resource_is_told_to_who_subscribed_until_they_stop(lane: Lane) -> None:
-    host, since = lane.host, len(lane.host.heard)
+    host, since = lane.host, len(lane.host.received)
     watched = await host.watch(lane.uri("note"))
     await lane.call("touch", uri=lane.uri("pixel"))
     await lane.call("touch", uri=lane.uri("note"))
-    heard = await host.until(lambda: host.of("notifications/resources/updated", since))
-    assert [one.params["uri"] for one in heard] == [lane.uri("note")]
-    assert heard[0].via in ("stdio", "get", watched)
+    updates = await host.until(lambda: host.of("notifications/resources/updated", since))
+    assert [one.params["uri"] for one in updates] == [lane.uri("note")]
+    assert updates[0].via in ("stdio", "get", watched)
     await host.unwatch(watched)
     if not lane.server.modern:
-        asked = await lane.server.recording.until(lambda r: r.requests("resources/unsubscribe"))
-        assert asked[-1]["params"]["uri"] == lane.uri("note")
+        unsubscriptions = await lane.server.recording.until(lambda r: r.requests("resources/unsubscribe"))
+        assert unsubscriptions[-1]["params"]["uri"] == lane.uri("note")
     again = await host.watch(lane.uri("pixel"))
     await lane.call("touch", uri=lane.uri("note"))
     await lane.call("touch", uri=lane.uri("pixel"))
@@ -178,14 +178,14 @@ async def arguments_of_prompts_and_templates_are_completed(lane: Lane) -> None:
 @feature()
 async def errors_keep_their_code_and_data(lane: Lane) -> None:
     # Questions to a user alone are changed: they name their server.
-    asked = f"Server '{lane.server.name}' asks: Go" if lane.through else "Go"
+    message = f"Server '{lane.server.name}' asks: Go" if lane.through else "Go"
     link = {"mode": "url", "url": "https://example.com/", "message": "Go", "elicitationId": "e"}
     where = {"elicitations": [link]}
     data = {"deep": [None, 2**53 + 1, {"": ""}]}
     for code, given in ((-32042, where), (-32050, data), (-32099, data)):
         error = {"code": code, "message": f"failed ☹ {code}", "data": given}
         answer = await lane.host.ask("tools/call", {"name": lane.name("error"), "arguments": error})
-        expected = error if given is data else {**error, "data": {"elicitations": [{**link, "message": asked}]}}
+        expected = error if given is data else {**error, "data": {"elicitations": [{**link, "message": message}]}}
         assert answer.get("error") == expected, answer
     error = {"code": -32007, "message": "SMTP down ☹", "data": data}
     answer = await lane.host.ask("tools/call", {"name": lane.name("error"), "arguments": error})
@@ -231,7 +231,7 @@ async def the_trace_travels_in_the_request(lane: Lane) -> None:
 
 @feature()
 async def what_the_server_can_do_is_declared(lane: Lane) -> None:
-    # Over stdio a host greets before its gateway has met anybody; the modern era may ask again.
+    # Over stdio, a host connects before the gateway has connected to its servers. In the modern era it can ask again.
     about = await lane.host.result("server/discover") if lane.host.modern else lane.host.hello
     declared = about["capabilities"]
     for kind in ("tools", "prompts", "resources"):
@@ -240,5 +240,6 @@ async def what_the_server_can_do_is_declared(lane: Lane) -> None:
     assert "completions" in declared
     assert "logging" in declared
     if lane.host.modern and lane.server.modern:
-        assert declared["extensions"]["example.com/odd"] == {"depth": [1, None]}
+        # A gateway does not know the methods of this extension, so it does not promise to answer them.
+        assert ("example.com/odd" in declared["extensions"]) is not lane.through
         assert "io.modelcontextprotocol/tasks" in declared["extensions"]

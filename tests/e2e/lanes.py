@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import httpx2
 from e2e.processes import typegate
-from support.gateways import TOKEN, glance_again, running_gateway
+from support.gateways import TOKEN, brief_pause, running_gateway
 from support.hosts import Host
 from support.hosts_connected import http_host, stdio_host
 from support.upstreams.full_running import FullServer, full_http, full_stdio
@@ -31,11 +31,11 @@ class Lane:
         return f"{self.server.name}__{own}" if self.through else own
 
     def uri(self, path: str) -> str:
-        """How everybody knows a resource that only this server has."""
+        """Return the URI of a resource that only this server has."""
         return f"full://{self.server.name}/{path}"
 
-    def asked(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What the host is asked where the server asks this: the text of a gateway names the server."""
+    def expected_request(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return a request of the server as the host receives it; a gateway adds the name of the server."""
         params = request["params"]
         if not self.through or request["method"] != "elicitation/create":
             return request
@@ -51,11 +51,11 @@ class Lane:
         meta = {"_meta": {"progressToken": token}} if token is not None else {}
         return await self.host.begin("tools/call", {"name": self.name(own), "arguments": arguments, **meta})
 
-    async def ready(self, within_s: float = 15) -> None:
+    async def ready(self, within_s: float = 25) -> None:
         """Wait until the host sees the server's tools."""
         with anyio.fail_after(within_s):
             while self.name("echo") not in {tool["name"] for tool in await self.host.every("tools")}:
-                await glance_again()
+                await brief_pause()
 
     def __str__(self) -> str:
         """The mix, for a message."""
@@ -86,13 +86,13 @@ def entries(servers: list[FullServer]) -> dict[str, Any]:
 async def direct_lane(
     tmp_path: Path, server: FullServer, version: str, *, declared: Mapping[str, Any] | None = None
 ) -> AsyncIterator[Lane]:
-    """A host connected to a server as it is."""
-    log, said = tmp_path / f"{server.name}.log", None if declared is None else dict(declared)
+    """Connect a host directly to a server."""
+    log, capabilities = tmp_path / f"{server.name}.log", None if declared is None else dict(declared)
     async with httpx2.AsyncClient() as client:
         if server.over_http:
-            opened: Any = http_host(server.config["url"], version, client, declared=said)
+            opened: Any = http_host(server.config["url"], version, client, declared=capabilities)
         else:
-            opened = stdio_host(server.config, version, log, declared=said)
+            opened = stdio_host(server.config, version, log, declared=capabilities)
         async with opened as host:
             yield Lane(host=host, server=server, through=False)
 

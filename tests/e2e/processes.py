@@ -1,4 +1,4 @@
-"""Processes that a test starts and looks at: raw JSON over stdin and stdout, no SDK in between."""
+"""Processes that a test starts and observes, with raw JSON over stdin and stdout instead of an SDK."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
-from support.gateways import ended
+from support.gateways import terminate
 from support.upstreams.running import children_of
 
 _ROOT = Path(__file__).parents[2]
@@ -31,9 +31,9 @@ class RawStdio:
     others: list[dict[str, Any]] = field(default_factory=list)
     # Whether lines that are not JSON are skipped, as clients do; otherwise they fail the test.
     skips_noise: bool = False
-    _asked: int = 0
+    _last_id: int = 0
 
-    async def tell(self, message: Mapping[str, Any]) -> None:
+    async def send_message(self, message: Mapping[str, Any]) -> None:
         """Send one message."""
         assert self.process.stdin is not None
         await self.process.stdin.send(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
@@ -45,16 +45,16 @@ class RawStdio:
         return message["result"]
 
     async def reply(self, method: str, params: Mapping[str, Any] | None = None, *, within_s: float = 30) -> Any:
-        """Send one request and return the whole answer, be it a result or an error."""
-        self._asked += 1
-        await self.tell({"id": self._asked, "method": method, "params": dict(params or {})})
+        """Send one request, and return the whole response, which may be an error."""
+        self._last_id += 1
+        await self.send_message({"id": self._last_id, "method": method, "params": dict(params or {})})
         with anyio.fail_after(within_s):
             while True:
                 line = await self.output.receive_until(b"\n", _LINE_BYTES)
                 if self.skips_noise and not line.startswith(b"{"):
                     continue
                 message = json.loads(line)
-                if message.get("id") == self._asked and "method" not in message:
+                if message.get("id") == self._last_id and "method" not in message:
                     return message
                 self.others.append(message)
 
@@ -62,11 +62,11 @@ class RawStdio:
         """Shake hands and return the answer to `initialize`."""
         hello = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
         answer: dict[str, Any] = await self.ask("initialize", hello)
-        await self.tell({"method": "notifications/initialized"})
+        await self.send_message({"method": "notifications/initialized"})
         return answer
 
     async def tools(self) -> list[dict[str, Any]]:
-        """Every tool of every page, as it is on the wire."""
+        """Return every tool of every page, as sent."""
         tools: list[dict[str, Any]] = []
         page = await self.ask("tools/list")
         tools += page["tools"]
@@ -92,7 +92,7 @@ async def raw_stdio(config: Mapping[str, Any], *, skips_noise: bool = False) -> 
         with anyio.CancelScope(shield=True):
             with suppress(OSError, anyio.BrokenResourceError):
                 await process.stdin.aclose()
-        await ended(process, asked=True)
+        await terminate(process, is_signalled=True)
 
 
 def typegate(*arguments: str) -> dict[str, Any]:
@@ -100,12 +100,12 @@ def typegate(*arguments: str) -> dict[str, Any]:
     return {"command": sys.executable, "args": ["-m", "gateway", *arguments], "env": {"PYTHONPATH": str(_ROOT)}}
 
 
-def below(pid: int) -> list[int]:
+def descendants_of(pid: int) -> list[int]:
     """All living processes below one."""
     children = list(children_of(pid))
-    return children + [deeper for child in children for deeper in below(child)]
+    return children + [deeper for child in children for deeper in descendants_of(child)]
 
 
-def living(pids: Iterable[int]) -> list[int]:
+def still_running(pids: Iterable[int]) -> list[int]:
     """Those of these processes that are still there."""
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]

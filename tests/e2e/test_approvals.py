@@ -1,4 +1,4 @@
-"""Calls that wait for a person: asked through the caller's host, or decided by whoever administers the gateway."""
+"""Calls that wait for approval by the caller's host or by an administrator."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from support.gateways import (
     TOKEN,
     RunningGateway,
     answer_of,
+    brief_pause,
     envelope,
-    glance_again,
     messages_of,
     running_gateway,
     text_of,
 )
-from support.teams import ready
 from support.upstreams.running import Recording, builtin_tools, scripted_stdio_server
+from support.worker_groups import ready
 
 ROOT = Path(__file__).parents[2]
 META = "io.modelcontextprotocol/"
 FORMS = {"elicitation": {"form": {}}}
 KEYS = [{"name": name, "key": "tg_" + name * 20} for name in ("ann", "bob")]
 ANN, BOB = ({"authorization": f"Bearer {key['key']}"} for key in KEYS)
-# Invisible, and read by nobody who decides: a tag character, an override, an escape for the terminal.
+# Characters that a person who decides cannot see: a tag character, an override, and a terminal escape.
 HIDDEN = "\U000e0041\u202e\x1b[2J"
 
 TRANSFERS: dict[str, Any] = {"name": "transfers ask", "wrappers": ["bank__echo", "bank__elicit"], "ask": True}
@@ -60,7 +60,7 @@ async def asking(
     server |= {"copies": True} if workers > 1 else {}
     async with running_gateway(tmp_path, {"bank": server}, gateway=settings, arguments=arguments) as gateway:
         gateway.client.headers |= ANN
-        # Each worker has a connection of its own, and a list when it is ready.
+        # Each worker has a separate connection, and is ready once it has a list.
         await ready(gateway)
         await gateway.until_listed("bank__echo")
         del gateway.client.headers["authorization"]
@@ -68,14 +68,14 @@ async def asking(
 
 
 async def waiting(gateway: RunningGateway, count: int = 1) -> list[dict[str, Any]]:
-    """The calls that wait, once there are so many."""
-    with anyio.fail_after(10):
+    """Return the waiting calls once there are this many."""
+    with anyio.fail_after(25):
         while True:
             rows = (await gateway.admin("approvals")).json()["approvals"]
             found: list[dict[str, Any]] = [row for row in rows if row["state"] == "waiting"]
             if len(found) == count:
                 return found
-            await glance_again()
+            await brief_pause()
 
 
 async def decide(gateway: RunningGateway, row: dict[str, Any], decision: str, **more: str) -> None:
@@ -96,7 +96,8 @@ async def decisions(gateway: RunningGateway) -> list[tuple[str, str, str]]:
     return [(row["decision"], row["by"], row["for"]) for row in rows]
 
 
-async def test_a_call_waits_for_the_administrator_and_a_tool_that_is_not_asked_about_does_not(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_call_waits_for_the_administrator_unless_no_rule_asks(tmp_path: Path) -> None:
     async with asking(tmp_path) as (gateway, bank), anyio.create_task_group() as group:
         results: list[dict[str, Any]] = []
 
@@ -120,7 +121,7 @@ async def test_a_call_waits_for_the_administrator_and_a_tool_that_is_not_asked_a
         await waiting(gateway, 0)
         with anyio.fail_after(20):
             while len(results) < 2:
-                await glance_again()
+                await brief_pause()
         assert "isError" not in results[0]
         assert "the rule 'transfers ask'" in text_of(results[1])
         assert "the administrator has denied" in text_of(results[1])
@@ -138,9 +139,7 @@ async def test_a_call_waits_for_the_administrator_and_a_tool_that_is_not_asked_a
 
 @pytest.mark.parametrize("lasts", ["once", "session", "tool"])
 @pytest.mark.heavy
-async def test_what_is_allowed_holds_once_for_the_session_or_for_the_tool_of_that_caller(
-    lasts: str, tmp_path: Path
-) -> None:
+async def test_approval_lasts_once_for_the_session_or_for_the_callers_tool(lasts: str, tmp_path: Path) -> None:
     async with asking(tmp_path) as (gateway, _), anyio.create_task_group() as group:
         first, second = await session(gateway, ANN), await session(gateway, ANN)
         other = await session(gateway, BOB)
@@ -148,15 +147,16 @@ async def test_what_is_allowed_holds_once_for_the_session_or_for_the_tool_of_tha
         [row] = await waiting(gateway)
         assert (await typegate(gateway, "allow", row["id"], "--for", lasts)).returncode == 0
         await waiting(gateway, 0)
-        asked = []
+        needs_approval = []
         for caller in (first, second, other):
             with anyio.move_on_after(0.5) as scope:
                 await caller.call("bank__echo", {"n": 2}, request_id=2)
-            asked.append(scope.cancelled_caught)
+            needs_approval.append(scope.cancelled_caught)
         assert (
-            asked == {"once": [True, True, True], "session": [False, True, True], "tool": [False, False, True]}[lasts]
+            needs_approval
+            == {"once": [True, True, True], "session": [False, True, True], "tool": [False, False, True]}[lasts]
         )
-        # Whoever leaves is not waited for.
+        # A caller that disconnects no longer waits.
         await waiting(gateway, 0)
         if lasts != "once":
             [granted] = (await gateway.admin("approvals")).json()["approvals"]
@@ -192,30 +192,28 @@ async def session(gateway: RunningGateway, head: dict[str, str], capabilities: A
     ],
 )  # fmt: skip
 @pytest.mark.heavy
-async def test_a_host_of_the_handshake_era_is_asked_in_the_call(
-    reply: dict[str, Any], called: bool, tmp_path: Path
-) -> None:
+async def test_handshake_era_host_is_asked_during_the_call(reply: dict[str, Any], called: bool, tmp_path: Path) -> None:
     async with asking(tmp_path, by="host") as (gateway, bank):
         caller = await session(gateway, ANN, {"elicitation": {}})
         body = call_of("bank__echo", {"to": f"eve{HIDDEN}"}, request_id=7)
         body["params"]["_meta"] = {"progressToken": "p"}
         head = {**caller.headers, "content-type": "application/json", "accept": "application/json, text/event-stream"}
-        heard: list[dict[str, Any]] = []
+        messages: list[dict[str, Any]] = []
         async with gateway.client.stream("POST", gateway.url, json=body, headers=head) as response:
             async for line in response.aiter_lines():
                 if line.startswith("data: {"):
-                    heard.append(json.loads(line[6:]))
-                    if heard[-1].get("method") == "elicitation/create":
-                        question = heard[-1]["params"]
+                    messages.append(json.loads(line[6:]))
+                    if messages[-1].get("method") == "elicitation/create":
+                        question = messages[-1]["params"]
                         assert "transfers ask" in question["message"]
                         assert "bank__echo" in question["message"]
                         assert "eve" in question["message"]
                         assert not set(HIDDEN) & set(question["message"]) - set("[2J")
                         assert question["requestedSchema"]["properties"]["allow"]["enum"] == ["once"]
-                        await caller.post({"jsonrpc": "2.0", "id": heard[-1]["id"], "result": reply})
-        progress = [one for one in heard if one.get("method") == "notifications/progress"]
+                        await caller.post({"jsonrpc": "2.0", "id": messages[-1]["id"], "result": reply})
+        progress = [one for one in messages if one.get("method") == "notifications/progress"]
         assert progress[0]["params"]["progressToken"] == "p"
-        result = heard[-1]["result"]
+        result = messages[-1]["result"]
         assert result.get("isError", False) is not called
         assert len(bank.calls("echo")) == int(called)
         assert (await decisions(gateway))[-1][:2] == ("allowed" if called else "denied", "host")
@@ -230,15 +228,15 @@ async def ask_modern(
 
 
 @pytest.mark.heavy
-async def test_a_host_of_the_modern_era_brings_the_answer_and_it_is_good_once_for_that_call(tmp_path: Path) -> None:
+async def test_modern_host_brings_an_answer_valid_once_for_that_call(tmp_path: Path) -> None:
     async with asking(tmp_path, by="host") as (gateway, bank):
-        asked = (await ask_modern(gateway, {"to": "eve"}))["result"]
-        assert asked["resultType"] == "input_required"
-        [(key, request)] = asked["inputRequests"].items()
+        question = (await ask_modern(gateway, {"to": "eve"}))["result"]
+        assert question["resultType"] == "input_required"
+        [(key, request)] = question["inputRequests"].items()
         assert request["method"] == "elicitation/create"
         assert '"to": "eve"' in request["params"]["message"]
         answer = {"inputResponses": {key: {"action": "accept", "content": {"allow": "once"}}}}
-        answer["requestState"] = asked["requestState"]
+        answer["requestState"] = question["requestState"]
         for arguments, head in (({"to": "bob"}, ANN), ({"to": "eve"}, BOB)):
             other = (await ask_modern(gateway, arguments, head, **answer))["result"]
             assert other["resultType"] == "input_required", "an answer is good for its own caller and call"
@@ -254,20 +252,20 @@ async def test_a_host_of_the_modern_era_brings_the_answer_and_it_is_good_once_fo
         assert len(bank.calls("echo")) == 1
 
 
-def accepting(asked: dict[str, Any], allow: str = "once") -> dict[str, Any]:
-    """What a host sends with the repeated call, its user having agreed or not."""
-    answers = {key: {"action": "accept", "content": {"allow": allow}} for key in asked["inputRequests"]}
-    return {"inputResponses": answers, "requestState": asked["requestState"]}
+def accepting(question: dict[str, Any], allow: str = "once") -> dict[str, Any]:
+    """Return what a host sends with the repeated call after its user has accepted or declined."""
+    answers = {key: {"action": "accept", "content": {"allow": allow}} for key in question["inputRequests"]}
+    return {"inputResponses": answers, "requestState": question["requestState"]}
 
 
 @pytest.mark.parametrize("lasts", ["once", "session", "tool"])
 @pytest.mark.heavy
-async def test_an_answer_of_a_host_counts_for_one_call_whatever_it_says(lasts: str, tmp_path: Path) -> None:
+async def test_host_answer_counts_for_one_call(lasts: str, tmp_path: Path) -> None:
     async with asking(tmp_path, by="host") as (gateway, bank):
         for count in (1, 2):
-            asked = (await ask_modern(gateway, {"n": 1}))["result"]
-            assert asked["resultType"] == "input_required"
-            done = (await ask_modern(gateway, {"n": 1}, **accepting(asked, lasts)))["result"]
+            question = (await ask_modern(gateway, {"n": 1}))["result"]
+            assert question["resultType"] == "input_required"
+            done = (await ask_modern(gateway, {"n": 1}, **accepting(question, lasts)))["result"]
             assert done.get("isError") is not True
             assert len(bank.calls("echo")) == count
         assert (await gateway.admin("approvals")).json()["approvals"] == []
@@ -279,7 +277,9 @@ async def test_an_answer_of_a_host_counts_for_one_call_whatever_it_says(lasts: s
     [({}, True), ({"by": "administrator"}, True), ({"by": "host"}, {"by": "administrator"})],
 )  # fmt: skip
 @pytest.mark.heavy
-async def test_a_caller_with_a_key_decides_nothing_itself(approvals: dict[str, Any], ask: Any, tmp_path: Path) -> None:
+async def test_caller_with_a_key_cannot_approve_its_own_call(
+    approvals: dict[str, Any], ask: Any, tmp_path: Path
+) -> None:
     async with asking(tmp_path, rule={**TRANSFERS, "ask": ask}, **approvals) as (gateway, bank):
         caller = await session(gateway, ANN, {"elicitation": {}})
         forged = {"inputResponses": {"approval": {"action": "accept", "content": {"allow": "once"}}}}
@@ -296,7 +296,7 @@ async def test_a_caller_with_a_key_decides_nothing_itself(approvals: dict[str, A
 
 
 @pytest.mark.heavy
-async def test_a_rule_has_the_host_asked_and_one_for_the_administrator_goes_before_it(tmp_path: Path) -> None:
+async def test_ask_rule_for_the_administrator_precedes_one_for_the_host(tmp_path: Path) -> None:
     rules = [
         {**TRANSFERS, "name": "by host", "ask": {"by": "host"}},
         {**TRANSFERS, "name": "large", "ask": {"by": "administrator", "when": {"arguments": {"n": {"above": 9}}}}},
@@ -306,12 +306,12 @@ async def test_a_rule_has_the_host_asked_and_one_for_the_administrator_goes_befo
     async with running_gateway(tmp_path, {"bank": server}, gateway=settings) as gateway:
         gateway.client.headers |= ANN
         await gateway.until_listed("bank__echo")
-        asked = (await ask_modern(gateway, {"n": 1}))["result"]
-        assert "by host" in json.dumps(asked["inputRequests"])
-        done = (await ask_modern(gateway, {"n": 1}, **accepting(asked)))["result"]
+        question = (await ask_modern(gateway, {"n": 1}))["result"]
+        assert "by host" in json.dumps(question["inputRequests"])
+        done = (await ask_modern(gateway, {"n": 1}, **accepting(question)))["result"]
         assert done.get("isError") is not True
         async with anyio.create_task_group() as group:
-            group.start_soon(partial(ask_modern, gateway, {"n": 10}, **accepting(asked)))
+            group.start_soon(partial(ask_modern, gateway, {"n": 10}, **accepting(question)))
             [row] = await waiting(gateway)
             assert row["rule"] == "large"
             await decide(gateway, row, "deny")
@@ -319,41 +319,41 @@ async def test_a_rule_has_the_host_asked_and_one_for_the_administrator_goes_befo
 
 
 @pytest.mark.heavy
-async def test_the_host_of_a_user_of_this_machine_is_asked_by_default(tmp_path: Path) -> None:
+async def test_host_of_a_local_user_is_asked_by_default(tmp_path: Path) -> None:
     server, bank = scripted_stdio_server(tmp_path, "bank", tools=builtin_tools("echo"))
     settings = {"policy": {"rules": [TRANSFERS]}}
     async with running_gateway(tmp_path, {"bank": server}, gateway=settings) as gateway:
         await gateway.until_listed("bank__echo")
-        asked = (await ask_modern(gateway, {"n": 1}, {}))["result"]
-        done = (await ask_modern(gateway, {"n": 1}, {}, **accepting(asked)))["result"]
+        question = (await ask_modern(gateway, {"n": 1}, {}))["result"]
+        done = (await ask_modern(gateway, {"n": 1}, {}, **accepting(question)))["result"]
         assert done.get("isError") is not True
         assert len(bank.calls("echo")) == 1
         assert [one[:2] for one in await decisions(gateway)] == [("asked", ""), ("allowed", "host")]
 
 
 @pytest.mark.heavy
-async def test_a_call_that_was_allowed_goes_on_where_its_upstream_asks_for_input(tmp_path: Path) -> None:
+async def test_approved_call_continues_if_its_upstream_asks_for_input(tmp_path: Path) -> None:
     async with asking(tmp_path, modern=True, by="host") as (gateway, bank):
         arguments = {"message": "Which account?"}
-        asked = (await ask_modern(gateway, arguments, name="bank__elicit"))["result"]
-        [key] = asked["inputRequests"]
-        yes = {"inputResponses": {key: {"action": "accept"}}, "requestState": asked["requestState"]}
+        question = (await ask_modern(gateway, arguments, name="bank__elicit"))["result"]
+        [key] = question["inputRequests"]
+        yes = {"inputResponses": {key: {"action": "accept"}}, "requestState": question["requestState"]}
         inner = (await ask_modern(gateway, arguments, name="bank__elicit", **yes))["result"]
-        assert inner["inputRequests"] != asked["inputRequests"]
+        assert inner["inputRequests"] != question["inputRequests"]
         [theirs] = inner["inputRequests"]
         reply = {"inputResponses": {theirs: {"action": "accept", "content": {"name": "x"}}}}
         reply["requestState"] = inner["requestState"]
         done = (await ask_modern(gateway, arguments, name="bank__elicit", **reply))["result"]
         assert done["resultType"] == "complete"
         assert len(bank.calls("elicit")) == 2
-        # The same again, with what was given out for it: a person is asked.
+        # The same call again, with the state that was issued for it: a person is asked again.
         repeated = (await ask_modern(gateway, arguments, name="bank__elicit", **reply))["result"]
         assert [*repeated.get("inputRequests", ())] == [key]
         assert [one[0] for one in await decisions(gateway)] == ["asked", "allowed", "asked"]
 
 
 @pytest.mark.heavy
-async def test_nobody_answers_in_time_and_too_many_wait(tmp_path: Path) -> None:
+async def test_unanswered_call_times_out_and_waiting_calls_are_bounded(tmp_path: Path) -> None:
     async with asking(tmp_path, timeout=1.5, waiting=2) as (gateway, bank), anyio.create_task_group() as group:
         results: list[str] = []
 
@@ -364,13 +364,13 @@ async def test_nobody_answers_in_time_and_too_many_wait(tmp_path: Path) -> None:
             group.start_soon(call, number)
         await waiting(gateway, 2)
         full = text_of(await gateway.call("bank__echo", {"n": 3}, headers=ANN))
-        assert "2 calls of ann wait for approval already" in full
+        assert "2 calls of ann already wait for approval" in full
         group.start_soon(partial(gateway.call, "bank__echo", {"n": 4}, headers=BOB))
         await waiting(gateway, 3)
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while len(results) < 2:
-                await glance_again()
-        assert all("nobody has answered in time" in text for text in results)
+                await brief_pause()
+        assert all("no decision was made in time" in text for text in results)
         assert bank.calls("echo") == []
         await waiting(gateway, 0)
         kinds = [kind for kind, _, _ in await decisions(gateway)]
@@ -378,7 +378,7 @@ async def test_nobody_answers_in_time_and_too_many_wait(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-async def test_a_caller_that_cancels_is_not_waited_for(tmp_path: Path) -> None:
+async def test_cancelled_call_is_withdrawn_from_approval(tmp_path: Path) -> None:
     async with asking(tmp_path) as (gateway, bank), anyio.create_task_group() as group:
         caller = await session(gateway, ANN)
         answers: list[Any] = []
@@ -394,14 +394,14 @@ async def test_a_caller_that_cancels_is_not_waited_for(tmp_path: Path) -> None:
         await waiting(gateway, 0)
         with contextlib.suppress(TimeoutError), anyio.fail_after(20):
             while not answers:
-                await glance_again()
+                await brief_pause()
         assert [kind for kind, _, _ in await decisions(gateway)] == ["asked", "withdrawn"]
         assert bank.calls("echo") == []
         assert messages_of(answers[0]) or "cancel" in answers[0]
 
 
 @pytest.mark.heavy
-async def test_wrong_decisions_are_refused_with_words(tmp_path: Path) -> None:
+async def test_invalid_decisions_are_refused_with_an_explanation(tmp_path: Path) -> None:
     async with asking(tmp_path) as (gateway, _):
         for body in (
             {"decision": "maybe"},
@@ -416,7 +416,7 @@ async def test_wrong_decisions_are_refused_with_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-async def test_with_two_workers_it_makes_no_difference_which_of_them_is_asked(tmp_path: Path) -> None:
+async def test_approvals_work_at_any_of_two_workers(tmp_path: Path) -> None:
     async with asking(tmp_path, workers=2) as (gateway, recording):
         for number in range(6):
             async with anyio.create_task_group() as group:
@@ -448,7 +448,7 @@ class Raise(Hook):
 
 
 @pytest.mark.heavy
-async def test_a_condition_on_arguments_is_about_what_is_sent_after_hooks_too(tmp_path: Path) -> None:
+async def test_argument_condition_applies_after_hooks_too(tmp_path: Path) -> None:
     (tmp_path / "raise.py").write_text(HOOK)
     rule = {**TRANSFERS, "ask": {"when": {"arguments": {"amount": {"above": 1000}}}}}
     hook = {"name": "raise", "path": f"{tmp_path}/raise.py:Raise"}
@@ -466,7 +466,7 @@ async def test_a_condition_on_arguments_is_about_what_is_sent_after_hooks_too(tm
 
 
 @pytest.mark.heavy
-async def test_what_hooks_make_of_a_call_that_was_allowed_is_asked_about_again(tmp_path: Path) -> None:
+async def test_call_changed_by_hooks_after_approval_is_asked_about_again(tmp_path: Path) -> None:
     (tmp_path / "raise.py").write_text(HOOK)
     hook = {"name": "raise", "path": f"{tmp_path}/raise.py:Raise"}
     async with asking(tmp_path, hooks=[hook]) as (gateway, bank):
@@ -476,9 +476,9 @@ async def test_what_hooks_make_of_a_call_that_was_allowed_is_asked_about_again(t
                 [first] = await waiting(gateway)
                 assert json.loads(first["arguments"])["amount"] == 1
                 await decide(gateway, first, "allow")
-                with anyio.fail_after(10):
+                with anyio.fail_after(25):
                     while (row := (await waiting(gateway))[0])["id"] == first["id"]:
-                        await glance_again()
+                        await brief_pause()
                 assert json.loads(row["arguments"])["amount"] == 5000
                 assert bank.calls("echo") == []
                 await decide(gateway, row, decision)
@@ -486,8 +486,8 @@ async def test_what_hooks_make_of_a_call_that_was_allowed_is_asked_about_again(t
     (tmp_path / "host").mkdir()
     async with asking(tmp_path / "host", hooks=[hook], by="host") as (gateway, bank):
         arguments = {"amount": 1, "raise": True}
-        asked = (await ask_modern(gateway, arguments))["result"]
-        again = (await ask_modern(gateway, arguments, **accepting(asked)))["result"]
+        question = (await ask_modern(gateway, arguments))["result"]
+        again = (await ask_modern(gateway, arguments, **accepting(question)))["result"]
         assert "5000" in json.dumps(again["inputRequests"])
         assert bank.calls("echo") == []
         done = (await ask_modern(gateway, arguments, **accepting(again)))["result"]

@@ -1,4 +1,4 @@
-"""What cannot be checked within bounds is sent and reported, or refused by choice, and delays no other call."""
+"""Arguments that are too expensive to check are sent and reported, or refused in strict mode; other calls continue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXT = {"type": "string"}
 # Every letter doubles the states that have to be followed.
 HEAVY = "(?:a|b)*a(?:a|b){900}c"
 FILES = tool("read", path={"type": "string", "pattern": r"^(?!.*\.\.)"}, mode={"enum": ["r", "w"]}, note=TEXT)
-# Its compiled form is too large, whatever an engine can do.
+# The compiled form of this pattern is too large for any engine.
 ODD = tool("odd", code={"type": "string", "pattern": "(?:[a-z]b{900}){900}"}, note=TEXT)
 SLOW = tool("slow", code={"type": "string", "pattern": HEAVY}, note=TEXT)
 
@@ -35,7 +35,7 @@ def of_process(pid: int, name: str) -> str:
 
 
 @pytest.mark.heavy
-async def test_a_heavy_pattern_and_a_long_text_end_in_time_and_delay_no_neighbour(tmp_path: Path) -> None:
+async def test_expensive_pattern_and_long_text_finish_in_time_without_delaying_others(tmp_path: Path) -> None:
     config, record = upstream(tmp_path, validation="strict")
     took_s: list[float] = []
     refused: list[dict[str, Any]] = []
@@ -59,14 +59,14 @@ async def test_a_heavy_pattern_and_a_long_text_end_in_time_and_delay_no_neighbou
     assert "code could not be checked within 2 s: 1048577 characters are too many for its pattern (?:a|b)" in text
     assert "Nothing was sent" in text
     assert len(took_s) > 20
-    # What has no time of its own would have waited two seconds.
+    # Calls that shared their time with the slow check would have waited two seconds.
     assert max(took_s) < 1.5
     assert not again["isError"] if "isError" in again else True
     assert {call["name"] for call in record.calls()} == {"read", "slow"}
     assert len(record.calls("slow")) == 1
 
 
-async def test_nothing_wrong_passes_for_its_size(tmp_path: Path) -> None:
+async def test_wrong_large_arguments_are_not_accepted_because_of_their_size(tmp_path: Path) -> None:
     config, record = upstream(tmp_path)
     async with running_gateway(tmp_path, {"files": config}) as gateway:
         await gateway.until_listed("files__read")
@@ -85,7 +85,7 @@ async def test_nothing_wrong_passes_for_its_size(tmp_path: Path) -> None:
         assert len(record.calls()) == 1
 
 
-async def test_a_strict_server_gets_no_argument_whose_pattern_cannot_be_run(tmp_path: Path) -> None:
+async def test_strict_server_receives_no_argument_with_an_unrunnable_pattern(tmp_path: Path) -> None:
     config, record = upstream(tmp_path, validation="strict")
     async with running_gateway(tmp_path, {"files": config}) as gateway:
         await gateway.until_listed("files__odd")
@@ -100,7 +100,7 @@ async def test_a_strict_server_gets_no_argument_whose_pattern_cannot_be_run(tmp_
         assert "argument_unchecked" in str(failures)
 
 
-async def test_what_cannot_be_checked_is_sent_and_the_result_the_admin_api_and_the_audit_log_say_so(
+async def test_unchecked_argument_is_sent_and_reported_in_result_admin_and_audit(
     tmp_path: Path,
 ) -> None:
     config, record = upstream(tmp_path)
@@ -121,7 +121,7 @@ async def test_what_cannot_be_checked_is_sent_and_the_result_the_admin_api_and_t
         assert "sent_unchecked" in str((await gateway.admin("failures")).json())
 
 
-async def test_the_process_that_checks_ends_with_the_gateway_and_holds_none_of_its_environment(
+async def test_checking_process_ends_with_the_gateway_and_has_an_empty_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_OF_THE_GATEWAY", "s3cret")

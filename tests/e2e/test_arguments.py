@@ -1,4 +1,4 @@
-"""Wrong calls over a real connection: repaired, or refused with words; nothing half-made reaches a server."""
+"""Invalid calls over a real connection are repaired or refused; no partial call reaches a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from support.callers import hello, running_host
-from support.gateways import RunningGateway, glance_again, running_gateway, text_of
+from support.gateways import RunningGateway, brief_pause, running_gateway, text_of
 from support.upstreams.running import Recording, demo_config, scripted_http_server, scripted_stdio_server, tool
 
 TEXT = {"type": "string"}
@@ -49,7 +49,7 @@ def repairs(result: dict[str, Any]) -> list[str]:
     return [one["repair"] for one in result.get("_meta", {}).get(REPAIRS, {}).get("repairs", ())]
 
 
-async def test_an_empty_call_is_not_sent_and_its_answer_shows_a_call_that_works(tmp_path: Path) -> None:
+async def test_empty_call_is_answered_with_a_working_example(tmp_path: Path) -> None:
     config, record = calendar(tmp_path)
     async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
         await gateway.until_listed(NAME)
@@ -96,7 +96,7 @@ AMBIGUOUS: tuple[tuple[str, Any], ...] = (
 )
 
 
-async def test_what_was_surely_meant_is_one_right_call_and_the_repair_is_named(tmp_path: Path) -> None:
+async def test_unambiguous_call_is_repaired_and_the_repair_reported(tmp_path: Path) -> None:
     config, record = calendar(tmp_path)
     async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
         await gateway.until_listed(NAME)
@@ -107,7 +107,7 @@ async def test_what_was_surely_meant_is_one_right_call_and_the_repair_is_named(t
             assert named in repairs(answer), sent
 
 
-async def test_what_could_mean_two_things_is_refused(tmp_path: Path) -> None:
+async def test_ambiguous_call_is_refused(tmp_path: Path) -> None:
     config, record = calendar(tmp_path)
     async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
         await gateway.until_listed(NAME)
@@ -118,7 +118,7 @@ async def test_what_could_mean_two_things_is_refused(tmp_path: Path) -> None:
             assert record.calls() == [], sent
 
 
-async def test_values_of_another_type_are_read_where_the_schema_leaves_no_doubt(tmp_path: Path) -> None:
+async def test_values_of_another_type_are_converted_if_unambiguous(tmp_path: Path) -> None:
     config, record = calendar(tmp_path)
     async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
         await gateway.until_listed(NAME)
@@ -131,7 +131,7 @@ async def test_values_of_another_type_are_read_where_the_schema_leaves_no_doubt(
         assert len(record.calls()) == 2
 
 
-async def test_arguments_that_are_no_object_are_answered_and_the_next_request_works(tmp_path: Path) -> None:
+async def test_arguments_that_are_not_an_object_are_refused_and_the_next_call_works(tmp_path: Path) -> None:
     config, record = calendar(tmp_path)
     async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
         await gateway.until_listed(NAME)
@@ -143,7 +143,8 @@ async def test_arguments_that_are_no_object_are_answered_and_the_next_request_wo
             assert not (await gateway.call(NAME, RIGHT)).get("isError"), arguments
 
 
-async def test_arguments_as_text_are_read_in_the_handshake_era_too(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_arguments_in_a_string_are_parsed_in_the_handshake_era_too(tmp_path: Path) -> None:
     config, record = calendar(tmp_path)
     async with (
         running_gateway(tmp_path, {"calendar-mcp": config}) as gateway,
@@ -158,7 +159,7 @@ async def test_arguments_as_text_are_read_in_the_handshake_era_too(tmp_path: Pat
         assert [one["arguments"] for one in record.calls()] == [RIGHT]
 
 
-async def test_repairs_can_be_turned_off_for_a_server_and_for_a_tool(tmp_path: Path) -> None:
+async def test_repairs_can_be_turned_off_for_a_server_and_a_tool(tmp_path: Path) -> None:
     off, record = calendar(tmp_path, repair="off", tools={"count": {"repair": "full"}})
     async with running_gateway(tmp_path, {"calendar-mcp": off}) as gateway:
         await gateway.until_listed(NAME)
@@ -180,7 +181,7 @@ async def test_repairs_can_be_turned_off_for_a_profile(tmp_path: Path) -> None:
         assert not (await gateway.call(NAME, RIGHT)).get("isError")
 
 
-async def test_defaults_fill_on_both_routes_and_nothing_is_invented(tmp_path: Path) -> None:
+async def test_defaults_are_filled_on_both_routes_and_nothing_else_is(tmp_path: Path) -> None:
     config, record = calendar(tmp_path, defaults={"timeZone": "${ZONE}", "to": ["never@used"], "unknown": 1})
     async with running_gateway(tmp_path, {"calendar-mcp": config}, environment={"ZONE": "Europe/Paris"}) as gateway:
         await gateway.until_listed(NAME)
@@ -199,9 +200,12 @@ async def test_defaults_fill_on_both_routes_and_nothing_is_invented(tmp_path: Pa
         assert '"arguments":{"startDate":' in nested
 
 
-async def test_what_a_server_complains_of_is_enriched_and_everything_else_stays(tmp_path: Path) -> None:
-    def failing(said: str, error: bool = True) -> dict[str, Any]:
-        return {"kind": "result", "with": {"result": {"content": [{"type": "text", "text": said}], "isError": error}}}
+async def test_server_errors_about_arguments_get_hints_and_others_do_not(tmp_path: Path) -> None:
+    def failing(message: str, error: bool = True) -> dict[str, Any]:
+        return {
+            "kind": "result",
+            "with": {"result": {"content": [{"type": "text", "text": message}], "isError": error}},
+        }
 
     names = {
         "down": failing("SMTP down"),
@@ -242,7 +246,7 @@ async def test_what_a_server_complains_of_is_enriched_and_everything_else_stays(
         assert len(record.calls("params")) == 1
 
 
-async def test_no_value_of_a_wrong_call_comes_back(tmp_path: Path) -> None:
+async def test_values_of_a_wrong_call_are_not_repeated(tmp_path: Path) -> None:
     config, _ = calendar(tmp_path)
     async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
         await gateway.until_listed(NAME)
@@ -255,7 +259,7 @@ async def test_no_value_of_a_wrong_call_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-async def test_the_call_that_started_it_all_comes_right_from_the_errors_own_text(tmp_path: Path) -> None:
+async def test_agent_recovers_from_an_empty_call_by_the_error_text(tmp_path: Path) -> None:
     """An agent calls without arguments, reads the error, and does what it says: the second call is right."""
     async with running_gateway(tmp_path, {"calendar-mcp": demo_config("calendar")}) as gateway:
         await gateway.until_listed(NAME)
@@ -278,7 +282,7 @@ async def test_the_call_that_started_it_all_comes_right_from_the_errors_own_text
 LIST = tool("list_issues", state=TEXT, limit={"type": "integer"})
 
 
-async def test_a_wrapped_call_of_an_open_tool_arrives_without_its_wrapping(tmp_path: Path) -> None:
+async def test_wrapped_call_of_an_open_tool_arrives_unwrapped(tmp_path: Path) -> None:
     config, record = calendar(tmp_path, script={"tools": [LIST]})
     async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
         await gateway.until_listed("calendar-mcp__list_issues")
@@ -288,7 +292,7 @@ async def test_a_wrapped_call_of_an_open_tool_arrives_without_its_wrapping(tmp_p
         assert [call["arguments"] for call in record.calls()] == [{"state": "open"}] * 2
 
 
-async def test_a_call_without_arguments_is_told_that_it_sent_no_keys(tmp_path: Path) -> None:
+async def test_call_without_arguments_is_answered_that_no_keys_were_sent(tmp_path: Path) -> None:
     config, record = calendar(tmp_path)
     async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
         await gateway.until_listed(NAME)
@@ -299,13 +303,13 @@ async def test_a_call_without_arguments_is_told_that_it_sent_no_keys(tmp_path: P
         assert record.calls() == []
 
 
-async def test_the_search_tools_repair_their_own_arguments_and_say_so(tmp_path: Path) -> None:
+async def test_search_tools_repair_their_own_arguments_and_report_it(tmp_path: Path) -> None:
     config, _ = calendar(tmp_path)
     lazy = {"profiles": {"default": {"disclosure": "lazy"}}}
     async with running_gateway(tmp_path, {"calendar-mcp": config}, gateway=lazy) as gateway:
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while (await gateway.server("calendar-mcp"))["state"] != "ready":
-                await glance_again()
+                await brief_pause()
         answer = await gateway.call("find_tools", {"q": "send email", "limit": "3"})
         assert NAME in text_of(answer)
         assert repairs(answer) == ["renamed", "converted"]
@@ -314,9 +318,9 @@ async def test_the_search_tools_repair_their_own_arguments_and_say_so(tmp_path: 
         assert repairs(details) == ["unwrapped"]
 
 
-async def test_a_server_that_misses_what_its_schema_does_not_have_is_listed_again(tmp_path: Path) -> None:
-    def moaning(said: str) -> dict[str, Any]:
-        return {"kind": "result", "with": {"result": {"content": [{"type": "text", "text": said}], "isError": True}}}
+async def test_error_about_an_undeclared_argument_lists_the_server_again(tmp_path: Path) -> None:
+    def moaning(message: str) -> dict[str, Any]:
+        return {"kind": "result", "with": {"result": {"content": [{"type": "text", "text": message}], "isError": True}}}
 
     moans = {"down": moaning("SMTP down"), "wants": moaning("'title' is a required property")}
     config, record = scripted_stdio_server(
@@ -330,13 +334,13 @@ async def test_a_server_that_misses_what_its_schema_does_not_have_is_listed_agai
             assert len((await gateway.call(f"s__{name}", {"to": "a"}))["content"]) == 1
         with anyio.fail_after(20):
             while len(record.requests("tools/list")) < 2:
-                await glance_again()
+                await brief_pause()
         await gateway.call("s__wants", {"to": "a"})
         await gateway.call("s__down", {"to": "a"})
         assert len(record.requests("tools/list")) == 2, "not at every such complaint"
 
 
-async def test_a_failed_proxy_leaves_the_outcome_of_a_call_unknown(tmp_path: Path) -> None:
+async def test_proxy_error_leaves_the_outcome_of_a_call_unknown(tmp_path: Path) -> None:
     reader = {**tool("read"), "annotations": {"readOnlyHint": True}}
     status = {"send": "status", "read": "status"}
     async with (

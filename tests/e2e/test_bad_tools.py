@@ -1,4 +1,4 @@
-"""No tool of any upstream makes a client lose the list: each offender is repaired, or quarantined alone."""
+"""An invalid tool is repaired or quarantined alone, so that no client loses the list."""
 
 from __future__ import annotations
 
@@ -143,14 +143,14 @@ def junk_everywhere() -> list[dict[str, Any]]:
 
 
 async def findings(gateway: RunningGateway, server: str) -> set[tuple[str, str, str]]:
-    """What the admin API says of one server: tool, status and code of each; each with its reason."""
+    """Return the tool, status and code of each finding about a server; each must have a reason."""
     rows = (await gateway.admin("quarantine")).json()["quarantine"]
     assert all(row["detail"] for row in rows)
     return {(row["tool"], row["status"], row["code"]) for row in rows if row["server"] == server}
 
 
 @in_both_eras
-async def test_each_offender_is_repaired_or_quarantined_alone_with_its_reason(era: str, tmp_path: Path) -> None:
+async def test_each_bad_tool_is_repaired_or_quarantined_alone_with_its_reason(era: str, tmp_path: Path) -> None:
     stdio, _ = scripted_stdio_server(tmp_path, "s", tools=everything_bad())
     async with (
         scripted_http_server(tmp_path, "h", tools=everything_bad(), modern=True) as http,
@@ -171,11 +171,11 @@ async def test_each_offender_is_repaired_or_quarantined_alone_with_its_reason(er
             nameless = {code for label, _, code in found if label.startswith("(tool ")}
             assert nameless == {"not_an_object", "no_name"}
             assert sum(label.startswith("(tool ") for label, _, _ in found) == len(NAMELESS)
-            # What was right is not said to be anything else.
+            # Valid tools are not reported.
             assert not {one for one in found if one[0] in ("first", "last", "output_array")}
 
 
-async def test_strict_validation_quarantines_schemas_that_say_nothing_of_arguments(tmp_path: Path) -> None:
+async def test_strict_validation_quarantines_schemas_that_declare_no_arguments(tmp_path: Path) -> None:
     config, _ = scripted_stdio_server(tmp_path, "s", tools=everything_bad())
     async with running_gateway(tmp_path, {"s": {**config, "validation": "strict"}}) as gateway:
         listed = await gateway.until_listed("s__last")
@@ -184,7 +184,7 @@ async def test_strict_validation_quarantines_schemas_that_say_nothing_of_argumen
         assert quarantined >= REFUSED_IF_STRICT
 
 
-async def test_a_repair_changes_nothing_that_a_tool_accepts(tmp_path: Path) -> None:
+async def test_repaired_schema_accepts_what_the_tool_accepted(tmp_path: Path) -> None:
     accepted = {
         "schema_absent": {"any": [1]},
         "schema_true": {"any": [1]},
@@ -222,7 +222,7 @@ CLIENTS = (
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_the_strict_parser_of_a_client_accepts_the_list_whatever_is_in_it(client: str, tmp_path: Path) -> None:
+async def test_strict_client_parser_accepts_any_list(client: str, tmp_path: Path) -> None:
     bad, _ = scripted_stdio_server(tmp_path, "bad", tools=everything_bad(), modern=True)
     junk, _ = scripted_stdio_server(tmp_path, "junk", tools=junk_everywhere(), modern=True)
     with pytest.raises(AssertionError, match=f"{client} ended with 1"):
@@ -245,7 +245,7 @@ async def test_the_strict_parser_of_a_client_accepts_the_list_whatever_is_in_it(
 
 
 @pytest.mark.parametrize("strange", [["soon", -5, None, True, []], [10**30], [1e300]], ids=repr)
-async def test_a_strange_time_to_live_becomes_one_that_every_parser_takes(tmp_path: Path, strange: list[Any]) -> None:
+async def test_invalid_ttl_becomes_one_every_parser_accepts(tmp_path: Path, strange: list[Any]) -> None:
     servers = {
         f"s{number}": scripted_stdio_server(tmp_path, f"s{number}", tools=[tool("t")], modern=True, ttl_ms=ttl_ms)[0]
         for number, ttl_ms in enumerate(strange)

@@ -1,4 +1,4 @@
-"""`typegate check` on a file in which some entries are wrong: every fault in one run, each with its server."""
+"""`typegate check` reports every error of a file in one run, with the server it belongs to."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.gateways import running_gateway
 from support.upstreams.running import scripted_stdio_server, tool
 
@@ -29,7 +30,8 @@ def check(tmp_path: Path, servers: dict[str, Any], *line: str, **gateway: Any) -
 DIES = "import sys; print('Traceback', file=sys.stderr); sys.stderr.write('ValueError: no key'); sys.exit(3)"
 
 
-def test_sound_servers_are_checked_beside_faulty_ones_and_every_line_names_its_server(tmp_path: Path) -> None:
+@pytest.mark.heavy
+def test_valid_servers_are_checked_beside_invalid_ones_by_name(tmp_path: Path) -> None:
     sound, _ = scripted_stdio_server(tmp_path, "sound", tools=[tool("t")])
     servers = {
         "sound": sound,
@@ -42,20 +44,49 @@ def test_sound_servers_are_checked_beside_faulty_ones_and_every_line_names_its_s
     done = check(tmp_path, servers, profiles={"none": {"tools": ["zzz"]}})
     assert done.returncode == 2
     assert "sound__t" in done.stdout
-    said = done.stderr.splitlines()
-    assert "typegate: dead: the process exited with code 3: ValueError: no key" in said
-    assert "typegate: gone: command not found: no-such-program" in said
-    assert any(line.endswith("-m server (expected the program alone; its arguments belong in args)") for line in said)
-    assert any(line.startswith("typegate: unset: left out: mcpServers.unset.env.KEY: ") for line in said)
-    assert any(line.startswith("typegate: sound: 1 tool after ") for line in said)
-    assert "typegate: warning: profile none: it selects no tool at all" in said
-    assert all(any(name in line for name in (*servers, "profile none")) for line in said)
+    lines = done.stderr.splitlines()
+    assert "typegate: dead: the process exited with code 3: ValueError: no key" in lines
+    assert "typegate: gone: command not found: no-such-program" in lines
+    assert any(line.endswith("-m server (expected the program alone; its arguments belong in args)") for line in lines)
+    assert any(line.startswith("typegate: unset: left out: mcpServers.unset.env.KEY: ") for line in lines)
+    assert any(line.startswith("typegate: sound: 1 tool after ") for line in lines)
+    assert "typegate: warning: profile none: it selects no tool at all" in lines
+    assert all(any(name in line for name in (*servers, "profile none")) for line in lines)
     strict = check(tmp_path, servers, "--strict")
     assert (strict.returncode, strict.stdout) == (2, "")
     assert "TYPEGATE_TEST_NOT_SET" in strict.stderr
 
 
-def test_a_mistyped_deny_or_hidden_fails_the_check_with_the_near_miss(tmp_path: Path) -> None:
+def check_examples(tmp_path: Path, *examples: Any, **properties: Any) -> list[str]:
+    """The warnings about examples of one tool, without what they begin with."""
+    up, _ = scripted_stdio_server(tmp_path, "up", tools=[tool("read", **properties), tool("other")])
+    done = check(tmp_path, {"up": {**up, "tools": {"read": {"examples": examples}}}})
+    begins = "typegate: warning: mcpServers.up.tools.read.examples"
+    return [line.removeprefix(begins) for line in done.stderr.splitlines() if line.startswith(begins)]
+
+
+@pytest.mark.heavy
+def test_example_that_does_not_fit_its_tool_is_explained(tmp_path: Path) -> None:
+    examples = ({"year": 2024}, {"year": "soon"}, {"year": 1, "unit": "mile"}, 7)
+    assert check_examples(tmp_path, *examples, year={"type": "integer"}, unit={"enum": ["m", "km"]}) == [
+        "[1]: year: 'soon' is not of type 'integer'",
+        "[2]: unit: 'mile' is not one of ['m', 'km']",
+        "[3]: 7 is not of type 'object'",
+    ]
+
+
+@pytest.mark.heavy
+def test_uncheckable_example_schema_does_not_stop_the_check(tmp_path: Path) -> None:
+    examples = ({"text": "a" * 40 + "!"}, {"text": 5})
+    slow = {"type": "string", "pattern": "^(a+)+$"}
+    assert check_examples(tmp_path, *examples, text=slow) == [
+        "[0]: could not be checked in 10 s",
+        "[1]: text: 5 is not of type 'string'",
+    ]
+
+
+@pytest.mark.heavy
+def test_misspelled_deny_or_hidden_fails_the_check_with_a_suggestion(tmp_path: Path) -> None:
     one, _ = scripted_stdio_server(tmp_path, "one", tools=[tool("delete_all"), tool("drop")])
     servers = {"one": {**one, "deny": ["delete_al", "purge_*"], "tools": {"drp": {"hidden": True}}}}
     done = check(tmp_path, servers)
@@ -69,7 +100,7 @@ def test_a_mistyped_deny_or_hidden_fails_the_check_with_the_near_miss(tmp_path: 
     assert done.stderr.count("matches nothing of this server; did you mean") == 1
 
 
-async def test_what_is_left_out_is_in_the_log_and_in_the_admin_api(tmp_path: Path) -> None:
+async def test_excluded_entries_are_logged_and_shown_in_the_admin_api(tmp_path: Path) -> None:
     sound, _ = scripted_stdio_server(tmp_path, "sound", tools=[tool("t")])
     servers = {"sound": {**sound, "deny": ["tt"]}, "bad": {"url": "nowhere"}, "My Server": sound}
     async with running_gateway(tmp_path, servers) as gateway:
@@ -86,7 +117,8 @@ async def test_what_is_left_out_is_in_the_log_and_in_the_admin_api(tmp_path: Pat
         assert (await gateway.client.get(f"{gateway.origin}/readyz")).status_code == 200
 
 
-async def test_conditions_of_hooks_that_match_nothing_are_told_with_the_near_miss(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_hook_conditions_matching_nothing_are_reported_with_a_suggestion(tmp_path: Path) -> None:
     sound, _ = scripted_stdio_server(tmp_path, "mail", tools=[tool("send_mail")])
     hooks = [
         {"name": "slip", "use": "size_guard", "conditions": {"wrappers": ["mail__send_mial"]}},

@@ -1,4 +1,4 @@
-"""Descriptions that know their context, and hints that hosts search by (rows S1-S12, X13)."""
+"""Descriptions with supplements and siblings, and hints that hosts search by (rows S1-S12, X13)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 from e2e.test_profiles import MAIL, server, until_all_ready
-from support.gateways import RunningGateway, glance_again, running_gateway
+from support.gateways import RunningGateway, brief_pause, running_gateway
 from support.upstreams.running import scripted_http_server, tool
 from support.visitors import CHANGED, OWN, Visitor, in_both_eras
 
@@ -16,9 +16,9 @@ FILINGS = [tool("read"), tool("list")]
 
 
 async def until_described(visitor: Visitor, name: str, description: str) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(25):
         while (await visitor.listed())[name]["description"] != description:
-            await glance_again()
+            await brief_pause()
 
 
 async def noted(gateway: RunningGateway, wrapper: str, text: str) -> None:
@@ -27,7 +27,7 @@ async def noted(gateway: RunningGateway, wrapper: str, text: str) -> None:
 
 
 @in_both_eras
-async def test_supplements_follow_the_upstreams_words_in_their_order_and_each_once(era: str, tmp_path: Path) -> None:
+async def test_supplements_follow_the_upstream_description_in_order(era: str, tmp_path: Path) -> None:
     a, record = server(
         tmp_path, "a", FILINGS, tags=["filings"], displayName="The filings", supplement="Server text.", siblings=["b"],
         tools={"read": {"supplement": "Tool text.", "examples": [{"year": 2024}]}},
@@ -53,7 +53,7 @@ async def test_supplements_follow_the_upstreams_words_in_their_order_and_each_on
         assert sec["a__list"]["description"] == (
             "Does list.\n\nServer text.\n\nCite the filing.\n\nRelated server: b (History)."
         )
-        # Guidance reaches every server with its tag and no other, and no other profile has a word of it.
+        # The guidance is added to every server with its tag, and to no other server or profile.
         assert sec["c__sum"]["description"] == "Does sum.\n\nCite the filing."
         assert sec["b__find"]["description"] == "Does find.\n\nRelated server: a (The filings)."
         assert "Cite the filing" not in json.dumps([user, await visitor.listed()])
@@ -61,13 +61,13 @@ async def test_supplements_follow_the_upstreams_words_in_their_order_and_each_on
         for name in ("a__read", "a__list", "b__find", "c__sum"):
             assert {**sec[name], "description": ""} == {**user[name], "description": ""}
         rows = {row["name"]: row for row in (await gateway.admin("profiles")).json()["profiles"]}
-        assert rows["sec"]["warnings"] == ["supplements: a__gone is no wrapper"]
+        assert rows["sec"]["warnings"] == ["supplements: a__gone is not a wrapper"]
         assert rows["user"]["warnings"] == []
         assert len(record.requests("tools/list")) == 1
 
 
 @in_both_eras
-async def test_two_paths_differ_and_two_clients_on_one_path_read_the_same_bytes(era: str, tmp_path: Path) -> None:
+async def test_paths_differ_and_clients_on_one_path_read_the_same_bytes(era: str, tmp_path: Path) -> None:
     config, _ = server(tmp_path, "a", [MAIL])
     profiles = {"sec": {"supplements": {"a__send_mail": "Never to strangers."}}, "user": {}}
     async with running_gateway(tmp_path, {"a": config}, gateway={"profiles": profiles}) as gateway:
@@ -83,7 +83,7 @@ async def test_two_paths_differ_and_two_clients_on_one_path_read_the_same_bytes(
 
 
 @in_both_eras
-async def test_a_sibling_is_named_while_it_is_served(era: str, tmp_path: Path) -> None:
+async def test_sibling_is_named_while_it_is_served(era: str, tmp_path: Path) -> None:
     a, record = server(tmp_path, "a", [tool("read")], siblings=["b", "never"])
     async with scripted_http_server(tmp_path, "b", tools=[tool("find")]) as b:
         async with running_gateway(tmp_path, {"a": a, "b": b.config}) as gateway:
@@ -92,20 +92,20 @@ async def test_a_sibling_is_named_while_it_is_served(era: str, tmp_path: Path) -
             both = "Does read.\n\nRelated server: b."
             await until_described(visitor, "a__read", both)
             assert (await visitor.listed())["b__find"]["description"] == "Does find.\n\nRelated server: a."
-            async with visitor.changes() as heard, anyio.create_task_group() as group:
+            async with visitor.changes() as changes, anyio.create_task_group() as group:
                 await b.stop()
                 # Only now is it known to be gone; the call itself waits until it is back.
                 group.start_soon(visitor.called, "b__find", {})
-                assert (await heard.next())["method"] == CHANGED
+                assert (await changes.next())["method"] == CHANGED
                 assert (await visitor.listed())["a__read"]["description"] == "Does read."
                 await b.start()
-                assert (await heard.next())["method"] == CHANGED
+                assert (await changes.next())["method"] == CHANGED
                 assert (await visitor.listed())["a__read"]["description"] == both
         assert len(record.requests("tools/list")) == 1
 
 
 @in_both_eras
-async def test_what_is_added_is_cut_with_a_mark_and_never_what_the_upstream_wrote(era: str, tmp_path: Path) -> None:
+async def test_supplements_are_truncated_with_a_mark_and_upstream_text_is_not(era: str, tmp_path: Path) -> None:
     long = {**tool("long"), "description": "u" * 3_000}
     shown = {"examples": [{"a": 1}]}
     room = 2_048 - len("Does full.") - 2
@@ -127,14 +127,14 @@ async def test_what_is_added_is_cut_with_a_mark_and_never_what_the_upstream_wrot
         limit, cut = "left out: a description has 2048 characters", 5_000 - (len(described) - len("Does read.\n\n […]"))
         assert row["warnings"] == [
             f"supplements: a__full: its examples {limit}",
-            f"supplements: a__long: 1 of 1 characters of what is added and its examples {limit}",
-            f"supplements: a__read: {cut} of 5000 characters of what is added and its examples {limit}",
+            f"supplements: a__long: 1 of 1 characters of the additions and its examples {limit}",
+            f"supplements: a__read: {cut} of 5000 characters of the additions and its examples {limit}",
         ]
 
 
 @pytest.mark.heavy
 @in_both_eras
-async def test_without_context_a_list_is_what_it_was_byte_for_byte(era: str, tmp_path: Path) -> None:
+async def test_list_without_supplements_is_unchanged_byte_for_byte(era: str, tmp_path: Path) -> None:
     config, _ = server(tmp_path, "a", [MAIL])
     async with running_gateway(tmp_path, {"a": config}) as gateway:
         await until_all_ready(gateway, "a")
@@ -145,15 +145,15 @@ async def test_without_context_a_list_is_what_it_was_byte_for_byte(era: str, tmp
         await until_all_ready(gateway, "a")
         assert (await Visitor(gateway=gateway, era=era).sent("tools/list")).content == plain
         rows = {row["name"]: row for row in (await gateway.admin("profiles")).json()["profiles"]}
-        assert rows["other"]["warnings"] == ["supplements: a__no is no wrapper"]
+        assert rows["other"]["warnings"] == ["supplements: a__no is not a wrapper"]
 
 
 @in_both_eras
-async def test_hints_of_the_configuration_stand_where_the_upstream_has_none(era: str, tmp_path: Path) -> None:
+async def test_configured_hints_apply_where_the_upstream_has_none(era: str, tmp_path: Path) -> None:
     hinted = {**tool("b"), "annotations": {"readOnlyHint": False, "x": 1}, "_meta": {"mine": 1}}
     reads = {"readOnlyHint": True, "openWorldHint": False}
-    said = {"annotations": reads, "searchHint": "post letter", "alwaysLoad": True}
-    config, _ = server(tmp_path, "s", [tool("a"), hinted], tools={"a": said, "b": said})
+    overlay = {"annotations": reads, "searchHint": "post letter", "alwaysLoad": True}
+    config, _ = server(tmp_path, "s", [tool("a"), hinted], tools={"a": overlay, "b": overlay})
     async with running_gateway(tmp_path, {"s": config}) as gateway:
         await until_all_ready(gateway, "s")
         tools = await Visitor(gateway=gateway, era=era).listed()
@@ -164,7 +164,7 @@ async def test_hints_of_the_configuration_stand_where_the_upstream_has_none(era:
 
 
 @in_both_eras
-async def test_titles_and_descriptions_hold_the_words_that_a_host_searches(era: str, tmp_path: Path) -> None:
+async def test_titles_and_descriptions_contain_the_words_hosts_search(era: str, tmp_path: Path) -> None:
     wordless = {"name": "getOpen_orders", "inputSchema": {"type": "object"}}
     titled = {**tool("close"), "title": "Close it"}
     telling = {**tool("sum"), "description": "The sum of what the shop on the web has sold."}
@@ -176,18 +176,18 @@ async def test_titles_and_descriptions_hold_the_words_that_a_host_searches(era: 
         tools = await visitor.listed("host")
         assert tools["web-shop__getOpen_orders"]["title"] == "web shop: get Open orders"
         for shown in tools.values():
-            said = shown["description"].lower()
-            assert shown["name"] in OWN or all(word in said for word in ("web", "shop")), said
+            description = shown["description"].lower()
+            assert shown["name"] in OWN or all(word in description for word in ("web", "shop")), description
         assert "get Open orders" in tools["web-shop__getOpen_orders"]["description"]
         assert tools["web-shop__close"]["title"] == "Close it"
         assert tools["web-shop__close"]["description"] == "Does close.\n\nAsk first.\n\nweb shop: close."
-        # What has the words already gets none.
+        # A description that already has these words is not extended.
         assert tools["web-shop__sum"]["description"] == telling["description"]
         assert (await visitor.listed())["web-shop__close"]["description"] == "Does close."
 
 
 @in_both_eras
-async def test_hints_of_a_server_hold_for_its_tools_unless_a_tool_says_otherwise(era: str, tmp_path: Path) -> None:
+async def test_hints_of_a_server_apply_to_its_tools_unless_overridden(era: str, tmp_path: Path) -> None:
     own = {**tool("own"), "annotations": {"readOnlyHint": False}}
     config, _ = server(
         tmp_path, "s", [tool("a"), tool("b"), own],
@@ -205,7 +205,46 @@ async def test_hints_of_a_server_hold_for_its_tools_unless_a_tool_says_otherwise
 
 
 @in_both_eras
-async def test_a_sibling_that_the_profile_does_not_show_is_not_named(era: str, tmp_path: Path) -> None:
+async def test_hosts_learn_which_tools_are_pinned_ask_a_person_or_have_long_results(era: str, tmp_path: Path) -> None:
+    limited = {**tool("limited"), "_meta": {"anthropic/maxResultSizeChars": 7, "mine": 1}}
+    config, _ = server(
+        tmp_path, "s", [*map(tool, ("pinned", "off", "asks", "sometimes", "elsewhere", "plain")), limited],
+        maxResultSizeChars=90_000,
+        tools={
+            "pinned": {"pinned": True, "maxResultSizeChars": 120_000}, "off": {"pinned": True, "alwaysLoad": False}
+        },
+    )  # fmt: skip
+    condition = {"arguments": {"to": {"present": True}}}
+    rules = [
+        {"name": "always", "groups": ["staff"], "ask": ["s__asks"]},
+        {"name": "at times", "ask": {"tools": ["s__sometimes"], "when": condition}},
+        {"name": "by others", "ask": {"tools": ["s__elsewhere"], "by": "administrator"}},
+    ]
+    keys = [{"name": "ann", "key": "of-ann", "groups": ["staff"]}, {"name": "bob", "key": "of-bob"}]
+    gateway = {
+        "profiles": {"claude": {"dialect": "claude-code"}, "codex": {"dialect": "codex"}},
+        "policy": {"rules": rules}, "auth": {"apiKeys": keys},
+    }  # fmt: skip
+    size, load, user = (f"anthropic/{key}" for key in ("maxResultSizeChars", "alwaysLoad", "requiresUserInteraction"))
+    async with running_gateway(tmp_path, {"s": config}, gateway=gateway) as running:
+        await until_all_ready(running, "s")
+        for name, profile in (("bob", "claude"), ("ann", "claude"), ("ann", "codex")):
+            running.client.headers["authorization"] = f"Bearer of-{name}"
+            tools = await Visitor(gateway=running, era=era).listed(profile)
+            met = {key.removeprefix("s__"): one["_meta"] for key, one in tools.items() if key.startswith("s__")}
+            assert met == {
+                "pinned": {size: 120_000, **({load: True} if profile == "claude" else {})},
+                "off": {size: 90_000},
+                "asks": {size: 90_000, **({user: True} if name == "ann" else {})},
+                "sometimes": {size: 90_000},
+                "elsewhere": {size: 90_000},
+                "plain": {size: 90_000},
+                "limited": {size: 7, "mine": 1},
+            }, (name, profile)
+
+
+@in_both_eras
+async def test_sibling_outside_the_profile_is_not_named(era: str, tmp_path: Path) -> None:
     a, _ = server(tmp_path, "a", [tool("read")], siblings=["b", "empty", "hidden"])
     b, _ = server(tmp_path, "b", [tool("read")])
     empty, _ = server(tmp_path, "empty", [])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.test_profiles import until_all_ready
-from support.dialect_rules import offences
+from support.dialect_rules import violations
 from support.gateways import running_gateway, text_of
 from support.upstreams.running import scripted_stdio_server, tool
 from support.visitors import OWN, Visitor, in_both_eras
@@ -37,9 +37,7 @@ DIALECTS = (
 
 
 @in_both_eras
-async def test_every_dialect_lists_every_tool_and_a_call_in_its_words_arrives_as_the_original(
-    era: str, tmp_path: Path
-) -> None:
+async def test_every_dialect_lists_every_tool_and_its_calls_arrive_in_original_form(era: str, tmp_path: Path) -> None:
     config, record = scripted_stdio_server(tmp_path, "trips", tools=[HARD, tool("plain", "a")])
     profiles = {name: {"disclosure": "eager", "dialect": name} for name in DIALECTS}
     async with running_gateway(tmp_path, {"trips": config}, gateway={"profiles": profiles}) as gateway:
@@ -63,7 +61,7 @@ async def test_every_dialect_lists_every_tool_and_a_call_in_its_words_arrives_as
             answer = await visitor.called("trips__book", sent, name)
             assert not answer.get("isError"), (name, text_of(answer))
             assert record.calls("book")[-1]["arguments"] == {"where": {"city": "Rome"}, "$weird key": "x"}, name
-            # Checked against the original, whatever the dialect could say.
+            # Arguments are checked against the original schema, even if the dialect cannot express it.
             wrong = await visitor.called("trips__book", {"where": {"city": "Rome"}, "seats": 10}, name)
             assert wrong["isError"], name
         assert len(record.calls("book")) == len(DIALECTS)
@@ -74,7 +72,7 @@ async def test_every_dialect_lists_every_tool_and_a_call_in_its_words_arrives_as
 
 
 @in_both_eras
-async def test_what_a_search_finds_is_in_the_dialect_too(era: str, tmp_path: Path) -> None:
+async def test_search_results_use_the_dialect_too(era: str, tmp_path: Path) -> None:
     config, _ = scripted_stdio_server(tmp_path, "trips", tools=[HARD])
     profiles = {"default": {"disclosure": "lazy", "dialect": "gemini"}}
     async with running_gateway(tmp_path, {"trips": config}, gateway={"profiles": profiles}) as gateway:
@@ -89,7 +87,7 @@ async def test_what_a_search_finds_is_in_the_dialect_too(era: str, tmp_path: Pat
 
 
 @in_both_eras
-async def test_our_own_tools_are_in_the_dialect_too_and_can_be_called_in_it(era: str, tmp_path: Path) -> None:
+async def test_builtin_tools_use_the_dialect_too(era: str, tmp_path: Path) -> None:
     config, record = scripted_stdio_server(tmp_path, "trips", tools=[tool("plain", "a")])
     profiles = {name: {"disclosure": "lazy", "dialect": name, "repair": "off"} for name in DIALECTS}
     async with running_gateway(tmp_path, {"trips": config}, gateway={"profiles": profiles}) as gateway:
@@ -98,9 +96,9 @@ async def test_our_own_tools_are_in_the_dialect_too_and_can_be_called_in_it(era:
         for name in DIALECTS:
             listed = await visitor.listed(name)
             assert set(listed) == OWN
-            assert {own: offences(one, name) for own, one in listed.items()} == {own: [] for own in OWN}, name
+            assert {own: violations(one, name) for own, one in listed.items()} == {own: [] for own in OWN}, name
             strict = name == "openai-strict"
-            # What cannot hold any member would be no way to call anything.
+            # An argument that cannot have any member would make every call impossible.
             kind = listed["invoke_tool"]["inputSchema"]["properties"]["arguments"]["type"]
             assert kind == (["string", "null"] if strict else "object"), name
             given: Any = json.dumps({"a": "b"}) if strict else {"a": "b"}
@@ -118,7 +116,7 @@ async def test_our_own_tools_are_in_the_dialect_too_and_can_be_called_in_it(era:
 
 
 @in_both_eras
-async def test_a_caller_is_answered_in_the_names_that_it_was_shown(era: str, tmp_path: Path) -> None:
+async def test_caller_is_answered_in_the_shown_names(era: str, tmp_path: Path) -> None:
     schema = {
         "type": "object",
         "properties": {"order by": {"type": "object", "properties": {"$top": {"type": "integer"}}}, "how": {}},
@@ -164,11 +162,11 @@ async def test_a_caller_is_answered_in_the_names_that_it_was_shown(era: str, tmp
         repaired = await visitor.called("up__ask", {by: {top: "1"}}, "p")
         assert repaired["_meta"]["typegate/repairs"]["repairs"] == [{"repair": "converted", "path": f"{by}.{top}"}]
         assert [one["arguments"] for one in record.calls("ask")] == [{"order by": {"$top": 1}}] * 5
-        manual = await visitor.asked("prompts/get", {"name": "gateway_tools", "arguments": {}}, "p")
+        manual = await visitor.request("prompts/get", {"name": "gateway_tools", "arguments": {}}, "p")
         assert by in str(manual)
 
 
-def test_an_unknown_dialect_stops_the_start_with_the_nearest_one(tmp_path: Path) -> None:
+def test_unknown_dialect_stops_the_start_with_a_suggestion(tmp_path: Path) -> None:
     config = tmp_path / "c.json"
     config.write_text('{"mcpServers": {}, "gateway": {"profiles": {"p": {"dialect": "openai-strikt"}}}}')
     command = [sys.executable, "-m", "gateway", "serve", "--config", str(config)]
@@ -184,7 +182,7 @@ REPORT = {
 
 
 @in_both_eras
-async def test_a_result_that_breaks_its_schema_reaches_hosts_that_check_it_as_text(era: str, tmp_path: Path) -> None:
+async def test_result_violating_its_schema_reaches_validating_hosts_as_text(era: str, tmp_path: Path) -> None:
     def answering(content: Any) -> dict[str, Any]:
         return {"kind": "result", "with": {"result": {"content": [], "structuredContent": content}}}
 

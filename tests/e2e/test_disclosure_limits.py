@@ -1,4 +1,4 @@
-"""What a caller may not use is not told either: not by refusals, near misses, counters or unknown paths."""
+"""Refusals, suggestions, metrics and unknown paths do not reveal items that the caller may not use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def scraped(gateway: RunningGateway, token: str | None) -> tuple[int, str]
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("arguments", [(), ("--workers", "2")])
-async def test_counters_take_a_key_or_the_admin_token_where_there_are_keys(
+async def test_metrics_require_a_key_or_the_admin_token_if_keys_exist(
     arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     config, _ = scripted_stdio_server(tmp_path, "secret-server", tools=[tool("read")])
@@ -50,7 +50,7 @@ async def test_counters_take_a_key_or_the_admin_token_where_there_are_keys(
         ({"auth": {"apiKeys": KEYS}, "metrics": {"public": True}}, True),
     ],
 )
-async def test_counters_are_open_without_credentials_or_by_choice(
+async def test_metrics_are_open_without_credentials_or_by_choice(
     options: dict[str, Any], is_open: bool, tmp_path: Path
 ) -> None:
     async with running_gateway(tmp_path, {}, gateway=options) as gateway:
@@ -58,7 +58,7 @@ async def test_counters_are_open_without_credentials_or_by_choice(
         assert (await scraped(gateway, TOKEN))[0] == 200
 
 
-async def test_without_a_key_no_profile_can_be_told_from_one_that_never_was(tmp_path: Path) -> None:
+async def test_unknown_and_existing_profiles_look_alike_without_a_key(tmp_path: Path) -> None:
     options = {"auth": {"apiKeys": KEYS}, "profiles": {"secret": {}}}
     async with running_gateway(tmp_path, {}, gateway=options) as gateway:
         answers = [await gateway.client.post(f"{gateway.url}/{name}", json={}) for name in ("secret", "none")]
@@ -68,7 +68,7 @@ async def test_without_a_key_no_profile_can_be_told_from_one_that_never_was(tmp_
         assert (await gateway.client.post(f"{gateway.url}/none", json={}, headers=known)).status_code == 404
 
 
-async def test_a_refusal_names_no_tool_or_server_of_another_profile(tmp_path: Path) -> None:
+async def test_refusal_names_no_tool_or_server_of_another_profile(tmp_path: Path) -> None:
     lookup = tool("lookup_secret", "key", key={"type": "integer"})
     shared, record = scripted_stdio_server(tmp_path, "shared", tools=[tool("read"), lookup], list_changed=True)
     other, _ = scripted_stdio_server(tmp_path, "other", tools=[tool("grab")])
@@ -80,23 +80,23 @@ async def test_a_refusal_names_no_tool_or_server_of_another_profile(tmp_path: Pa
     servers = {"shared": shared, "other": other, "gone": gone}
     async with running_gateway(tmp_path, servers, gateway={"profiles": profiles}) as gateway:
         await gateway.until_listed("shared__lookup_secret", "other__grab", "gone__grab")
-        # What replaces a tool is in no profile but the whole.
+        # A tool that replaces another is only in the profile of all tools.
         found = {**lookup, "name": "find_secret"}
         rescript(shared, record, announce=True, tools=[tool("read"), found], list_changed=True)
         await gateway.until_listed("shared__find_secret")
         assert (await gateway.admin("servers/gone", "DELETE")).status_code == 204
         visitor = Visitor(gateway=gateway, era=MODERN)
 
-        async def said(name: str, profile: str | None, arguments: Any = None) -> str:
+        async def answer_text(name: str, profile: str | None, arguments: Any = None) -> str:
             params = {"name": name, "arguments": arguments or {}}
             return json.dumps(answer_of(await visitor.sent("tools/call", params, profile)))
 
-        assert "Call shared__find_secret instead" in await said("shared__lookup_secret", None)
-        narrow = await said("shared__lookup_secret", "narrow")
+        assert "Call shared__find_secret instead" in await answer_text("shared__lookup_secret", None)
+        narrow = await answer_text("shared__lookup_secret", "narrow")
         assert "no longer has the tool" in narrow
         assert "find_secret" not in narrow
-        assert "no longer" not in await said("shared__lookup_secret", "reader")
-        assert "was removed" in await said("gone__grab", None)
+        assert "no longer" not in await answer_text("shared__lookup_secret", "reader")
+        assert "was removed" in await answer_text("gone__grab", None)
         for profile in ("narrow", "reader"):
             texts = set()
             for server in ("gone", "other", "never"):
@@ -105,7 +105,7 @@ async def test_a_refusal_names_no_tool_or_server_of_another_profile(tmp_path: Pa
                     ("invoke_tool", {"server": server, "tool": "grab", "arguments": {}}),
                     ("get_server_details", {"server": server}),
                 ):
-                    text = await said(name, profile, arguments)
+                    text = await answer_text(name, profile, arguments)
                     assert "removed" not in text
                     texts.add(text.replace(server, "NAME"))
             # One text for each way of asking, whichever server is asked for.

@@ -1,4 +1,4 @@
-"""The reference server with everything: a foreign client gets from it the same answers as without a gateway."""
+"""The reference server `everything`: a third-party client gets the same answers with and without the gateway."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ def without_task_demands(tools: dict[str, dict[str, Any]]) -> dict[str, dict[str
 
 
 def by_address(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Resources or templates by their address: a gateway has an order of its own."""
+    """Return resources or templates by their URI, because the order of a gateway differs."""
     return {one.get("uri", one.get("uriTemplate")): one for one in items}
 
 
 def compared(report: dict[str, Any]) -> dict[str, Any]:
-    """What of a report must be equal: all but capabilities, and errors of tools in the form for models."""
+    """Return the parts of a report that must be equal: no capabilities, and errors of tools in the form for models."""
     report = timeless(report)
     del report["capabilities"]
     report["tools"] = without_task_demands(report["tools"])
@@ -122,7 +122,7 @@ def compared(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_server(printed: dict[str, Any]) -> dict[str, Any]:
-    """What the Inspector printed, without the gateway's own and what a later era adds to each result."""
+    """Return what the Inspector printed, without additions of the gateway and of later protocol versions."""
     result = timeless(printed["result"])
     for kind in ("tools", "prompts"):
         if kind in result:
@@ -136,7 +136,7 @@ def of_server(printed: dict[str, Any]) -> dict[str, Any]:
     return result | ({"_meta": meta} if meta else {})
 
 
-async def test_the_typescript_client_gets_the_same_answers_and_questions_as_directly(tmp_path: Path) -> None:
+async def test_typescript_client_gets_the_same_answers_as_directly(tmp_path: Path) -> None:
     server = await anyio.to_thread.run_sync(installed.everything_server)
     reports: dict[str, dict[str, Any]] = {}
 
@@ -148,13 +148,13 @@ async def test_the_typescript_client_gets_the_same_answers_and_questions_as_dire
         async with anyio.create_task_group() as group:
             group.start_soon(ask, "direct", server, "")
             group.start_soon(ask, "gateway", gateway.url, PREFIX)
-    # Of a question through the gateway the text names the server.
+    # The gateway adds the name of the server to the text of a question.
     named = json.dumps(reports["gateway"])
     assert named.count(f"Server '{ALIAS}' asks: ") >= 3
     reports["gateway"] = json.loads(named.replace(f"Server '{ALIAS}' asks: ", ""))
     direct, through = compared(reports["direct"]), compared(reports["gateway"])
-    asked = [one["asked"] for one in direct["calls"]]
-    assert [len(one) for one in asked[:4]] == [1, 1, 1, 0], asked
+    questions = [one["asked"] for one in direct["calls"]]
+    assert [len(one) for one in questions[:4]] == [1, 1, 1, 0], questions
     assert direct["calls"][3]["error"]["code"] == -32042
     assert "somewhere" in json.dumps(direct["calls"][4]["result"])
     for part in direct:
@@ -166,7 +166,7 @@ async def test_the_typescript_client_gets_the_same_answers_and_questions_as_dire
 
 
 @pytest.mark.heavy
-async def test_the_inspector_gets_the_same_answers_in_both_eras_as_directly(tmp_path: Path) -> None:
+async def test_inspector_gets_the_same_answers_in_both_eras_as_directly(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     printed: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""The main job, over a real connection."""
+"""Tools of every transport are listed and called over real connections."""
 
 from __future__ import annotations
 

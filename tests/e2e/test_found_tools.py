@@ -1,4 +1,4 @@
-"""What a session finds is added to its list within the budget, and every profile tells of its servers."""
+"""Tools found in a session are added to its list within the budget; every profile describes its servers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import anyio
 import pytest
 from e2e.test_profiles import LAZY, MAIL, many, server, until_all_ready
-from support.gateways import glance_again, running_gateway, text_of
+from support.gateways import brief_pause, running_gateway, text_of
 from support.upstreams.running import tool
 from support.visitors import ALWAYS, CHANGED, OWN, Visitor, in_both_eras
 
 
-async def test_found_tools_follow_the_others_and_the_least_recently_found_goes(tmp_path: Path) -> None:
+async def test_found_tools_follow_the_list_and_the_least_recent_is_dropped(tmp_path: Path) -> None:
     profiles = {"default": {"disclosure": "auto", "maxTools": 24, "maxTokens": 1_000_000}}
     async with running_gateway(tmp_path, {"many": many(tmp_path, 60)}, gateway={"profiles": profiles}) as gateway:
         await until_all_ready(gateway, "many")
@@ -29,7 +29,7 @@ async def test_found_tools_follow_the_others_and_the_least_recently_found_goes(t
             assert await found(number) == [CHANGED, "answer"]
         names = [f"many__tool_{number:03}" for number in (59, 58, 57, 56, 55)]
         assert list(await visitor.listed()) == [*first, *names]
-        # Found again it stays where it is; the one that was found longest ago makes room.
+        # A tool that is found again keeps its place. A new one replaces the tool that was found longest ago.
         assert await found(59) == ["answer"]
         assert await found(54) == [CHANGED, "answer"]
         left = [name for name in names if name != "many__tool_058"]
@@ -44,7 +44,7 @@ async def test_found_tools_follow_the_others_and_the_least_recently_found_goes(t
 
 @in_both_eras
 @pytest.mark.heavy
-async def test_every_profile_tells_of_a_server_and_on_request_how_to_call_its_tools(era: str, tmp_path: Path) -> None:
+async def test_server_details_are_available_in_every_profile(era: str, tmp_path: Path) -> None:
     config, _ = server(tmp_path, "office", [MAIL, tool("count_days")], displayName="The office")
     big, _ = server(tmp_path, "big", [{**tool(f"t{n}"), "description": "d" * 2_000} for n in range(40)])
     hidden, _ = server(tmp_path, "hidden", [tool("x")])
@@ -74,12 +74,12 @@ async def test_every_profile_tells_of_a_server_and_on_request_how_to_call_its_to
         assert text_of(refused) == "Not found: there is no server 'hidden'. Servers: big, office."
 
 
-async def test_details_of_a_server_that_is_not_there_say_why_or_which_may_be_meant(tmp_path: Path) -> None:
+async def test_details_of_an_unknown_server_explain_or_suggest(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, {"gone": {"command": str(tmp_path / "no-such-program")}}) as gateway:
         found: dict[str, Any] = {}
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while "problem" not in found:
-                await glance_again()
+                await brief_pause()
                 found = (await gateway.call("get_server_details", {"server": "gone"}))["structuredContent"]
         assert (found["reachable"], found["tools"]) == (False, 0)
         assert "no-such-program" in found["problem"]
@@ -92,7 +92,7 @@ async def test_details_of_a_server_that_is_not_there_say_why_or_which_may_be_mea
         assert text_of(odd) == "Not found: `server` is a text, you sent an object. Servers: gone."
 
 
-async def test_details_of_a_server_add_its_tools_to_the_list_of_the_session(tmp_path: Path) -> None:
+async def test_server_details_add_its_tools_to_the_session_list(tmp_path: Path) -> None:
     config, _ = server(tmp_path, "office", [MAIL, tool("count_days")])
     async with running_gateway(tmp_path, {"office": config}, gateway=LAZY) as gateway:
         await until_all_ready(gateway, "office")

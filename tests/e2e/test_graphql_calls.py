@@ -28,7 +28,8 @@ async def call(gateway: RunningGateway, era: str, name: str, arguments: dict[str
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
 @pytest.mark.parametrize("kind", ["application/json", "application/graphql-response+json", "text/plain"])
-async def test_g8_data_is_structured_content_and_text_with_nothing_lost(tmp_path: Path, era: str, kind: str) -> None:
+@pytest.mark.heavy
+async def test_g8_data_is_lossless_structured_content_and_text(tmp_path: Path, era: str, kind: str) -> None:
     async with graphql_gateway(tmp_path, FILES) as (server, gateway):
         await gateway.until_listed(NAME)
         employee = {"id": 7, "name": "Zoë \u2028", "salary": BIG}
@@ -46,7 +47,8 @@ async def test_g8_data_is_structured_content_and_text_with_nothing_lost(tmp_path
 
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
-async def test_g8_errors_are_error_results_that_keep_what_data_there_is(tmp_path: Path, era: str) -> None:
+@pytest.mark.heavy
+async def test_g8_errors_are_error_results_with_partial_data(tmp_path: Path, era: str) -> None:
     async with graphql_gateway(tmp_path, FILES) as (server, gateway):
         await gateway.until_listed(NAME)
         server.change(root={"employee": {"id": 7, "name": "Ada", "salary": {"$error": "salaries are secret"}}})
@@ -64,7 +66,8 @@ async def test_g8_errors_are_error_results_that_keep_what_data_there_is(tmp_path
 
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
-async def test_g8_a_refused_document_is_an_error_in_the_words_of_the_endpoint(tmp_path: Path, era: str) -> None:
+@pytest.mark.heavy
+async def test_g8_refused_document_is_an_error_in_the_endpoints_words(tmp_path: Path, era: str) -> None:
     async with graphql_gateway(tmp_path, FILES) as (server, gateway):
         await gateway.until_listed(NAME)
         for status in (200, 400, 422, 500):
@@ -94,23 +97,23 @@ FORMS: tuple[tuple[int, str, Any, str], ...] = (
 
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
-async def test_g8_errors_in_any_form_keep_their_words_and_are_asked_for_once(tmp_path: Path, era: str) -> None:
+async def test_g8_errors_in_any_form_keep_their_text_and_are_requested_once(tmp_path: Path, era: str) -> None:
     async with graphql_gateway(tmp_path, FILES) as (server, gateway):
         await gateway.until_listed(NAME)
         for status, content_type, body, words in FORMS:
-            said = body if isinstance(body, str) else json.dumps(body)
-            server.change(fault={"kind": "answer", "status": status, "body": said, "content_type": content_type})
+            body_text = body if isinstance(body, str) else json.dumps(body)
+            server.change(fault={"kind": "answer", "status": status, "body": body_text, "content_type": content_type})
             before = len(server.sent())
             result = await call(gateway, era, NAME, {"id": 7})
             assert result["isError"], (body, result)
             assert words in text_of(result), (body, result)
             assert len(server.sent()) - before == 1, body
             if isinstance(body, dict) and status < 500 and "errors" not in body:
-                # The whole object is kept, whatever else it says.
+                # The whole object is kept, with all other members.
                 assert {key: result["_meta"][ERRORS][0][key] for key in body} == body
         for errors in ([], None, {}, ""):
-            said = json.dumps({"data": {"employee": None}, "errors": errors, "extensions": {"cost": 1}})
-            server.change(fault={"kind": "answer", "status": 200, "body": said})
+            body_text = json.dumps({"data": {"employee": None}, "errors": errors, "extensions": {"cost": 1}})
+            server.change(fault={"kind": "answer", "status": 200, "body": body_text})
             result = await call(gateway, era, NAME, {"id": 7})
             assert "isError" not in result
             assert result["structuredContent"] == {"employee": None}
@@ -118,7 +121,7 @@ async def test_g8_errors_in_any_form_keep_their_words_and_are_asked_for_once(tmp
 
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
-async def test_g8_a_page_of_a_proxy_is_a_short_readable_error(tmp_path: Path, era: str) -> None:
+async def test_g8_proxy_error_page_becomes_a_short_error(tmp_path: Path, era: str) -> None:
     page = "<html><body>" + "<h1>Bad Gateway</h1>" * 500 + "</body></html>"
     async with graphql_gateway(tmp_path, FILES) as (server, gateway):
         await gateway.until_listed(NAME)
@@ -133,12 +136,12 @@ async def test_g8_a_page_of_a_proxy_is_a_short_readable_error(tmp_path: Path, er
         assert "isError" not in await call(gateway, era, NAME, {"id": 7})
 
 
-async def test_g8_refused_credentials_are_told_without_repeating_them(tmp_path: Path) -> None:
+async def test_g8_refused_credentials_are_reported_without_repeating_them(tmp_path: Path) -> None:
     async with graphql_gateway(tmp_path, FILES, headers={"Authorization": TOKEN}) as (server, gateway):
         await gateway.until_listed(NAME)
         for status in (401, 403):
-            said = json.dumps({"errors": [{"message": f"{TOKEN} is not known"}], "data": None})
-            server.change(fault={"kind": "answer", "status": status, "body": said})
+            body_text = json.dumps({"errors": [{"message": f"{TOKEN} is not known"}], "data": None})
+            server.change(fault={"kind": "answer", "status": status, "body": body_text})
             result = await gateway.call(NAME, {"id": 7})
             assert result["isError"]
             assert f"HTTP {status}: the credentials were refused" in text_of(result)
@@ -151,9 +154,7 @@ async def test_g8_refused_credentials_are_told_without_repeating_them(tmp_path: 
 
 
 @pytest.mark.parametrize("route", ["wrapper", "invoke_tool"])
-async def test_g9_a_call_without_its_arguments_is_told_what_is_missing_and_never_sent(
-    tmp_path: Path, route: str
-) -> None:
+async def test_g9_call_without_required_arguments_is_refused_and_not_sent(tmp_path: Path, route: str) -> None:
     async with graphql_gateway(tmp_path, FILES) as (server, gateway):
         await gateway.until_listed(NAME)
         if route == "wrapper":
@@ -171,7 +172,7 @@ async def test_g9_a_call_without_its_arguments_is_told_what_is_missing_and_never
 
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
-async def test_g13_only_configured_and_trace_headers_go_out(tmp_path: Path, era: str) -> None:
+async def test_g13_only_configured_and_trace_headers_are_sent(tmp_path: Path, era: str) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     theirs = {
         "authorization": "Bearer of-the-caller", "cookie": "a=b", "x-api-key": "caller", "x-forwarded-for": "1.2.3.4",
@@ -197,7 +198,7 @@ async def test_g13_only_configured_and_trace_headers_go_out(tmp_path: Path, era:
         assert sent["host"] == f"127.0.0.1:{server.port}"
 
 
-async def test_g13_a_configured_authorization_goes_out_and_follows_no_redirect(tmp_path: Path) -> None:
+async def test_g13_configured_authorization_is_sent_and_not_to_redirects(tmp_path: Path) -> None:
     async with (
         graphql_server(tmp_path, name="other") as other,
         graphql_gateway(tmp_path, FILES, headers={"Authorization": TOKEN}) as (server, gateway),

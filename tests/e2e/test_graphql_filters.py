@@ -1,4 +1,4 @@
-"""Filters in the style of generated GraphQL APIs: nested, recursive, every member optional and nullable."""
+"""Nested, recursive filters of generated GraphQL APIs, with optional and nullable members."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.gateways import RunningGateway, text_of
 from support.upstreams.graphql_running import graphql_gateway
 
@@ -46,14 +47,15 @@ async def refusal(gateway: RunningGateway, name: str, arguments: Any) -> str:
     return text_of(answer)
 
 
-async def test_a_wrong_key_in_a_filter_gets_its_near_miss_however_deep_it_is(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_wrong_key_in_a_nested_filter_gets_a_suggestion(tmp_path: Path) -> None:
     async with graphql_gateway(tmp_path, FILES, sdl=SDL) as (server, gateway):
         await gateway.until_listed("hr__staff", "hr__one")
         for steps in ((), ("and",), DEEP):
             text = await refusal(gateway, "hr__staff", {"where": nested(*steps, leaf={"salery": {"gt": 5}})})
             assert "salery is not a parameter; did you mean salary?" in text
             assert ready_call(text) == {"where": nested(*steps, leaf={"salary": {"eq": "<integer>"}})}
-        # What can only be read in one way is repaired there as it is anywhere.
+        # Unambiguous mistakes are repaired inside filters as in other arguments.
         right = {"where": nested(*DEEP, leaf={"salary": {"gt": 5}})}
         for wrong in (
             {"where": json.dumps(right["where"])},
@@ -64,7 +66,8 @@ async def test_a_wrong_key_in_a_filter_gets_its_near_miss_however_deep_it_is(tmp
         assert [one["variables"] for one in server.sent()] == [right] * 3
 
 
-async def test_the_ready_call_of_a_choice_is_accepted_and_an_id_may_be_a_number(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_suggested_call_of_a_choice_is_accepted_and_an_id_may_be_a_number(tmp_path: Path) -> None:
     async with graphql_gateway(tmp_path, FILES, sdl=SDL) as (server, gateway):
         await gateway.until_listed("hr__staff", "hr__one")
         for arguments in ({}, {"by": {}}, {"by": {"id": "1", "name": "x"}}, {"by": {"idd": 5}}):

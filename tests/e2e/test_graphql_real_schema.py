@@ -1,4 +1,4 @@
-"""A public schema of real size: an operation for each of its root fields, listed and called on a real server."""
+"""A large public schema: an operation for each root field is listed and called on a real server."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.heavy
 
 
 @pytest.mark.parametrize("source", ["endpoint", "schema.graphql", "schema.json"])
-async def test_every_operation_over_a_real_schema_is_listed_and_answered(tmp_path: Path, source: str) -> None:
+async def test_every_operation_of_a_real_schema_is_listed_and_answered(tmp_path: Path, source: str) -> None:
     place = await anyio.to_thread.run_sync(github_schema)
     sdl = (place / "schema.graphql").read_text(encoding="utf-8")
     if source == "schema.json":
-        # The package's two files are of different days.
+        # The two files of the package have different dates.
         found = json.loads((place / source).read_text(encoding="utf-8"))
         sdl = print_schema(build_client_schema(found, assume_valid=True))
     operations = operations_of(build_schema(sdl, assume_valid=True))

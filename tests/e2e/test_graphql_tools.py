@@ -1,4 +1,4 @@
-"""GraphQL operations as tools: what is listed of a folder of documents (rows G1 to G7, G10, G11 and G14)."""
+"""GraphQL operations as tools: the list made from a folder of documents (rows G1 to G7, G10, G11 and G14)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def quarantine(gateway: RunningGateway) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
 @pytest.mark.parametrize("source", ["file", "endpoint"])
-async def test_g1_an_operation_with_directives_is_a_typed_tool(tmp_path: Path, era: str, source: str) -> None:
+async def test_g1_operation_with_directives_is_a_typed_tool(tmp_path: Path, era: str, source: str) -> None:
     async with graphql_server(tmp_path, {"a.graphql": GET_EMPLOYEE}) as server:
         more = server.schema_file if source == "file" else {}
         async with running_gateway(tmp_path, {"hr": server.config(**more)}) as gateway:
@@ -52,10 +52,11 @@ async def test_g1_an_operation_with_directives_is_a_typed_tool(tmp_path: Path, e
             details = schema["properties"]["includeDetails"]
             assert (details["type"], details["description"]) == ("boolean", "Whether to tell the salary")
             assert schema["required"] == ["id"]
-            assert len(server.asked()) == (0 if source == "file" else 1)
+            assert len(server.introspections()) == (0 if source == "file" else 1)
 
 
-async def test_g2_what_is_ours_is_cut_out_and_a_plain_file_is_sent_byte_for_byte(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_g2_gateway_directives_are_removed_and_a_plain_file_sent_unchanged(tmp_path: Path) -> None:
     documented = '"a fragment"\nfragment F on Employee { name }\n' + GET_EMPLOYEE.replace(
         "id name salary", "...F  salary"
     ).replace("$id: Int! @mcp", '"""own words""" $id: Int! @mcp')
@@ -72,7 +73,7 @@ async def test_g2_what_is_ours_is_cut_out_and_a_plain_file_is_sent_byte_for_byte
     assert (first["operationName"], first["variables"]) == ("GetEmployee", {"id": 1, "includeDetails": True})
 
 
-async def test_g3_the_nearest_words_describe_arguments_and_tools(tmp_path: Path) -> None:
+async def test_g3_nearest_description_documents_arguments_and_tools(tmp_path: Path) -> None:
     files = {
         "a.graphql": 'query A("own" $f: Filter @mcpToolArg(description: "said")) { find(filter: $f) { id } }',
         "b.graphql": 'query B("own" $f: Filter, $i: Int!) { find(filter: $f) { id } employee(id: $i) { id } }',
@@ -82,12 +83,12 @@ async def test_g3_the_nearest_words_describe_arguments_and_tools(tmp_path: Path)
     }
     async with graphql_gateway(tmp_path, files) as (_, gateway):
         tools = await gateway.until_listed("hr__a", "hr__e")
-    said = {name: one["inputSchema"]["properties"] for name, one in tools.items()}
-    assert said["hr__a"]["f"]["description"] == "said"
-    assert said["hr__b"]["f"]["description"] == "own"
-    assert said["hr__c"]["f"]["description"] == "How to look for people."
-    assert said["hr__c"]["r"]["description"] == "What somebody does."
-    assert said["hr__b"]["i"]["description"] == "The number on the badge."
+    properties = {name: one["inputSchema"]["properties"] for name, one in tools.items()}
+    assert properties["hr__a"]["f"]["description"] == "said"
+    assert properties["hr__b"]["f"]["description"] == "own"
+    assert properties["hr__c"]["f"]["description"] == "How to look for people."
+    assert properties["hr__c"]["r"]["description"] == "What somebody does."
+    assert properties["hr__b"]["i"]["description"] == "The number on the badge."
     assert [tools[f"hr__{one}"]["description"] for one in "acde"] == [
         "Runs the GraphQL query A: find.",
         "Runs the GraphQL query C: find.",
@@ -97,7 +98,7 @@ async def test_g3_the_nearest_words_describe_arguments_and_tools(tmp_path: Path)
     assert tools["hr__b"]["description"] == "Finds one employee."
 
 
-async def test_g4_a_name_comes_from_the_directive_then_the_operation_then_the_file(tmp_path: Path) -> None:
+async def test_g4_name_comes_from_directive_operation_or_file(tmp_path: Path) -> None:
     files = {
         "a.graphql": 'query GetAll @mcpTool(name: "everybody") { find { id } }',
         "b.graphql": "query FindHTTPNames { find { id } }",
@@ -142,7 +143,8 @@ async def test_g5_every_input_type_has_its_schema(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
 @pytest.mark.parametrize("nullable", ["plain", "union"])
-async def test_g6_null_is_shown_or_not_and_always_accepted(tmp_path: Path, era: str, nullable: str) -> None:
+@pytest.mark.heavy
+async def test_g6_null_is_shown_by_configuration_and_always_accepted(tmp_path: Path, era: str, nullable: str) -> None:
     file = (
         "mutation Rename($id: Int!, $name: String, $f: Filter) { rename(id: $id, name: $name) x: fire(id: 1) { id } }"
     )
@@ -157,7 +159,7 @@ async def test_g6_null_is_shown_or_not_and_always_accepted(tmp_path: Path, era: 
         assert (None in role["enum"]) == (nullable == "union")
         if nullable == "plain":
             assert "null" not in json.dumps(tools["hr__echo"]["inputSchema"])
-        # Sent as it is: to leave a name out is not to clear it.
+        # Null is sent as it is, because omitting a name does not clear the name.
         result = await gateway.call("hr__rename", {"id": 1, "name": None})
         assert json.loads(result["structuredContent"]["rename"]) == {"id": 1, "name": None}
         assert server.sent()[-1]["variables"] == {"id": 1, "name": None}
@@ -192,7 +194,7 @@ BAD = {
 
 
 @pytest.mark.heavy
-async def test_g7_every_faulty_file_is_left_out_alone_with_its_place_and_reason(tmp_path: Path) -> None:
+async def test_g7_every_invalid_file_is_omitted_alone_with_location_and_reason(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {name: text for name, (text, _, _) in BAD.items()}
     async with graphql_server(tmp_path, {"good.graphql": "query GoodOne { find { id } }", **files}) as server:
         (server.operations / "ordinary.txt").write_text("query No { find { id } }")
@@ -212,7 +214,7 @@ async def test_g7_every_faulty_file_is_left_out_alone_with_its_place_and_reason(
             assert place in rows[name]["detail"], rows[name]
         assert "out of the folder" in rows["link.graphql"]["detail"]
         assert rows["inside.graphql"]["code"] == "duplicate_name"
-        assert rows["pipe.graphql"]["detail"] == "pipe.graphql: no ordinary file"
+        assert rows["pipe.graphql"]["detail"] == "pipe.graphql: not a regular file"
         assert rows.keys() - BAD.keys() == {"link.graphql", "inside.graphql", "pipe.graphql"}
         command = [sys.executable, "-m", "gateway", "check", "--config", str(gateway.config)]
         done = await anyio.run_process(command, check=False)
@@ -220,7 +222,8 @@ async def test_g7_every_faulty_file_is_left_out_alone_with_its_place_and_reason(
         assert "field.graphql:2:10: Cannot query field 'wage'" in done.stderr.decode()
 
 
-async def test_shared_fragments_are_sent_along_and_a_fault_in_one_is_told_where_it_is(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_shared_fragments_are_included_and_their_errors_located(tmp_path: Path) -> None:
     files = {
         "a.graphql": "query A { find { ...Person } }",
         "b.graphql": "query B { find { ...Broken } }",
@@ -250,7 +253,7 @@ async def test_shared_fragments_are_sent_along_and_a_fault_in_one_is_told_where_
         assert server.sent()[-1]["query"].endswith("\n\nfragment Person on Employee { name }")
 
 
-async def test_a_condition_that_may_be_null_is_sent_all_the_same_and_its_author_is_told(tmp_path: Path) -> None:
+async def test_nullable_condition_is_sent_and_its_author_warned(tmp_path: Path) -> None:
     file = "query A($d: Boolean) { find { id name @include(if: $d) } }"
     async with graphql_gateway(tmp_path, {"a.graphql": file}) as (_, gateway):
         await gateway.until_listed("hr__a")
@@ -259,7 +262,8 @@ async def test_a_condition_that_may_be_null_is_sent_all_the_same_and_its_author_
         assert row["detail"].startswith("a.graphql:1:9: ")
 
 
-async def test_g10_queries_are_read_only_and_excluded_mutations_are_neither_listed_nor_sent(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_g10_queries_are_read_only_and_excluded_mutations_unavailable(tmp_path: Path) -> None:
     files = {"a.graphql": "mutation Fire($id: Int!) { fire(id: $id) { id } }", "b.graphql": PLAIN}
     async with graphql_server(tmp_path, files) as server:
         servers = {"hr": server.config(), "ro": server.config(excludeMutations=True, introspectionTools=True)}
@@ -287,7 +291,8 @@ async def test_g10_queries_are_read_only_and_excluded_mutations_are_neither_list
 
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
-async def test_g11_the_tools_that_know_the_schema_are_there_when_asked_for(tmp_path: Path, era: str) -> None:
+@pytest.mark.heavy
+async def test_g11_introspection_tools_are_added_on_request(tmp_path: Path, era: str) -> None:
     files = {"a.graphql": "query GetSchema { find { id } }", "b.graphql": PLAIN}
     async with graphql_server(tmp_path, files, root={"employee": {"name": "Ada"}}) as server:
         servers = {"hr": server.config(introspectionTools=True), "no": server.config()}
@@ -319,7 +324,8 @@ async def test_g11_the_tools_that_know_the_schema_are_there_when_asked_for(tmp_p
             assert (server.sent()[0]["query"], server.sent()[0]["operationName"]) == (document, "B")
 
 
-async def test_g11_a_large_schema_is_told_in_outline(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_g11_large_schema_is_returned_as_an_outline(tmp_path: Path) -> None:
     many = "\n".join(f'"{"words " * 10}"\ntype T{n} {{ a: Int b: T{n} }}' for n in range(2_000))
     async with graphql_server(tmp_path, {"b.graphql": PLAIN}, sdl=HR_SDL + many) as server:
         config = server.config(introspectionTools=True)
@@ -357,7 +363,7 @@ async def test_g14_configuration_describes_arguments_and_the_directive_wins(tmp_
             assert [one["source"] for one in wrappers[0]["arguments"]] == ["upstream", "configuration"]
 
 
-async def test_an_empty_folder_is_reported_and_a_missing_one_is_taken_once_it_exists(tmp_path: Path) -> None:
+async def test_empty_folder_is_reported_and_a_missing_one_read_once_it_exists(tmp_path: Path) -> None:
     async with graphql_server(tmp_path) as server:
         config = {"hr": server.config(), "gone": {**server.config(), "operations": str(tmp_path / "gone")}}
         async with running_gateway(tmp_path, config) as gateway:
@@ -373,18 +379,20 @@ async def test_an_empty_folder_is_reported_and_a_missing_one_is_taken_once_it_ex
             assert await quarantine(gateway) == {}
 
 
-async def test_the_example_of_the_readme_is_a_tool_that_works(tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    [example] = re.findall(r"^```graphql\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+async def test_manual_example_is_a_working_tool(tmp_path: Path) -> None:
+    manual = (Path(__file__).parents[2] / "deploy/guide/graphql.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```graphql\n(.*?)^```", manual, re.MULTILINE | re.DOTALL)
+    [example] = [text for text in examples if "query GetEmployee" in text]
     async with graphql_gateway(tmp_path, {"example.graphql": example}) as (server, gateway):
         tool = (await gateway.until_listed("hr__get_employee"))["hr__get_employee"]
         assert tool["inputSchema"]["required"] == ["id"]
-        result = await gateway.call("hr__get_employee", {"id": 1, "includeDetails": True})
+        result = await gateway.call("hr__get_employee", {"id": 1, "withBoss": True})
         assert result["structuredContent"]["employee"]["boss"] == {"name": "text"}
         assert "mcpTool" not in server.sent()[0]["query"]
 
 
-async def test_a_host_over_stdio_lists_and_calls_them(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_stdio_host_lists_and_calls_operations(tmp_path: Path) -> None:
     async with graphql_server(tmp_path, {"a.graphql": GET_EMPLOYEE}) as server:
         config = tmp_path / "typegate.json"
         config.write_text(json.dumps({"mcpServers": {"hr": server.config()}}))

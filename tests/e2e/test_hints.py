@@ -1,4 +1,4 @@
-"""Hints that a server declares later open nothing: rights follow the operator, what was approved, or the first list."""
+"""Hints that a server adds later grant nothing: the operator, the lock file or the first list decides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.callers import call_of
-from support.gateways import RunningGateway, glance_again, running_gateway, serving, text_of
+from support.gateways import RunningGateway, brief_pause, running_gateway, serving, text_of
 from support.upstreams.running import rescript, scripted_http_server, scripted_stdio_server, tool
 
 KEYS = [{"name": "ben", "key": "key-of-ben"}, {"name": "kim", "key": "key-of-kim", "scopes": ["tools:read"]}]
@@ -43,16 +43,16 @@ async def refused(gateway: RunningGateway, name: str, head: dict[str, str]) -> b
 
 
 async def listed(gateway: RunningGateway, name: str, annotations: dict[str, Any]) -> None:
-    """Wait until the server's announcement was read: what hosts are shown is as it is today."""
+    """Wait until the announcement of the server was read and hosts are shown these hints."""
     while True:
         found = (await gateway.admin(f"wrappers/{name}")).json()
         if json.dumps(annotations, sort_keys=True) in json.dumps(found, sort_keys=True):
             return
-        await glance_again()
+        await brief_pause()
 
 
 @pytest.mark.heavy
-async def test_without_a_lock_file_rights_follow_the_hints_that_were_seen_first(tmp_path: Path) -> None:
+async def test_first_seen_hints_decide_rights_without_a_lock_file(tmp_path: Path) -> None:
     async with scripted_http_server(tmp_path, "fs", tools=LISTED, list_changed=True) as up:
         async with running_gateway(tmp_path, {"fs": up.config}, gateway=SETTINGS) as gateway:
             gateway.client.headers |= KIM
@@ -67,15 +67,15 @@ async def test_without_a_lock_file_rights_follow_the_hints_that_were_seen_first(
             # It is gone, and comes back.
             up.announce(tools=PROMISED[1:], list_changed=True)
             while "fs__wipe" in (await gateway.admin("wrappers")).text:
-                await glance_again()
+                await brief_pause()
             up.announce(tools=PROMISED, list_changed=True)
             await listed(gateway, "fs__wipe", HARMLESS)
             assert await refused(gateway, "fs__wipe", KIM)
         checked = typegate("check", "--config", str(gateway.config), "--state-dir", str(gateway.state_dir), "--json")
-        told = [row for row in json.loads(checked.stdout)["quarantine"] if row["code"] == "hints_changed"]
+        changed_hints = [row for row in json.loads(checked.stdout)["quarantine"] if row["code"] == "hints_changed"]
         assert any("when it was first listed" in one for one in json.loads(checked.stdout)["warnings"])
-        assert {row["tool"] for row in told} == {"wipe", "out", "read"}
-        # What was seen first is remembered over a restart, and a check in between has not replaced it.
+        assert {row["tool"] for row in changed_hints} == {"wipe", "out", "read"}
+        # The first hints are remembered over a restart, and a check in between does not replace them.
         async with serving(gateway.config, tmp_path) as gateway:
             gateway.client.headers |= KIM
             await gateway.until_listed("fs__read")
@@ -87,11 +87,11 @@ async def test_without_a_lock_file_rights_follow_the_hints_that_were_seen_first(
             document["mcpServers"]["fs"]["tools"] = {"wipe": {"annotations": {"readOnlyHint": True}}}
             gateway.config.write_text(json.dumps(document))
             while await refused(gateway, "fs__wipe", KIM):
-                await glance_again()
+                await brief_pause()
 
 
 @pytest.mark.heavy
-async def test_the_word_of_the_operator_goes_before_that_of_the_server(tmp_path: Path) -> None:
+async def test_operator_annotations_override_the_servers(tmp_path: Path) -> None:
     server, recording = scripted_stdio_server(tmp_path, "fs", tools=PROMISED)
     server["annotations"] = {"readOnlyHint": True}
     server["tools"] = {"wipe": {"annotations": {"readOnlyHint": False}}}
@@ -106,7 +106,7 @@ async def test_the_word_of_the_operator_goes_before_that_of_the_server(tmp_path:
 
 
 @pytest.mark.heavy
-async def test_under_a_lock_file_a_promise_is_held_and_counts_for_nothing_where_it_is_let_through(
+async def test_new_hint_is_held_under_a_lock_file_and_ignored_where_allowed(
     tmp_path: Path,
 ) -> None:
     servers = {}
@@ -137,7 +137,7 @@ async def test_under_a_lock_file_a_promise_is_held_and_counts_for_nothing_where_
 
 
 @pytest.mark.heavy
-async def test_the_gateway_repeats_no_call_because_of_a_later_promise(tmp_path: Path) -> None:
+async def test_gateway_does_not_retry_calls_because_of_a_later_hint(tmp_path: Path) -> None:
     behaviours = {"wipe": "reset", "read": "reset"}
     async with scripted_http_server(tmp_path, "fs", tools=LISTED, behaviours=behaviours, list_changed=True) as up:
         async with running_gateway(tmp_path, {"fs": up.config}) as gateway:

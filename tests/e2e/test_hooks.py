@@ -1,4 +1,4 @@
-"""Hooks around every call, over real connections: on both routes, for callers of both eras."""
+"""Hooks around calls over real connections, on both routes and in both eras."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.gateways import META, answer_of, envelope
-from support.hooked import ERAS, ROUTES, hooked, said, sample
+from support.hooked import ERAS, ROUTES, hooked, sample, text_of_answer
 from support.upstreams.running import tool
 
 PROMPTS_AND_RESOURCES: dict[str, Any] = {
@@ -23,7 +23,7 @@ PROMPTS_AND_RESOURCES: dict[str, Any] = {
 }
 
 
-async def test_a_hook_sees_name_and_arguments_and_beside_them_what_is_known_of_the_call(tmp_path: Path) -> None:
+async def test_hook_receives_name_arguments_and_call_metadata(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Recorder"), server={"tags": ["mail", "eu"]}) as up:
         for era, route in up.every_way():
             await up.ask(era, route, "echo", {"name": "bob"}, request_id="r-1")
@@ -43,45 +43,47 @@ async def test_a_hook_sees_name_and_arguments_and_beside_them_what_is_known_of_t
             assert [call["arguments"] for call in up.recording.calls()] == [{"name": "bob"}] * 2
 
 
-async def test_a_call_without_arguments_has_none(tmp_path: Path) -> None:
+async def test_call_without_arguments_has_none(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Recorder")) as up:
         for era, route in up.every_way():
             assert "isError" not in (await up.ask(era, route, "echo"))["result"]
             assert up.seen("before_call")[0]["args"] == {}
 
 
-async def test_arguments_that_a_hook_rewrites_are_what_the_upstream_gets(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_rewritten_arguments_reach_the_upstream(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Setter", config={"set": {"to": "b@example.test"}})) as up:
         for era, route in up.every_way():
             await up.ask(era, route, "send", {"to": "a@example.test", "note": "n"})
             assert up.recording.calls()[0]["arguments"] == {"to": "b@example.test", "note": "n"}
 
 
-async def test_rewritten_arguments_are_checked_against_the_schema_again(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_rewritten_arguments_are_validated_again(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Setter", config={"set": {"to": 5}})) as up:
         for era, route in up.every_way():
             answer = await up.ask(era, route, "send", {"to": "a@example.test"})
             assert answer["result"]["isError"] is True
-            assert said(answer) == (
-                "Not called: hook 'setter' changed the arguments so that they do not fit any more: to is declared as "
-                "string, it has become an integer. What you sent was right; calling again does not help. Whoever runs "
-                "this gateway has to mend the hook."
+            assert text_of_answer(answer) == (
+                "Not called: hook 'setter' changed the arguments so that they are no longer valid: to is declared as "
+                "string, it has become an integer. What you sent was right; calling again does not help. The operator "
+                "of this gateway has to fix the hook."
             )
             assert answer["result"]["_meta"]["typegate/blockedBy"]["hook"] == "setter"
             assert up.recording.calls() == []
         row = await up.hook("setter")
-        assert (row["counts"]["failed"], "changed arguments so that" in row["lastError"]) == (4, True)
+        assert (row["counts"]["failed"], "changed the arguments so that" in row["lastError"]) == (4, True)
 
 
-async def test_what_an_upstream_says_of_rewritten_arguments_is_not_put_on_the_caller(tmp_path: Path) -> None:
+async def test_upstream_error_about_rewritten_arguments_does_not_blame_the_caller(tmp_path: Path) -> None:
     said_by_upstream = {"content": [{"type": "text", "text": "'to' was not provided"}], "isError": True}
     script = {"behaviours": {"send": {"kind": "result", "with": {"result": said_by_upstream}}}}
     async with hooked(tmp_path, sample("Setter", config={"set": {"to": "b"}}), **script) as up:
         for era, route in up.every_way():
             answer = await up.ask(era, route, "send", {"to": "a"})
-            assert "'to' was not provided" in said(answer)
-            assert "Hook 'setter' of this gateway has changed the arguments that you sent" in said(answer)
-            assert "Call it like" not in said(answer)
+            assert "'to' was not provided" in text_of_answer(answer)
+            assert "Hook 'setter' of this gateway has changed the arguments that you sent" in text_of_answer(answer)
+            assert "Call it like" not in text_of_answer(answer)
         row = await up.hook("setter")
         assert (row["counts"]["refused"], row["counts"]["changed"]) == (4, 4)
         metrics = (await up.gateway.client.get(f"{up.gateway.origin}/metrics")).text
@@ -91,7 +93,7 @@ async def test_what_an_upstream_says_of_rewritten_arguments_is_not_put_on_the_ca
 
 
 @pytest.mark.parametrize("failure", ["Invalid date.", "-32602"])
-async def test_any_error_after_a_hook_has_changed_the_arguments_names_the_hook(tmp_path: Path, failure: str) -> None:
+async def test_error_after_a_rewrite_names_the_hook(tmp_path: Path, failure: str) -> None:
     text = {"content": [{"type": "text", "text": failure}], "isError": True}
     result = {"kind": "result", "with": {"result": text}}
     error = {"kind": "error", "with": {"code": -32602, "message": "no such day"}}
@@ -100,33 +102,34 @@ async def test_any_error_after_a_hook_has_changed_the_arguments_names_the_hook(t
     async with hooked(tmp_path, setter, **script) as up:
         for era, route in up.every_way():
             answer = await up.ask(era, route, "send", {"to": "a"})
-            assert "Hook 'setter' of this gateway has changed the arguments that you sent" in said(answer)
+            assert "Hook 'setter' of this gateway has changed the arguments that you sent" in text_of_answer(answer)
 
 
-async def test_a_rule_that_refuses_what_a_hook_has_made_of_the_arguments_names_the_hook(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_rule_refusing_rewritten_arguments_names_the_hook(tmp_path: Path) -> None:
     rules = [{"name": "not to b", "deny": ["up__send"], "when": {"arguments": {"to": {"equals": "b"}}}}]
     setter = sample("Setter", config={"set": {"to": "b"}})
     async with hooked(tmp_path, setter, gateway={"policy": {"rules": rules}}) as up:
         for era, route in up.every_way():
             answer = await up.ask(era, route, "send", {"to": "a"})
-            assert "Hook 'setter' of this gateway has changed the arguments that you sent" in said(answer)
+            assert "Hook 'setter' of this gateway has changed the arguments that you sent" in text_of_answer(answer)
             assert up.recording.calls() == []
         line = (await up.gateway.admin("audit?event=call")).json()["audit"][0]
         assert (line["reason"], line["changedBy"]) == ("policy", "setter")
 
 
-async def test_a_block_is_an_error_result_that_says_why_and_the_upstream_is_not_called(tmp_path: Path) -> None:
+async def test_block_is_an_error_result_with_the_reason_and_no_upstream_call(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Blocker", config={"code": -32011})) as up:
         for era, route in up.every_way():
             answer = await up.ask(era, route, "echo", {"x": 1})
             assert answer["result"]["isError"] is True
-            assert "hook 'blocker': not on Sundays\nAsk again on Monday." in said(answer)
-            assert "was not called" in said(answer)
+            assert "hook 'blocker': not on Sundays\nAsk again on Monday." in text_of_answer(answer)
+            assert "was not called" in text_of_answer(answer)
             assert answer["result"]["_meta"]["typegate/blockedBy"]["code"] == -32011
             assert up.recording.calls() == []
 
 
-async def test_a_block_can_be_a_protocol_error_with_the_code_of_the_hook(tmp_path: Path) -> None:
+async def test_block_can_be_a_protocol_error_with_the_hooks_code(tmp_path: Path) -> None:
     plain = sample("Blocker", blockAs="error", conditions={"wrappers": ["*__echo"]})
     coded = sample("Blocker", name="coded", blockAs="error", config={"code": -32011}, conditions={"wrappers": ["send"]})
     async with hooked(tmp_path, plain, coded) as up:
@@ -140,18 +143,18 @@ async def test_a_block_can_be_a_protocol_error_with_the_code_of_the_hook(tmp_pat
             assert up.recording.calls() == []
 
 
-async def test_a_result_can_be_withheld_and_the_caller_learns_that_the_tool_was_called(tmp_path: Path) -> None:
+async def test_withheld_result_tells_the_caller_that_the_tool_was_called(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Blocker", config={"when": "after"})) as up:
         for era, route in up.every_way():
             answer = await up.ask(era, route, "echo", {"secret": "s3cr3t"})
             assert answer["result"]["isError"] is True
-            assert "result is withheld by hook 'blocker': not on Sundays" in said(answer)
-            assert "was called" in said(answer)
+            assert "result is withheld by hook 'blocker': not on Sundays" in text_of_answer(answer)
+            assert "was called" in text_of_answer(answer)
             assert "s3cr3t" not in json.dumps(answer)
             assert len(up.recording.calls()) == 1
 
 
-async def test_after_a_call_a_hook_gets_all_of_the_result(tmp_path: Path) -> None:
+async def test_after_call_receives_the_whole_result(tmp_path: Path) -> None:
     content = [{"type": "text", "text": "one"}, {"type": "image", "data": "AAAA", "mimeType": "image/png"}]
     result = {"content": content, "structuredContent": {"a": [1, None]}, "isError": True, "_meta": {"v/x": 1}}
     script = {"behaviours": {"echo": {"kind": "result", "with": {"result": result}}}}
@@ -167,7 +170,7 @@ async def test_after_a_call_a_hook_gets_all_of_the_result(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_hooks_run_once_for_each_route_under_the_inner_name(era: str, tmp_path: Path) -> None:
+async def test_hooks_run_once_per_route_under_the_inner_name(era: str, tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Recorder")) as up:
         for route in ROUTES:
             await up.ask(era, route, "echo", {"x": route})
@@ -176,7 +179,7 @@ async def test_hooks_run_once_for_each_route_under_the_inner_name(era: str, tmp_
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_prompts_have_their_hooks(era: str, tmp_path: Path) -> None:
+async def test_prompt_hooks_run(era: str, tmp_path: Path) -> None:
     hooks = [
         sample("Setter", config={"set": {"who": "Ann"}}), sample("Recorder", priority=200),
         sample("Stamper", config={"stamp": "stamped"}),
@@ -192,7 +195,7 @@ async def test_prompts_have_their_hooks(era: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_resources_have_their_hooks(era: str, tmp_path: Path) -> None:
+async def test_resource_hooks_run(era: str, tmp_path: Path) -> None:
     hooks = [sample("Setter", config={"uri": "file:///b"}), sample("Recorder", priority=50)]
     async with hooked(tmp_path, *hooks, sample("Stamper", config={"stamp": "stamped"}), **PROMPTS_AND_RESOURCES) as up:
         answer = await up.rpc(era, "resources/read", {"uri": "file:///a"})
@@ -204,7 +207,7 @@ async def test_resources_have_their_hooks(era: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_blocked_prompt_or_resource_is_a_protocol_error(era: str, tmp_path: Path) -> None:
+async def test_blocked_prompt_or_resource_is_a_protocol_error(era: str, tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Blocker"), **PROMPTS_AND_RESOURCES) as up:
         for method, params in (("prompts/get", {"name": "up__greet"}), ("resources/read", {"uri": "file:///a"})):
             answer = await up.rpc(era, method, params)
@@ -213,7 +216,7 @@ async def test_a_blocked_prompt_or_resource_is_a_protocol_error(era: str, tmp_pa
         assert up.recording.requests("prompts/get") == up.recording.requests("resources/read") == []
 
 
-async def test_hooks_run_by_priority_before_and_in_reverse_after(tmp_path: Path) -> None:
+async def test_hooks_run_in_priority_order_before_and_reversed_after(tmp_path: Path) -> None:
     hooks = [
         sample("Recorder", priority=priority, name=name)
         for name, priority in (("last", 300), ("first", -5), ("second", 100), ("third", 100))
@@ -224,7 +227,7 @@ async def test_hooks_run_by_priority_before_and_in_reverse_after(tmp_path: Path)
         assert [one["hook"] for one in up.seen("after_call")] == ["last", "third", "second", "first"]
 
 
-async def test_the_order_is_repair_defaults_check_hooks_check_upstream_hooks_advice(tmp_path: Path) -> None:
+async def test_order_is_repair_defaults_check_hooks_check_upstream_hooks_advice(tmp_path: Path) -> None:
     tools = [tool("send", "to", note="string", count="integer")]
     server = {"defaults": {"note": "by default"}}
     said_by_upstream = {"content": [{"type": "text", "text": "'to' was not provided"}], "isError": True}
@@ -232,14 +235,14 @@ async def test_the_order_is_repair_defaults_check_hooks_check_upstream_hooks_adv
     async with hooked(tmp_path, sample("Recorder"), server=server, tools=tools, **script) as up:
         for era, route in up.every_way():
             wrong = await up.ask(era, route, "send", {"count": 1})
-            assert "Missing" in said(wrong)
+            assert "Missing" in text_of_answer(wrong)
             assert up.seen() == [], "a call that is refused reaches no hook"
             answer = await up.ask(era, route, "send", {"to": "a", "count": "3"})
             [before] = up.seen("before_call")
             assert before["args"] == {"to": "a", "count": 3, "note": "by default"}
             [after] = up.seen("after_call")
             assert [item["text"] for item in after["result"]["content"]] == ["'to' was not provided"]
-            assert "Added by the gateway" in said(answer)
+            assert "Added by the gateway" in text_of_answer(answer)
 
 
 async def test_conditions_match_wrappers_servers_tags_and_principals_in_both_phases(tmp_path: Path) -> None:
@@ -260,17 +263,17 @@ async def test_conditions_match_wrappers_servers_tags_and_principals_in_both_pha
         assert {one["metadata"]["principal"] for one in up.seen()} == {"ann"}
 
 
-async def test_a_validating_hook_may_block_and_not_change(tmp_path: Path) -> None:
+async def test_validating_hook_may_block_but_not_change(tmp_path: Path) -> None:
     changing = sample("Setter", mode="validate", config={"set": {"x": 1}}, conditions={"wrappers": ["echo"]})
     blocking = sample("Blocker", mode="validate", conditions={"wrappers": ["send"]})
     async with hooked(tmp_path, changing, blocking) as up:
         answer = await up.ask("modern", "wrapper", "echo", {})
-        assert "Hook 'setter' handed back a Call, which its mode validate does not allow" in said(answer)
-        assert "not on Sundays" in said(await up.ask("modern", "wrapper", "send", {"to": "a"}))
+        assert "Hook 'setter' returned a Call, which its mode validate does not allow" in text_of_answer(answer)
+        assert "not on Sundays" in text_of_answer(await up.ask("modern", "wrapper", "send", {"to": "a"}))
         assert up.recording.calls() == []
 
 
-async def test_audit_hooks_hear_of_calls_as_they_were_sent_and_answered_and_change_nothing(tmp_path: Path) -> None:
+async def test_audit_hooks_receive_final_calls_and_results_and_change_nothing(tmp_path: Path) -> None:
     hooks = [
         sample("Setter", config={"set": {"x": 2}}), sample("Stamper", config={"stamp": "stamped"}),
         sample("Recorder", mode="audit", priority=0, name="auditor"),
@@ -287,7 +290,7 @@ async def test_audit_hooks_hear_of_calls_as_they_were_sent_and_answered_and_chan
         assert after["result"]["content"][-1]["text"] == "stamped"
 
 
-async def test_audit_hooks_hear_of_blocked_calls_and_who_blocked_them(tmp_path: Path) -> None:
+async def test_audit_hooks_receive_blocked_calls_with_the_blocking_hook(tmp_path: Path) -> None:
     auditor = sample("Recorder", mode="audit", name="auditor")
     async with hooked(tmp_path, sample("Blocker"), auditor) as up:
         await up.ask("modern", "wrapper", "echo", {"x": 1})
@@ -307,19 +310,19 @@ async def test_concurrent_hooks_run_together_and_may_block(tmp_path: Path) -> No
         began_s = time.perf_counter()
         assert "isError" not in (await up.ask("modern", "wrapper", "echo", {}))["result"]
         assert time.perf_counter() - began_s < 1.5, "five times 0.4 s, one after the other, is 2 s"
-        assert "hook 'blocking': no" in said(await up.ask("modern", "wrapper", "send", {"to": "a"}))
+        assert "hook 'blocking': no" in text_of_answer(await up.ask("modern", "wrapper", "send", {"to": "a"}))
 
 
-async def test_a_hook_answers_in_the_place_of_its_tool_and_the_outer_hooks_see_that(tmp_path: Path) -> None:
+async def test_hook_answers_in_place_of_its_tool_and_outer_hooks_see_it(tmp_path: Path) -> None:
     inner = sample("Recorder", priority=200, name="inner")
     async with hooked(tmp_path, sample("Answerer"), sample("Recorder", priority=1, name="outer"), inner) as up:
         answer = await up.ask("modern", "wrapper", "echo", {})
-        assert said(answer) == "answered by the hook"
+        assert text_of_answer(answer) == "answered by the hook"
         assert [(one["hook"], one["phase"]) for one in up.seen()] == [("outer", "before_call"), ("outer", "after_call")]
         assert up.recording.calls() == []
 
 
-async def test_a_protocol_error_of_an_upstream_is_shown_to_hooks_and_stays_what_it_was(tmp_path: Path) -> None:
+async def test_upstream_protocol_error_is_passed_to_hooks_unchanged(tmp_path: Path) -> None:
     fault = {"faults": {"error": {"code": -32055, "message": "quota of s3cr3t"}}}
     async with hooked(tmp_path, sample("Recorder"), **fault) as up:
         answer = await up.ask("modern", "wrapper", "echo", {})
@@ -328,12 +331,13 @@ async def test_a_protocol_error_of_an_upstream_is_shown_to_hooks_and_stays_what_
         assert after["result"]["content"][0]["text"] == "quota of s3cr3t"
 
 
-async def test_a_plain_function_is_a_hook_too(tmp_path: Path) -> None:
+async def test_plain_function_can_be_a_hook(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Plain")) as up:
         assert (await up.ask("modern", "wrapper", "echo", {"x": 1}))["result"]["structuredContent"]["thread"] is True
 
 
-async def test_the_result_of_a_task_passes_its_hooks_when_it_is_asked_for(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_task_result_passes_its_hooks_when_requested(tmp_path: Path) -> None:
     extension = {"io.modelcontextprotocol/tasks": {}}
     begun = {"resultType": "task", "taskId": "t-1", "status": "working", "pollIntervalMs": 1}
     secret = {"content": [{"type": "text", "text": "key AKIAIOSFODNN7EXAMPLE"}]}
@@ -363,7 +367,7 @@ async def test_the_result_of_a_task_passes_its_hooks_when_it_is_asked_for(tmp_pa
         assert up.seen("after_call")[0]["metadata"]["wrapper"] == "up__echo"
 
 
-async def test_what_is_said_of_a_failed_prompt_passes_its_hooks_too(tmp_path: Path) -> None:
+async def test_error_of_a_failed_prompt_passes_its_hooks(tmp_path: Path) -> None:
     fault = {"error": {"code": -32050, "message": "the key AKIAIOSFODNN7EXAMPLE is refused", "on": ["prompts/get"]}}
     hooks = [{"name": "redact", "use": "redact"}, sample("Recorder", mode="audit")]
     async with hooked(tmp_path, *hooks, faults=fault, **PROMPTS_AND_RESOURCES) as up:
@@ -378,7 +382,7 @@ NAMES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("shape", ["native", "nested", "metadata"])
-async def test_arguments_of_any_name_pass_a_hook_that_does_nothing_in_every_shape(shape: str, tmp_path: Path) -> None:
+async def test_arguments_of_any_name_pass_a_no_op_hook_in_every_shape(shape: str, tmp_path: Path) -> None:
     hooks = [sample("Silent", payloadFormat=shape), sample("Same", payloadFormat=shape)]
     async with hooked(tmp_path, *hooks, sample("Recorder", payloadFormat=shape)) as up:
         for era, route in up.every_way():
@@ -393,11 +397,11 @@ async def test_arguments_of_any_name_pass_a_hook_that_does_nothing_in_every_shap
                 assert seen["metadata"]["via"] == route
 
 
-async def test_the_flat_shape_refuses_an_argument_named_metadata_and_passes_all_others(tmp_path: Path) -> None:
+async def test_flat_shape_refuses_only_an_argument_named_metadata(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Same", payloadFormat="flatMetadata")) as up:
         for era, route in up.every_way():
             answer = await up.ask(era, route, "echo", {"metadata": 1})
-            assert "Hook 'same' cannot be given an argument named `metadata`" in said(answer)
+            assert "Hook 'same' cannot receive an argument named `metadata`" in text_of_answer(answer)
             assert up.recording.calls() == []
             rest = {key: value for key, value in NAMES.items() if key != "metadata"}
             await up.ask(era, route, "echo", rest)
@@ -405,7 +409,7 @@ async def test_the_flat_shape_refuses_an_argument_named_metadata_and_passes_all_
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_a_question_in_mid_call_is_answered_although_a_hook_changes_the_call(route: str, tmp_path: Path) -> None:
+async def test_elicitation_is_answered_although_a_hook_changes_the_call(route: str, tmp_path: Path) -> None:
     script = {"modern": True, "tools": [tool("elicit", message="string")]}
     async with hooked(tmp_path, sample("Nonce"), sample("Recorder"), **script) as up:
         asks = {"_meta": envelope(**{META + "clientCapabilities": {"elicitation": {"form": {}}}})}
@@ -422,7 +426,7 @@ async def test_a_question_in_mid_call_is_answered_although_a_hook_changes_the_ca
         assert question["resultType"] == "input_required"
         replies = {"who": {"action": "accept", "content": {"name": "Ann"}}}
         done = await ask(inputResponses=replies, requestState=question["requestState"])
-        assert json.loads(said(done)) == [replies, "opaque-état-1"]
+        assert json.loads(text_of_answer(done)) == [replies, "opaque-état-1"]
         assert len({call["arguments"]["nonce"] for call in up.recording.calls()}) == 2
         assert len(up.seen("after_call")) == 1, "a question is no result"
         params["arguments"] = {**params["arguments"], "message": "Other?"}

@@ -1,4 +1,4 @@
-"""Every tool of real servers, over the gateway, for each host: offered, distinct, and callable back to its tool."""
+"""Every tool of real servers is offered by each host under a distinct name and can be called."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from corpus.samples import sample
 from corpus.servers import listings
 from e2e.test_profiles import until_all_ready
-from support.dialect_rules import renamed, without_nulls
+from support.dialect_rules import remove_null_alternatives, renamed
 from support.gateways import running_gateway, text_of
 from support.simulated_hosts import HOSTS, servers_for, with_nulls
 from support.upstreams.running import Recording, scripted_stdio_server
 from support.visitors import Visitor, in_both_eras
 
 from registry.dialects.definitions import lower_definition
-from registry.intake.tools import admit_tools
+from registry.intake.tool_intake import admit_tools
 
 # Thousands of calls; `tests/registry/dialects/test_client_profiles.py` asks the same of the pure code.
 pytestmark = pytest.mark.heavy
@@ -26,9 +26,7 @@ LABEL = "gateway"
 
 
 @in_both_eras
-async def test_every_tool_of_real_servers_is_offered_by_each_host_and_its_calls_arrive(
-    era: str, tmp_path: Path
-) -> None:
+async def test_every_tool_of_real_servers_is_offered_and_callable_by_each_host(era: str, tmp_path: Path) -> None:
     real = await anyio.to_thread.run_sync(listings)
     tools = {name: admit_tools(found, transport="stdio").items for name, found in real.items()}
     original = {(server, tool["name"]): tool["inputSchema"] for server, found in tools.items() for tool in found}
@@ -53,7 +51,7 @@ async def test_every_tool_of_real_servers_is_offered_by_each_host_and_its_calls_
             assert sorted(called for called, _ in offered.values()) == sorted(one["name"] for one in typed)
             for at, (called, definition) in enumerate(offered.values()):
                 assert definition["description"] == listed[called]["description"]
-                # One in five tells as much of the older era: only what is around a call differs there.
+                # A fifth of the cases is enough for the older era, which differs only around a call.
                 if not visitor.modern and at % 5:
                     continue
                 server, name = rows[called]["server"], rows[called]["tool"]
@@ -64,8 +62,8 @@ async def test_every_tool_of_real_servers_is_offered_by_each_host_and_its_calls_
                     written = with_nulls(written, definition["inputSchema"])
                 result = await visitor.called(called, written, dialect)
                 assert not result.get("isError"), (dialect, called, text_of(result))
-                expected[server].append((name, without_nulls(arguments)))
+                expected[server].append((name, remove_null_alternatives(arguments)))
         assert sum(map(len, expected.values())) > (1_000 if visitor.modern else 200)
         for server, record in records.items():
-            calls = [(one["name"], without_nulls(one["arguments"])) for one in record.calls()]
+            calls = [(one["name"], remove_null_alternatives(one["arguments"])) for one in record.calls()]
             assert calls == expected[server]

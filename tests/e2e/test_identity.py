@@ -1,4 +1,4 @@
-"""Who calls, over real connections: the key of a host on pipes, revoked keys, and what a group may use."""
+"""Identity over real connections: keys of stdio hosts, revoked keys, and rights of groups."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def written(tmp_path: Path, keys: list[dict[str, Any]]) -> str:
     return str(config)
 
 
-async def test_a_host_on_pipes_is_who_its_key_says(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_stdio_host_is_identified_by_its_key(tmp_path: Path) -> None:
     config = written(tmp_path, [entry("ann", KEY, profiles=["sec"])])
     environment = {"TYPEGATE_API_KEY": KEY}
     async with running_host(
@@ -50,11 +51,11 @@ async def test_a_host_on_pipes_is_who_its_key_says(tmp_path: Path) -> None:
         assert answer["result"]["content"]
         assert "principal='ann'" in host.log.read_text()
         assert KEY not in host.log.read_text()
-        # Nobody who was let in by a key stays without it.
+        # A caller whose key is removed loses access.
         written(tmp_path, [entry("bob", OTHER)])
         await host.process.wait()
         assert host.process.returncode == 2
-        assert "TYPEGATE_API_KEY is no key of this configuration" in host.log.read_text()
+        assert "TYPEGATE_API_KEY is not a key of this configuration" in host.log.read_text()
 
 
 def hashed(key: str) -> str:
@@ -62,25 +63,25 @@ def hashed(key: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("keys", "arguments", "key", "said"),
+    ("keys", "arguments", "key", "message"),
     [
-        ([entry("ann", KEY)], (), OTHER, "TYPEGATE_API_KEY is no key of this configuration"),
+        ([entry("ann", KEY)], (), OTHER, "TYPEGATE_API_KEY is not a key of this configuration"),
         ([entry("ann", KEY, expires="2020-01-01")], (), KEY, "or has expired"),
         ([entry("ann", KEY, profiles=["sec"])], (), KEY, "the key of ann does not open the profile default"),
-        ([entry("ann", KEY)], (), "two words", "TYPEGATE_API_KEY has a wrong form"),
+        ([entry("ann", KEY)], (), "two words", "TYPEGATE_API_KEY is malformed"),
     ],
 )
-async def test_a_key_that_opens_nothing_stops_the_start_with_words(
-    tmp_path: Path, keys: list[dict[str, Any]], arguments: tuple[str, ...], key: str, said: str
+async def test_invalid_key_stops_the_start_with_an_explanation(
+    tmp_path: Path, keys: list[dict[str, Any]], arguments: tuple[str, ...], key: str, message: str
 ) -> None:
     config = written(tmp_path, keys)
     async with running_host(tmp_path, "--config", config, *arguments, environment={"TYPEGATE_API_KEY": key}) as host:
         assert await host.process.wait() == 2
-        assert said in host.log.read_text()
+        assert message in host.log.read_text()
         assert "Traceback" not in host.log.read_text()
 
 
-async def test_without_keys_that_of_the_environment_is_ignored_with_a_warning(tmp_path: Path) -> None:
+async def test_environment_key_is_ignored_with_a_warning_if_no_keys_exist(tmp_path: Path) -> None:
     config = written(tmp_path, [])
     async with running_host(tmp_path, "--config", config, environment={"TYPEGATE_API_KEY": KEY}) as host:
         await host.answer(hello())
@@ -89,7 +90,7 @@ async def test_without_keys_that_of_the_environment_is_ignored_with_a_warning(tm
 
 
 @pytest.mark.heavy
-async def test_the_bridge_says_who_its_host_is_unless_a_header_does(tmp_path: Path) -> None:
+async def test_bridge_sends_the_environment_key_unless_a_header_is_given(tmp_path: Path) -> None:
     settings = {"auth": {"apiKeys": [entry("ann", KEY), entry("bob", OTHER)]}}
     server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     async with running_gateway(tmp_path, {"up": server}, gateway=settings, arguments=("--verbose",)) as gateway:
@@ -109,7 +110,7 @@ async def test_the_bridge_says_who_its_host_is_unless_a_header_does(tmp_path: Pa
 @pytest.mark.heavy
 @pytest.mark.parametrize("way", ["file", "admin"])
 @pytest.mark.parametrize("workers", [(), ("--workers", "2")])
-async def test_a_revoked_key_ends_what_it_has_open_within_five_seconds(
+async def test_revoked_key_ends_its_streams_within_five_seconds(
     tmp_path: Path, way: str, workers: tuple[str, ...]
 ) -> None:
     server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
@@ -140,7 +141,7 @@ async def test_a_revoked_key_ends_what_it_has_open_within_five_seconds(
         assert (await gateway.admin("keys/nobody", "DELETE")).status_code == 404
 
 
-async def test_the_last_key_that_is_revoked_leaves_the_gateway_closed(tmp_path: Path) -> None:
+async def test_revoking_the_last_key_leaves_the_gateway_closed(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, {}, gateway={"auth": {"apiKeys": [entry("ann", KEY)]}}) as gateway:
         response = await gateway.admin("keys/ann", "DELETE")
         assert response.json()["kept"] is True
@@ -150,7 +151,7 @@ async def test_the_last_key_that_is_revoked_leaves_the_gateway_closed(tmp_path: 
 
 
 @pytest.mark.heavy
-async def test_the_largest_limit_of_the_groups_of_a_caller_counts(tmp_path: Path) -> None:
+async def test_largest_limit_of_a_callers_groups_applies(tmp_path: Path) -> None:
     keys = [
         {"name": "plain", "key": "p" * 40},
         {"name": "robot", "key": "r" * 40, "groups": ["robots"]},
@@ -170,7 +171,7 @@ async def test_the_largest_limit_of_the_groups_of_a_caller_counts(tmp_path: Path
             assert statuses == [200] * most + [429] * (8 - most), key
 
 
-async def test_a_caller_who_is_put_into_a_group_has_its_limits_with_the_next_token(tmp_path: Path) -> None:
+async def test_caller_added_to_a_group_gets_its_limits_with_the_next_token(tmp_path: Path) -> None:
     quotas = {"default": {"callsPerMinute": 1}, "groups": {"robots": {"callsPerMinute": 5}}}
     server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     async with fake_issuer() as issuer:

@@ -7,31 +7,33 @@ from pathlib import Path
 
 import anyio
 import pytest
-from support.gateways import RunningGateway, glance_again, running_gateway
+from support.gateways import RunningGateway, brief_pause, running_gateway
 from support.upstreams.running import scripted_stdio_server, tool
 
 
 async def until_described(gateway: RunningGateway, text: str) -> None:
-    with anyio.fail_after(15):
+    with anyio.fail_after(25):
         while (await gateway.tools())["a__read"]["description"] != text:
-            await glance_again()
+            await brief_pause()
 
 
 async def until_warned(gateway: RunningGateway, part: str) -> None:
-    with anyio.fail_after(15):
+    with anyio.fail_after(25):
         while part not in str((await gateway.admin("config")).json()["warnings"]):
-            await glance_again()
+            await brief_pause()
 
 
 async def until_error(gateway: RunningGateway, part: str) -> None:
-    with anyio.fail_after(15):
+    with anyio.fail_after(25):
         while part not in str((await gateway.admin("config")).json()["error"]):
-            await glance_again()
+            await brief_pause()
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("arguments", [(), ("--workers", "2")])
-async def test_included_files_are_taken_as_they_come_change_and_go(arguments: tuple[str, ...], tmp_path: Path) -> None:
+async def test_included_files_are_reloaded_as_they_appear_change_and_disappear(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
     config, _ = scripted_stdio_server(tmp_path, "a", tools=[tool("read")])
     async with running_gateway(tmp_path, {"a": {**config, "copies": True}}, arguments=arguments) as gateway:
         await gateway.until_listed("a__read")
@@ -45,7 +47,7 @@ async def test_included_files_are_taken_as_they_come_change_and_go(arguments: tu
         (more / "a.yaml").write_text("mcpServers: {a: {supplement: Two.}}")
         await until_described(gateway, "Does read.\n\nTwo.")
         (more / "b.yaml").write_text("mcpServers: {a: {supplement: Three.}}")
-        await until_error(gateway, "b.yaml: mcpServers.a.supplement: stands in")
+        await until_error(gateway, "b.yaml: mcpServers.a.supplement: is also given in")
         assert (await gateway.tools())["a__read"]["description"] == "Does read.\n\nTwo."
         (more / "b.yaml").write_text("mcpServers: {a: {tools: {read: {supplement: Three.}}}}")
         await until_described(gateway, "Does read.\n\nTwo.\n\nThree.")

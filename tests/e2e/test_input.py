@@ -1,4 +1,4 @@
-"""Input in mid-call where something is missing, endless, or ended: an answer in time, and nothing left behind."""
+"""Elicitation during a call: missing capabilities, endless requests, cancellation and cleanup."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from e2e.features_of_input import QUESTIONS, REPLIES
 from e2e.lanes import Lane, entries
-from e2e.processes import living, typegate
+from e2e.processes import still_running, typegate
 from support.gateways import MODERN, running_gateway
 from support.hosts import VERSIONS
 from support.hosts_connected import http_host, stdio_host
@@ -18,13 +18,13 @@ from support.upstreams.running import children_of
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_host_that_cannot_be_asked_gets_an_error_and_no_question(version: str, tmp_path: Path) -> None:
+async def test_host_without_elicitation_gets_an_error(version: str, tmp_path: Path) -> None:
     async with full_http(tmp_path, "new", modern=True) as server:
         await cannot_be_asked(tmp_path, server, version)
 
 
 @pytest.mark.parametrize("version", VERSIONS[1:])
-async def test_a_server_that_asks_in_spite_of_missing_capabilities_is_refused(version: str, tmp_path: Path) -> None:
+async def test_server_asking_without_client_capability_is_refused(version: str, tmp_path: Path) -> None:
     await cannot_be_asked(tmp_path, full_stdio(tmp_path, "asking", modern=False, elicitation=True), version)
 
 
@@ -41,10 +41,10 @@ async def cannot_be_asked(tmp_path: Path, server: FullServer, version: str) -> N
             answer = await host.ask("tools/call", params)
             assert "error" in answer or answer["result"].get("isError"), answer
             assert answer.get("result", {}).get("resultType", "complete") == "complete"
-        assert [one for one in host.heard if "id" in one.message] == []
+        assert [one for one in host.received if "id" in one.message] == []
 
 
-async def test_a_server_that_never_has_enough_is_stopped(tmp_path: Path) -> None:
+async def test_endless_input_requests_are_stopped(tmp_path: Path) -> None:
     async with (
         full_http(tmp_path, "new", modern=True) as new,
         running_gateway(tmp_path, entries([new])) as gateway,
@@ -59,7 +59,7 @@ async def test_a_server_that_never_has_enough_is_stopped(tmp_path: Path) -> None
         assert (await lane.call("echo", after=1))["structuredContent"] == {"after": 1}
 
 
-async def test_a_cancelled_call_takes_its_question_with_it(tmp_path: Path) -> None:
+async def test_cancelled_call_withdraws_its_elicitation(tmp_path: Path) -> None:
     async with (
         full_http(tmp_path, "new", modern=True) as new,
         full_http(tmp_path, "asking", modern=False, elicitation=True) as asking,
@@ -68,20 +68,20 @@ async def test_a_cancelled_call_takes_its_question_with_it(tmp_path: Path) -> No
     ):
         host.hold = True
         for server in (new, asking):
-            lane, since = Lane(host=host, server=server, through=True), len(host.heard)
+            lane, since = Lane(host=host, server=server, through=True), len(host.received)
             await lane.ready()
             number = await lane.begin("ask", requests={"who": QUESTIONS["who"]})
             question = (await host.until(lambda since=since: host.of("elicitation/create", since)))[0].message
             await host.cancel(number)
-            # A reply that comes too late harms nobody.
+            # A reply that arrives too late has no effect.
             await host.send({"jsonrpc": "2.0", "id": question["id"], "result": REPLIES["who"]})
             assert (await lane.call("echo", after=1))["structuredContent"] == {"after": 1}
             assert "result" not in host.answers.get(number, {})
-        # Of the two, only the one of the handshake era has a call that could go on.
+        # Only the call of the handshake era is still open and can be cancelled.
         await asking.recording.until(lambda r: r.cancelled())
 
 
-async def test_the_own_connection_of_a_session_ends_with_it(tmp_path: Path) -> None:
+async def test_private_connection_of_a_session_ends_with_it(tmp_path: Path) -> None:
     asking = full_stdio(tmp_path, "asking", modern=False, elicitation=True)
     async with running_gateway(tmp_path, entries([asking])) as gateway:
         await gateway.until_listed("asking__ask")
@@ -97,7 +97,7 @@ async def test_the_own_connection_of_a_session_ends_with_it(tmp_path: Path) -> N
         await asking.recording.until(lambda _: len(list(children_of(pid))) == alone)
 
 
-async def test_a_prompt_and_a_resource_of_a_modern_server_pass_their_questions_on(tmp_path: Path) -> None:
+async def test_prompt_and_resource_of_a_modern_server_forward_input_requests(tmp_path: Path) -> None:
     async with (
         full_http(tmp_path, "new", modern=True) as new,
         running_gateway(tmp_path, entries([new])) as gateway,
@@ -105,11 +105,11 @@ async def test_a_prompt_and_a_resource_of_a_modern_server_pass_their_questions_o
     ):
         lane = Lane(host=host, server=new, through=True)
         await lane.ready()
-        asked = (await host.ask("resources/read", {"uri": lane.uri("guarded")}))["result"]
-        assert (asked["resultType"], asked["inputRequests"]) == ("input_required", {"roots": QUESTIONS["where"]})
+        result = (await host.ask("resources/read", {"uri": lane.uri("guarded")}))["result"]
+        assert (result["resultType"], result["inputRequests"]) == ("input_required", {"roots": QUESTIONS["where"]})
         # Results that ask are never cached.
-        assert "ttlMs" not in asked
-        other = {"uri": lane.uri("note"), "inputResponses": {}, "requestState": asked["requestState"]}
+        assert "ttlMs" not in result
+        other = {"uri": lane.uri("note"), "inputResponses": {}, "requestState": result["requestState"]}
         assert (await host.ask("resources/read", other))["error"]["code"] == -32602
 
 
@@ -118,11 +118,11 @@ _FORMS_ONLY = [("2025-06-18", {}), ("2025-11-25", {}), ("2025-11-25", {"form": {
 
 @pytest.mark.parametrize("modern", [True, False])
 @pytest.mark.parametrize(("version", "forms"), _FORMS_ONLY)
-async def test_a_host_is_sent_to_no_address_unless_it_said_that_it_can_go(
+async def test_host_without_url_elicitation_is_sent_to_no_address(
     version: str, forms: dict[str, Any], modern: bool, tmp_path: Path
 ) -> None:
-    asked = {"mode": "url", "message": "Go", "url": "https://example.com/", "elicitationId": "e1"}
-    requests = {"go": {"method": "elicitation/create", "params": asked}}
+    elicitation = {"mode": "url", "message": "Go", "url": "https://example.com/", "elicitationId": "e1"}
+    requests = {"go": {"method": "elicitation/create", "params": elicitation}}
     entry: dict[str, Any] = {} if modern else {"elicitation": True}
     async with (
         full_http(tmp_path, "s", modern=modern, **entry) as server,
@@ -133,14 +133,14 @@ async def test_a_host_is_sent_to_no_address_unless_it_said_that_it_can_go(
         await lane.ready()
         result = await lane.call("ask", requests={"who": QUESTIONS["who"]})
         assert result["structuredContent"] == {"replies": {"who": REPLIES["who"]}}
-        since = len(host.heard)
+        since = len(host.received)
         answer = await host.ask("tools/call", {"name": lane.name("ask"), "arguments": {"requests": requests}})
         assert "error" in answer or answer["result"].get("isError"), answer
         assert host.of("elicitation/create", since) == []
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_server_that_asks_nothing_but_to_come_again_is_called_again(version: str, tmp_path: Path) -> None:
+async def test_server_requesting_only_a_retry_is_called_again(version: str, tmp_path: Path) -> None:
     async with (
         full_http(tmp_path, "new", modern=True) as new,
         running_gateway(tmp_path, entries([new])) as gateway,
@@ -152,7 +152,8 @@ async def test_a_server_that_asks_nothing_but_to_come_again_is_called_again(vers
         assert len(new.recording.calls("ask")) == 2
 
 
-async def test_what_a_session_had_started_ends_with_its_process(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_state_of_a_session_ends_with_its_process(tmp_path: Path) -> None:
     asking = full_stdio(tmp_path, "asking", modern=False, elicitation=True)
     file = tmp_path / "typegate.json"
     file.write_text(json.dumps({"mcpServers": entries([asking])}))
@@ -166,9 +167,9 @@ async def test_what_a_session_had_started_ends_with_its_process(tmp_path: Path) 
         await asking.recording.until(lambda r: [one for one in r.events("notification") if one["method"] == changed])
         # One that is still being asked when its host leaves.
         host.hold = True
-        since = len(host.heard)
+        since = len(host.received)
         await lane.begin("ask", requests={"who": QUESTIONS["who"]})
         await host.until(lambda: host.of("elicitation/create", since))
     started = asking.recording.starts()
     assert len(started) == 2
-    await asking.recording.until(lambda _: living(started) == [])
+    await asking.recording.until(lambda _: still_running(started) == [])

@@ -1,4 +1,4 @@
-"""What belongs to one caller reaches nobody else, and what is forged or another's is refused."""
+"""Messages, state, sessions and tasks of one caller are not accessible to another."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bearer(number: int) -> dict[str, str]:
 async def two_hosts(
     gateway: RunningGateway, version: str, server: FullServer, *, keys: bool = True, **options: Any
 ) -> AsyncIterator[tuple[Lane, Lane]]:
-    """Two callers, with a key each unless told otherwise."""
+    """Yield two callers, each with its own key by default."""
     own = [bearer(number) if keys else {} for number in range(2)]
     async with (
         http_host(gateway.url, version, gateway.client, headers=own[0], **options) as first,
@@ -52,16 +52,16 @@ async def two_hosts(
 
 def marked(host: Host, since: int = 0) -> set[str]:
     """Every marker that reached a host."""
-    told = json.dumps([one.message for one in host.heard[since:]])
-    return {word for word in told.replace('"', " ").split() if word.startswith("marker-")}
+    received = json.dumps([one.message for one in host.received[since:]])
+    return {word for word in received.replace('"', " ").split() if word.startswith("marker-")}
 
 
 async def talks(lane: Lane, meet: int) -> None:
-    """Hear progress, a log and a question of one's own while so many others do, and nothing of theirs."""
+    """Receive the progress, the log and the question of this call, and none of the concurrent calls."""
     host, marker = lane.host, f"marker-{lane.server.name}-{lane.host.name}"
-    since = len(host.heard)
+    since = len(host.received)
     await host.level("debug")
-    # The ids and the tokens of all callers are the same on purpose.
+    # All callers use the same ids and tokens.
     params = {"arguments": {"marker": marker, "meet": meet}, "_meta": {"progressToken": "token"}}
     result = await host.result("tools/call", {"name": lane.name("talk"), **params}, within_s=30)
     replies = {"who": {"action": "accept", "content": {"said": marker}}}
@@ -73,8 +73,8 @@ async def talks(lane: Lane, meet: int) -> None:
 
 
 async def logs(lane: Lane, meet: int) -> None:
-    """Hear a log of one's own while so many others do, and nothing of theirs."""
-    marker, since = f"marker-{lane.server.name}-{lane.host.name}", len(lane.host.heard)
+    """Receive the log of this call, and none of the concurrent calls."""
+    marker, since = f"marker-{lane.server.name}-{lane.host.name}", len(lane.host.received)
     arguments = {"levels": ["error"], "data": marker, "meet": meet}
     await lane.host.call(lane.name("log"), arguments, within_s=30)
     assert marked(lane.host, since) == {marker}
@@ -88,9 +88,7 @@ async def together(what: Callable[[Lane, int], Awaitable[None]], lanes: Sequence
 
 
 @pytest.mark.parametrize("way", ["directly", "with keys", "without keys"])
-async def test_each_of_fifty_callers_receives_only_its_own_progress_logs_and_questions(
-    way: str, tmp_path: Path
-) -> None:
+async def test_each_of_fifty_callers_receives_only_its_own_messages(way: str, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         many = {"maxConcurrency": 64}
         modern = await stack.enter_async_context(full_http(tmp_path, "modern", modern=True, **many))
@@ -121,7 +119,7 @@ async def test_each_of_fifty_callers_receives_only_its_own_progress_logs_and_que
         await together(talks, lanes(asking, hosts[::2]))
         if through:
             await together(logs, lanes(shared, hosts))
-        # What leaked late would have come by now: every host has been answered again since.
+        # A late leak would have arrived by now: every host has been answered again since.
         for host in hosts:
             await host.every("tools")
             assert {one.rpartition("-")[2] for one in marked(host)} == {host.name}
@@ -131,10 +129,10 @@ async def test_each_of_fifty_callers_receives_only_its_own_progress_logs_and_que
     ("version", "modern", "keys"),
     [(MODERN, True, False), (MODERN, False, True), ("2025-11-25", True, True), ("2025-11-25", False, False)],
 )
-async def test_logs_of_a_connection_that_several_callers_share_reach_none_of_them(
+async def test_logs_of_a_shared_connection_reach_no_caller(
     version: str, modern: bool, keys: bool, tmp_path: Path
 ) -> None:
-    # Over stdio nothing tells which of the requests in flight a log message belongs to.
+    # Over stdio, a log message does not say to which request it belongs.
     server = full_stdio(tmp_path, "shared", modern=modern)
     async with (
         running_gateway(tmp_path, entries([server]), gateway=with_keys(2) if keys else {}) as gateway,
@@ -156,7 +154,7 @@ async def test_logs_of_a_connection_that_several_callers_share_reach_none_of_the
 
 @asynccontextmanager
 async def asked_once(tmp_path: Path) -> AsyncIterator[tuple[Lane, Lane, FullServer, dict[str, Any]]]:
-    """Two callers of a modern server that asked the first one: what it should send to go on comes last."""
+    """Yield two callers of a modern server that has asked the first one, and the params of the continuation."""
     async with (
         full_http(tmp_path, "s", modern=True) as server,
         running_gateway(tmp_path, entries([server]), gateway=with_keys(2)) as gateway,
@@ -164,12 +162,12 @@ async def asked_once(tmp_path: Path) -> AsyncIterator[tuple[Lane, Lane, FullServ
     ):
         wanted = {"who": QUESTIONS["who"]}
         params = {"name": mine.name("ask"), "arguments": {"requests": wanted}}
-        asked = (await mine.host.ask("tools/call", params))["result"]
-        named = {"who": mine.asked(QUESTIONS["who"])}
-        assert (asked["resultType"], asked["inputRequests"]) == ("input_required", named)
-        assert "état" not in asked["requestState"]
+        result = (await mine.host.ask("tools/call", params))["result"]
+        named = {"who": mine.expected_request(QUESTIONS["who"])}
+        assert (result["resultType"], result["inputRequests"]) == ("input_required", named)
+        assert "état" not in result["requestState"]
         replies = {"who": REPLIES["who"]}
-        yield mine, other, server, {**params, "inputResponses": replies, "requestState": asked["requestState"]}
+        yield mine, other, server, {**params, "inputResponses": replies, "requestState": result["requestState"]}
 
 
 def misuses(mine: Lane, other: Lane, full: dict[str, Any]) -> list[tuple[Lane, str, dict[str, Any]]]:
@@ -190,25 +188,25 @@ def misuses(mine: Lane, other: Lane, full: dict[str, Any]) -> list[tuple[Lane, s
     ]
 
 
-async def test_a_request_state_opens_only_the_request_and_the_caller_it_was_made_for(tmp_path: Path) -> None:
+async def test_request_state_is_valid_only_for_its_request_and_caller(tmp_path: Path) -> None:
     async with asked_once(tmp_path) as (mine, other, server, full):
 
-        def asked() -> int:
+        def request_count() -> int:
             record = server.recording
             return len(record.calls()) + len(record.requests("prompts/get")) + len(record.requests("resources/read"))
 
-        known = asked()
+        known = request_count()
         for who, method, tried in misuses(mine, other, full):
             answer = await who.host.ask(method, tried)
             assert answer.get("error", {}).get("code") == -32602, json.dumps((method, tried, answer))
-        # What was refused was refused here.
-        assert asked() == known
+        # The gateway itself has refused the state of another caller.
+        assert request_count() == known
         done = (await mine.host.ask("tools/call", full))["result"]
         assert done["structuredContent"] == {"replies": full["inputResponses"]}
         assert server.recording.calls("ask")[-1]["params"]["requestState"].startswith("état ")
 
 
-async def test_a_question_is_answered_by_the_session_that_was_asked_only(tmp_path: Path) -> None:
+async def test_elicitation_is_answerable_only_by_the_asked_session(tmp_path: Path) -> None:
     async with (
         full_http(tmp_path, "s", modern=False, elicitation=True) as server,
         running_gateway(tmp_path, entries([server]), gateway=with_keys(2)) as gateway,
@@ -227,7 +225,7 @@ async def test_a_question_is_answered_by_the_session_that_was_asked_only(tmp_pat
         assert answer["result"]["structuredContent"] == {"replies": {"who": REPLIES["who"]}}
 
 
-async def test_a_session_belongs_to_the_caller_who_opened_it(tmp_path: Path) -> None:
+async def test_session_belongs_to_the_caller_who_opened_it(tmp_path: Path) -> None:
     server = full_stdio(tmp_path, "s", modern=False)
     async with (
         running_gateway(tmp_path, entries([server]), gateway=with_keys(2)) as gateway,
@@ -250,7 +248,7 @@ async def test_a_session_belongs_to_the_caller_who_opened_it(tmp_path: Path) -> 
         assert (await other.call("echo", after=2))["structuredContent"] == {"after": 2}
 
 
-async def test_a_task_belongs_to_the_caller_who_began_it(tmp_path: Path) -> None:
+async def test_task_belongs_to_the_caller_who_started_it(tmp_path: Path) -> None:
     declared = {"extensions": {TASKS: {}}}
     async with (
         full_http(tmp_path, "s", modern=True) as server,

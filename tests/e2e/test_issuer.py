@@ -1,4 +1,4 @@
-"""The authorization server that other tests rely on does what they rely on."""
+"""The authorization server used by other tests works as they expect."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def refreshed(issuer: RunningIssuer, client_id: str, refresh_token: str) -
     return await issuer.client.post(f"{issuer.url}/token", data=form)
 
 
-async def test_a_registered_client_gets_a_signed_token_for_the_resource_and_refreshes_it_once() -> None:
+async def test_registered_client_gets_a_signed_token_and_refreshes_it_once() -> None:
     async with running_issuer(account="bob", groups=["robots"]) as issuer:
         client_id = (await registered(issuer))["client_id"]
         tokens = await signed_in(issuer, client_id)
@@ -69,23 +69,23 @@ async def test_a_registered_client_gets_a_signed_token_for_the_resource_and_refr
         second = await refreshed(issuer, client_id, tokens["refresh_token"])
         assert second.json()["refresh_token"] != tokens["refresh_token"]
         assert (await refreshed(issuer, client_id, tokens["refresh_token"])).json()["error"] == "invalid_grant"
-        seen = await issuer.tell()
+        seen = await issuer.configure()
         assert [(grant["grant_type"], grant["ok"]) for grant in seen["grants"]] == [
             ("authorization_code", True), ("refresh_token", True), ("refresh_token", False),
         ]  # fmt: skip
         assert "POST /reg" in seen["requests"]
 
 
-async def test_keys_rotate_and_parts_of_it_fail_when_told() -> None:
+async def test_keys_rotate_and_endpoints_fail_on_request() -> None:
     async with running_issuer(algorithm="ES256") as issuer:
         first = jwt.get_unverified_header(await issuer.token(resource=RESOURCE))
-        await issuer.tell(rotate="keep")
+        await issuer.configure(rotate="keep")
         second = jwt.get_unverified_header(await issuer.token(resource=RESOURCE))
         assert (first["alg"], second["alg"]) == ("ES256", "ES256")
         assert first["kid"] != second["kid"]
         published = {key["kid"] for key in (await issuer.client.get(f"{issuer.url}/jwks")).json()["keys"]}
         assert {first["kid"], second["kid"]} <= published
-        await issuer.tell(rotate=True, fail={"/token": 503})
+        await issuer.configure(rotate=True, fail={"/token": 503})
         published = {key["kid"] for key in (await issuer.client.get(f"{issuer.url}/jwks")).json()["keys"]}
         assert not {first["kid"], second["kid"]} & published
         assert (await issuer.client.post(f"{issuer.url}/token")).status_code == 503
@@ -104,7 +104,7 @@ async def test_opaque_tokens_are_introspected_and_revoked() -> None:
         assert found == {"active": False}
 
 
-async def test_a_client_is_known_by_the_document_at_its_id() -> None:
+async def test_client_is_identified_by_its_metadata_document() -> None:
     client_id = "https://gateway.example.test/oauth/client.json"
     document = {
         "client_id": client_id, "client_name": "gateway", "redirect_uris": [CALLBACK], "application_type": "native",

@@ -1,4 +1,4 @@
-"""Keys over real connections: made by the command, good for their profiles, and only until they expire."""
+"""API keys over real connections: creation by the command, profiles, and expiry."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def made(*arguments: str) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.heavy
-async def test_a_key_enters_its_profiles_and_no_other_is_there_for_it(tmp_path: Path) -> None:
+async def test_key_opens_its_profiles_and_hides_the_others(tmp_path: Path) -> None:
     server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     (sec, first), (default, second) = made("ann", "--profile", "sec"), made("bob", "--profile", "default")
     settings = {"auth": {"apiKeys": [first, second]}, "profiles": {"sec": {}, "other": {}}}
@@ -57,7 +57,7 @@ async def test_a_key_enters_its_profiles_and_no_other_is_there_for_it(tmp_path: 
 
 
 @pytest.mark.heavy
-async def test_a_key_that_expires_loses_its_streams_within_seconds(tmp_path: Path) -> None:
+async def test_expired_key_loses_its_streams_within_seconds(tmp_path: Path) -> None:
     server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     key, entry = made("ann")
     entry["expires"] = (datetime.now(UTC) + timedelta(seconds=4)).isoformat()
@@ -72,7 +72,8 @@ async def test_a_key_that_expires_loses_its_streams_within_seconds(tmp_path: Pat
         assert (await gateway.post(call_of("up__echo"))).status_code == 401
 
 
-def test_keys_are_listed_with_what_they_open_and_never_shown(tmp_path: Path) -> None:
+@pytest.mark.heavy
+def test_keys_are_listed_with_their_rights_and_never_shown(tmp_path: Path) -> None:
     key, entry = made("ann", "--profile", "default", "--scope", "tools:read", "--group", "robots", "--expires", "90d")
     old = {"name": "old", "key": "a key that has been good", "expires": "2020-01-01"}
     config = tmp_path / "typegate.json"
@@ -87,15 +88,16 @@ def test_keys_are_listed_with_what_they_open_and_never_shown(tmp_path: Path) -> 
     assert "has been good" not in listed.stdout + listed.stderr
 
 
-def test_what_cannot_be_meant_is_one_readable_line() -> None:
-    for arguments, said in (
-        (("--expires", "soon"), "--expires soon: expected a number of hours, days or weeks, as 12h, 90d or 4w"),
+@pytest.mark.heavy
+def test_invalid_option_is_one_readable_line() -> None:
+    for arguments, message in (
+        (("--expires", "soon"), "--expires soon: expected a number of hours, days or weeks: 12h, 90d or 4w"),
         (("--scope", "tool"), "--scope tool: expected tools (did you mean it?)"),
         (("--prof", "x"), "there is no option --prof; did you mean --profile?"),
     ):
         done = typegate("key", "new", "ann", *arguments)
         assert done.returncode == 2
-        assert said in done.stderr, done.stderr
+        assert message in done.stderr, done.stderr
         assert done.stdout == ""
     reserved = typegate("key", "new", "local")
     assert (reserved.returncode, reserved.stdout) == (2, "")

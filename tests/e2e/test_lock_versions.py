@@ -1,4 +1,4 @@
-"""Real servers, locked at one published version and met by a later one: what is told, and what is held."""
+"""Real servers locked at one published version and started at a later one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def configured(tmp_path: Path, modules: Path, *, later: bool) -> str:
 
 
 @pytest.mark.heavy
-def test_what_three_real_servers_have_changed_between_two_versions_is_told_and_held(tmp_path: Path) -> None:
+def test_changes_between_versions_of_three_real_servers_are_held_and_reported(tmp_path: Path) -> None:
     packages = [
         f"{alias}-{word}@npm:{SCOPE}{name}@{version}"
         for alias, (name, before, after, _) in VERSIONS.items()

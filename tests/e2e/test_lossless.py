@@ -1,4 +1,4 @@
-"""A result is equal on both sides, whatever JSON it holds; for older eras after the documented adaptation."""
+"""A result is equal on both sides, whatever JSON it contains, except for documented adaptations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _leaves: st.SearchStrategy[Json] = st.none() | st.booleans() | _numbers | _words
 
 
 def nested(levels: int) -> st.SearchStrategy[Json]:
-    """Any JSON value, and always some chains of so many levels among them."""
+    """Any JSON value, always including some chains with this many levels."""
     chain = _leaves
     for _ in range(levels):
         chain = st.builds(lambda key, value: {key: value}, _words, chain) | chain.map(lambda one: [one])
@@ -47,7 +47,7 @@ MEMBERS = st.dictionaries(_words.map(lambda word: f"x{word}"), VALUES, max_size=
 
 
 def item(kind: str, **members: st.SearchStrategy[Json]) -> st.SearchStrategy[dict[str, Json]]:
-    """A content item of a type, with members that nobody knows."""
+    """A content item of a type, with unknown members."""
     known = st.fixed_dictionaries({"type": st.just(kind), **members})
     return st.builds(lambda a, b: {**a, **b}, MEMBERS, known)
 
@@ -158,7 +158,8 @@ def test_any_result_is_equal_on_both_sides_in_every_era(modern: bool, tmp_path: 
     ("modern", "over_http"),
     [(True, True), (False, False), *(pytest.param(one, not one, marks=pytest.mark.heavy) for one in (True, False))],
 )
-def test_a_large_result_is_equal_on_both_sides_although_nobody_reads_it(
+@pytest.mark.heavy
+def test_large_result_is_equal_on_both_sides_without_being_parsed(
     modern: bool, over_http: bool, tmp_path: Path
 ) -> None:
     with (
@@ -191,7 +192,7 @@ def test_a_large_result_is_equal_on_both_sides_although_nobody_reads_it(
 
 
 def check(portal: BlockingPortal, lanes: list[Lane], result: dict[str, Json]) -> None:
-    """Every lane has this result as its version is promised it."""
+    """Check that each lane returns this result in the form of its version."""
     for lane in lanes:
         got = portal.call(lambda lane=lane: lane.call("result", result=result))
         if not lane.through:
@@ -202,7 +203,7 @@ def check(portal: BlockingPortal, lanes: list[Lane], result: dict[str, Json]) ->
         assert_equal(got, adapted(result, version), version, result)
 
 
-async def test_messages_of_prompts_are_adapted_like_results(tmp_path: Path) -> None:
+async def test_prompt_messages_are_adapted_like_results(tmp_path: Path) -> None:
     kinds: list[dict[str, Json]] = [
         {"type": "text", "text": "words", "vendor": None},
         {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"},

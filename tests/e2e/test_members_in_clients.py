@@ -1,4 +1,4 @@
-"""No member of a resource, a prompt or a content item costs a client the list or the result that it is in."""
+"""No member of a resource, prompt or content item makes a client reject a list or result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.upstreams.running import scripted_stdio_server, tool
 
 LINK = {"type": "resource_link", "uri": "doc://link", "name": "link"}
 IMAGE = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(6)).decode()
-# Members of a resource, and what has to be of them in the list; None: the member is not there.
+# Members of a resource as its server lists them, and as the gateway has to list them; None for an absent member.
 RESOURCES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "own_audience": ({"annotations": {"audience": ["developers"]}}, {"annotations": {}}),
     "some_audience": ({"annotations": {"audience": ["developers", "User"]}}, {"annotations": {"audience": ["user"]}}),
@@ -63,7 +63,7 @@ PROMPTS: dict[str, tuple[dict[str, Any], Any]] = {
     "no_names": ({"arguments": [{"description": "x"}, None]}, []),
     "arguments_null": ({"arguments": None, "title": None, "description": 5, "icons": "no", "_meta": []}, None),
 }  # fmt: skip
-# Content items, and what has to arrive of each; None: it is left as it was.
+# Content items as the server sends them, and as the client has to receive them.
 ITEMS: dict[str, tuple[Any, Any]] = {
     "audience": ({"type": "text", "text": "t", "annotations": {"audience": ["developers"]}},
                  {"type": "text", "text": "t", "annotations": {}}),
@@ -94,12 +94,12 @@ ITEMS: dict[str, tuple[Any, Any]] = {
 
 
 def result_with(item: Any) -> dict[str, Any]:
-    """A result of sound items around another one."""
+    """Return a result with this item between two valid items."""
     return {"content": [{"type": "text", "text": "before"}, item, {"type": "text", "text": "after"}]}
 
 
 def bad_server(tmp_path: Path) -> dict[str, Any]:
-    """A server whose every list holds what the SDKs refuse."""
+    """Return the entry of a server whose lists contain items that the SDKs refuse."""
     resources = [{"uri": f"doc://{word}", "name": word, **members} for word, (members, _) in RESOURCES.items()]
     resources.append({"uri": "not a url", "name": "no_url"})
     templates = [{"uriTemplate": f"doc://{word}/{{id}}", "name": word, **m} for word, (m, _) in RESOURCES.items()]
@@ -138,7 +138,7 @@ def bad_server(tmp_path: Path) -> dict[str, Any]:
 
 
 def good_server(tmp_path: Path) -> dict[str, Any]:
-    """A server that has nothing to do with the other one."""
+    """Return the entry of a server whose items are valid."""
     answers = {
         "resources/list": {"resources": [{"uri": "doc://readme", "name": "readme"}]},
         "resources/templates/list": {"resourceTemplates": [{"uriTemplate": "good://{id}", "name": "good"}]},
@@ -149,7 +149,8 @@ def good_server(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("client", ["typescript", "sdk1", "sdk2-legacy", "sdk2-2026-07-28"])
-async def test_no_member_costs_a_client_a_list_or_a_result(client: str, tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_no_member_breaks_a_client_list_or_result(client: str, tmp_path: Path) -> None:
     servers = {"bad": bad_server(tmp_path), "good": good_server(tmp_path)}
     calls = [{"name": f"bad__{word}", "arguments": {}} for word in (*ITEMS, "is_error", "one_item", "large")]
     surface = {"gets": ["bad__nulls"], "reads": ["doc://day"]}

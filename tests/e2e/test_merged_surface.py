@@ -1,4 +1,4 @@
-"""What several servers offer, seen as one: names, addresses, hints, capabilities and headers."""
+"""Several servers as one: names, URIs, hints, capabilities and headers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRACE = {
 
 
 @pytest.mark.heavy
-async def test_lists_live_as_long_as_the_shortest_and_are_private_unless_all_are_public(tmp_path: Path) -> None:
+async def test_merged_list_has_the_shortest_ttl_and_is_private_unless_all_are_public(tmp_path: Path) -> None:
     long = full_stdio(tmp_path, "long", "--ttl-ms", "70000", modern=True)
     short = full_stdio(tmp_path, "short", "--ttl-ms", "50000", modern=True)
     private = full_stdio(tmp_path, "private", "--ttl-ms", "60000", "--scope", "private", modern=True)
@@ -46,7 +46,7 @@ async def test_lists_live_as_long_as_the_shortest_and_are_private_unless_all_are
             assert (read["ttlMs"], read["cacheScope"]) == (70_000, "public")
 
 
-async def test_under_prefix_none_everything_keeps_its_own_name_and_errors_are_verbatim(tmp_path: Path) -> None:
+async def test_server_without_prefix_keeps_its_names_and_verbatim_errors(tmp_path: Path) -> None:
     async with (
         full_http(tmp_path, "bare", modern=True, prefix="none") as server,
         running_gateway(tmp_path, entries([server])) as gateway,
@@ -63,7 +63,8 @@ async def test_under_prefix_none_everything_keeps_its_own_name_and_errors_are_ve
         assert greeting["messages"][0]["content"]["text"] == "Good day, Bo!"
 
 
-async def test_an_address_that_two_servers_share_is_the_first_ones_until_named_in_full(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_shared_uri_belongs_to_the_first_server_unless_qualified(tmp_path: Path) -> None:
     later = full_stdio(tmp_path, "alpha", modern=True)
     async with (
         full_http(tmp_path, "zulu", modern=False) as first,
@@ -86,7 +87,7 @@ async def test_an_address_that_two_servers_share_is_the_first_ones_until_named_i
         assert unknown["error"]["code"] in (-32602, -32002)
 
 
-async def test_headers_of_a_trace_reach_http_servers_and_credentials_never_do(tmp_path: Path) -> None:
+async def test_trace_headers_reach_http_servers_and_caller_credentials_do_not(tmp_path: Path) -> None:
     secrets = {"authorization": "Bearer of-the-caller", "cookie": "a=of-the-caller", "x-api-key": "of-the-caller"}
     async with full_http(tmp_path, "new", modern=True) as new, full_http(tmp_path, "old", modern=False) as old:
         async with running_gateway(tmp_path, entries([new, old])) as gateway:
@@ -102,7 +103,7 @@ async def test_headers_of_a_trace_reach_http_servers_and_credentials_never_do(tm
 
 
 @pytest.mark.parametrize("modern", [True, False])
-async def test_every_page_of_every_list_is_taken(modern: bool, tmp_path: Path) -> None:
+async def test_every_page_of_every_list_is_fetched(modern: bool, tmp_path: Path) -> None:
     server = full_stdio(tmp_path, "paged", "--page", "1", modern=modern)
     async with (
         direct_lane(tmp_path, server, MODERN if modern else "2025-11-25") as direct,
@@ -118,7 +119,7 @@ async def test_every_page_of_every_list_is_taken(modern: bool, tmp_path: Path) -
             assert set(own) <= got, kind
 
 
-async def test_who_joins_or_leaves_changes_every_list_of_everybody(tmp_path: Path) -> None:
+async def test_added_or_removed_server_changes_every_list_for_everybody(tmp_path: Path) -> None:
     first, second = (full_stdio(tmp_path, name, modern=True) for name in ("first", "second"))
     async with (
         running_gateway(tmp_path, entries([first]), gateway=COMMANDS) as gateway,
@@ -129,7 +130,7 @@ async def test_who_joins_or_leaves_changes_every_list_of_everybody(tmp_path: Pat
         for host in (new, old):
             await host.watch(lists=KINDS)
         for joins in (True, False):
-            since = {host: len(host.heard) for host in (new, old)}
+            since = {host: len(host.received) for host in (new, old)}
             if joins:
                 await gateway.admin("servers", "POST", {"name": "second", "config": second.config})
             else:

@@ -1,4 +1,4 @@
-"""Counters tell the ways of calls apart, and nothing that was sent or answered is in them or in the log (row R28)."""
+"""Metrics count calls by route and outcome, and contain no arguments or results (row R28)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ async def samples(gateway: RunningGateway) -> dict[tuple[str, ...], float]:
 
 
 @in_both_eras
-async def test_calls_are_counted_by_the_way_they_came_and_how_they_ended(era: str, tmp_path: Path) -> None:
+async def test_calls_are_counted_by_route_and_outcome_without_values(era: str, tmp_path: Path) -> None:
     secret, answered = "hunter2-secret", "answered-secret"
-    told = {"content": [{"type": "text", "text": answered}], "structuredContent": {"text": answered}}
+    result = {"content": [{"type": "text", "text": answered}], "structuredContent": {"text": answered}}
     config, _ = scripted_stdio_server(
         tmp_path,
         "up",
         tools=[tool("echo", "text"), tool("error"), tool("tell")],
-        behaviours={"tell": {"kind": "result", "with": {"result": told}}},
+        behaviours={"tell": {"kind": "result", "with": {"result": result}}},
     )
     async with running_gateway(tmp_path, {"up": config}, arguments=("--verbose",)) as gateway:
         await gateway.until_listed("up__echo")

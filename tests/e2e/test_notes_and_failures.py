@@ -1,4 +1,4 @@
-"""Notes about tools, and failures that come again and again (rows R26, R27), over a real connection."""
+"""Operator notes and recurring failures, over a real connection (rows R26, R27)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import anyio
 import httpx2
 import pytest
 from support.callers import call_of
-from support.gateways import META, MODERN, RunningGateway, glance_again, running_gateway
+from support.gateways import META, MODERN, RunningGateway, brief_pause, running_gateway
 from support.upstreams.running import rescript, scripted_stdio_server, tool
 
 SEND = tool("send", "to", "subject", to={"type": "string"}, subject={"type": "string"})
@@ -24,11 +24,11 @@ async def note(gateway: RunningGateway, text: str, **members: Any) -> str:
 async def until_described(gateway: RunningGateway, description: str) -> None:
     with anyio.fail_after(20):
         while (await gateway.tools())["up__send"]["description"] != description:
-            await glance_again()
+            await brief_pause()
 
 
 @pytest.mark.heavy
-async def test_a_note_is_read_until_the_tool_changes_and_outlives_a_restart(tmp_path: Path) -> None:
+async def test_note_is_shown_until_the_tool_changes_and_survives_a_restart(tmp_path: Path) -> None:
     config, record = scripted_stdio_server(tmp_path, "up", tools=[SEND], list_changed=True)
     state = ("--state-dir", str(tmp_path / "kept"))
     async with running_gateway(tmp_path, {"up": config}, arguments=state) as gateway:
@@ -42,22 +42,22 @@ async def test_a_note_is_read_until_the_tool_changes_and_outlives_a_restart(tmp_
     async with running_gateway(again, {"up": config}, arguments=state) as gateway:
         await gateway.until_listed("up__send")
         await until_described(gateway, "Does send.\n\nOnly on weekdays.")
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             # The list came from the snapshot: the server itself may only be starting.
             while (await gateway.server("up"))["state"] != "ready":
-                await glance_again()
+                await brief_pause()
         changed = {**SEND, "description": "Sends."}
         rescript(config, record, announce=True, tools=[changed], list_changed=True)
         await until_described(gateway, "Sends.")
         with anyio.fail_after(20):
             while (await gateway.admin("notes")).json()["notes"]:
-                await glance_again()
+                await brief_pause()
         # It does not come back with the old definition either.
         rescript(config, record, announce=True, tools=[SEND], list_changed=True)
         await until_described(gateway, "Does send.")
 
 
-async def test_a_note_ends_with_its_time(tmp_path: Path) -> None:
+async def test_note_expires(tmp_path: Path) -> None:
     config, _ = scripted_stdio_server(tmp_path, "up", tools=[SEND])
     async with running_gateway(tmp_path, {"up": config}) as gateway:
         await gateway.until_listed("up__send")
@@ -66,7 +66,7 @@ async def test_a_note_ends_with_its_time(tmp_path: Path) -> None:
         await until_described(gateway, "Does send.\n\nFor long.")
 
 
-async def test_a_note_of_a_failure_ends_with_the_next_success(tmp_path: Path) -> None:
+async def test_note_about_a_failure_ends_with_the_next_success(tmp_path: Path) -> None:
     config, _ = scripted_stdio_server(tmp_path, "up", tools=[SEND])
     async with running_gateway(tmp_path, {"up": config}) as gateway:
         await gateway.until_listed("up__send")
@@ -79,7 +79,7 @@ async def test_a_note_of_a_failure_ends_with_the_next_success(tmp_path: Path) ->
         await until_described(gateway, "Does send.\n\nBe polite.")
 
 
-async def test_a_note_can_be_taken_out_and_a_bad_one_is_refused(tmp_path: Path) -> None:
+async def test_note_can_be_removed_and_an_invalid_one_is_refused(tmp_path: Path) -> None:
     config, _ = scripted_stdio_server(tmp_path, "up", tools=[SEND])
     async with running_gateway(tmp_path, {"up": config}) as gateway:
         await gateway.until_listed("up__send")
@@ -100,7 +100,7 @@ async def test_a_note_can_be_taken_out_and_a_bad_one_is_refused(tmp_path: Path) 
         assert (await gateway.admin("notes", token=None)).status_code == 401
 
 
-async def test_three_failures_of_one_class_from_two_sessions_are_flagged_once(tmp_path: Path) -> None:
+async def test_three_failures_of_one_kind_from_two_sessions_are_flagged_once(tmp_path: Path) -> None:
     keys = [{"name": name, "key": f"key-of-{name}"} for name in ("ann", "bob")]
     config, _ = scripted_stdio_server(tmp_path, "up", tools=[SEND])
     first, second = ({"authorization": f"Bearer key-of-{name}"} for name in ("ann", "bob"))
@@ -113,9 +113,9 @@ async def test_three_failures_of_one_class_from_two_sessions_are_flagged_once(tm
         await gateway.call("up__send", arguments, headers=headers)
 
     async with running_gateway(tmp_path, {"up": config}, gateway={"auth": {"apiKeys": keys}}) as gateway:
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while (await gateway.server("up"))["state"] != "ready":
-                await glance_again()
+                await brief_pause()
         for _ in range(4):
             await call(gateway, first, to="a")
         assert not (await failures(gateway))["subject"]["flagged"], "one session alone is one misunderstanding"
@@ -131,7 +131,7 @@ async def test_three_failures_of_one_class_from_two_sessions_are_flagged_once(tm
         assert (await failures(gateway))["subject"]["recent"] == 6
 
 
-async def test_one_modern_caller_is_one_over_however_many_connections_it_calls(tmp_path: Path) -> None:
+async def test_modern_caller_is_counted_once_across_connections(tmp_path: Path) -> None:
     config, _ = scripted_stdio_server(tmp_path, "up", tools=[SEND])
 
     async def call(gateway: RunningGateway, client: str, name: str = "up__send", **arguments: Any) -> None:
@@ -139,7 +139,7 @@ async def test_one_modern_caller_is_one_over_however_many_connections_it_calls(t
         body = call_of(name, arguments, **meta)
         head = {"accept": "application/json, text/event-stream", "mcp-protocol-version": MODERN}
         head |= {"mcp-method": "tools/call", "mcp-name": name}
-        # A client of its own is a connection of its own.
+        # Each client uses a separate connection.
         async with httpx2.AsyncClient() as connection:
             answer = await connection.post(gateway.url, json=body, headers=head)
         assert answer.json()["result"]["isError"], answer.text

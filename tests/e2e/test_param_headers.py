@@ -1,15 +1,16 @@
-"""Arguments that a tool wants mirrored in headers reach its server in both places, whichever way the call came."""
+"""Arguments declared as headers reach their server both as arguments and as headers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.callers import handshake
 from support.gateways import running_gateway
 from support.upstreams.running import Recording, scripted_http_server
 
-from gateway.protocol import header_value
+from gateway.protocol.versions import header_value
 
 TOOL = {
     "name": "query",
@@ -39,7 +40,8 @@ def mirrored(record: Recording) -> list[dict[str, str]]:
     return [{name: value for name, value in one.items() if name.startswith("mcp-param-")} for one in calls]
 
 
-async def test_callers_of_both_eras_have_their_arguments_mirrored_upstream(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_header_arguments_of_both_eras_are_mirrored_upstream(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "up", tools=[TOOL], modern=True) as up,
         running_gateway(tmp_path, {"up": up.config}) as gateway,
@@ -56,7 +58,8 @@ async def test_callers_of_both_eras_have_their_arguments_mirrored_upstream(tmp_p
         assert mirrored(up.recording) == expected
 
 
-async def test_what_a_repair_made_of_the_arguments_is_what_is_mirrored(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_repaired_arguments_are_mirrored(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "up", tools=[TOOL], modern=True) as up,
         running_gateway(tmp_path, {"up": up.config}) as gateway,
@@ -68,7 +71,7 @@ async def test_what_a_repair_made_of_the_arguments_is_what_is_mirrored(tmp_path:
         assert mirrored(up.recording) == [{"mcp-param-limit": "7"}]
 
 
-async def test_a_server_of_the_handshake_era_gets_no_mirrored_headers(tmp_path: Path) -> None:
+async def test_handshake_era_server_gets_no_mirrored_headers(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "up", tools=[TOOL]) as up,
         running_gateway(tmp_path, {"up": up.config}) as gateway,

@@ -1,4 +1,4 @@
-"""Rules and scopes over real connections: what is denied is not there, in both eras, over HTTP and stdio."""
+"""Rules and scopes over real connections, in both eras, over HTTP and stdio."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def ready(gateway: RunningGateway) -> None:
 
 
 @in_both_eras
-async def test_each_caller_sees_and_calls_what_rules_and_scopes_leave_it(tmp_path: Path, era: str) -> None:
+async def test_each_caller_sees_and_calls_what_rules_and_scopes_allow(tmp_path: Path, era: str) -> None:
     server, record = bank(tmp_path)
     shown = {
         "ann": {"bank__read_ledger"},
@@ -87,7 +87,7 @@ async def test_each_caller_sees_and_calls_what_rules_and_scopes_leave_it(tmp_pat
                 # One that is denied is answered like one that does not exist.
                 missing = [text for text in (by_name, by_address) if "has no tool" in text or "Unknown tool" in text]
                 assert missing == ([] if wrapper in wrappers else [by_name, by_address])
-            prompts = (await visitor.asked("prompts/list"))["prompts"]
+            prompts = (await visitor.request("prompts/list"))["prompts"]
             assert bool(prompts) == (name in {"ann", "ben", "lee"})
             read = await visitor.sent("resources/read", {"uri": "mem://a"})
             assert ('"contents"' in read.text) == (name in {"ann", "ben"})
@@ -96,7 +96,7 @@ async def test_each_caller_sees_and_calls_what_rules_and_scopes_leave_it(tmp_pat
 
 
 @in_both_eras
-async def test_a_rule_about_arguments_refuses_the_call_with_its_name(tmp_path: Path, era: str) -> None:
+async def test_argument_rule_refuses_the_call_naming_itself(tmp_path: Path, era: str) -> None:
     server, record = bank(tmp_path)
     async with running_gateway(tmp_path, {"bank": server}, gateway=settings()) as gateway:
         await ready(gateway)
@@ -104,7 +104,7 @@ async def test_a_rule_about_arguments_refuses_the_call_with_its_name(tmp_path: P
         assert not (await visitor.called("bank__wire_money", {"amount": 1000})).get("isError")
         for name, arguments in (
             ("bank__wire_money", {"amount": 1001}),
-            # What a model writes as text is a number once it is repaired.
+            # Text for a number is repaired before the rules are applied.
             ("bank__wire_money", {"amount": "1001"}),
             ("invoke_tool", {"server": "bank", "tool": "wire_money", "arguments": {"amount": 1001}}),
         ):
@@ -117,22 +117,22 @@ async def test_a_rule_about_arguments_refuses_the_call_with_its_name(tmp_path: P
 
 
 @in_both_eras
-async def test_a_changed_rule_acts_on_open_streams_and_sessions_at_once(tmp_path: Path, era: str) -> None:
+async def test_changed_rule_applies_to_open_streams_and_sessions_at_once(tmp_path: Path, era: str) -> None:
     server, _ = bank(tmp_path)
     async with running_gateway(tmp_path, {"bank": server}, gateway=settings()) as gateway:
         await ready(gateway)
         ben = as_caller(gateway, "ben", era)
         await ben.listed()
-        async with ben.changes() as heard:
+        async with ben.changes() as changes:
             written = json.loads(gateway.config.read_text())
             written["gateway"]["policy"]["rules"].append({"name": "no wires", "deny": ["bank__wire_*"]})
             gateway.config.write_text(json.dumps(written))
-            assert (await heard.next())["method"] == CHANGED
+            assert (await changes.next())["method"] == CHANGED
         assert set(await ben.listed()) == {"bank__read_ledger", *ALWAYS}
         assert "has no tool" in (await ben.sent("tools/call", {"name": "bank__wire_money", "arguments": {}})).text
 
 
-async def test_where_nothing_is_allowed_by_default_local_callers_need_a_rule_too(tmp_path: Path) -> None:
+async def test_local_callers_need_an_allow_rule_with_default_deny(tmp_path: Path) -> None:
     server, _ = bank(tmp_path)
     policy = {"default": "deny", "rules": [{"name": "reading", "principals": ["local"], "allow": ["bank__read_*"]}]}
     async with running_gateway(tmp_path, {"bank": server}, gateway={"policy": policy}) as gateway:
@@ -159,7 +159,7 @@ lee mem://a deny
 
 
 @pytest.mark.heavy
-async def test_rules_are_explained_and_tested_from_the_file_and_by_a_running_gateway(tmp_path: Path) -> None:
+async def test_rules_are_explained_and_tested_from_file_and_running_gateway(tmp_path: Path) -> None:
     server, _ = bank(tmp_path)
     (tmp_path / "expected.txt").write_text(EXPECTED)
     rows = [
@@ -180,13 +180,14 @@ async def test_rules_are_explained_and_tested_from_the_file_and_by_a_running_gat
             assert wrong.returncode == 1
             assert "1 of 2 as expected" in wrong.stderr
             question = ("--principal", "ben", "--name", "bank__delete_ledger", "--json")
-            told = await to_thread.run_sync(partial(typegate, "policy", "explain", *question, *where))
-            assert told.returncode == 1
-            answer = json.loads(told.stdout)
+            explained = await to_thread.run_sync(partial(typegate, "policy", "explain", *question, *where))
+            assert explained.returncode == 1
+            answer = json.loads(explained.stdout)
             assert (answer["decision"], answer["rule"], answer["visible"]) == ("deny", "no deletes", False)
 
 
-def test_rules_are_explained_from_the_lock_file_while_no_server_runs(tmp_path: Path) -> None:
+@pytest.mark.heavy
+def test_rules_are_explained_from_the_lock_file_without_servers(tmp_path: Path) -> None:
     server, _ = bank(tmp_path)
     config, state = tmp_path / "mcp.json", tmp_path / "state"
     unreachable = {"url": "http://127.0.0.1:9/mcp"}
@@ -195,19 +196,19 @@ def test_rules_are_explained_from_the_lock_file_while_no_server_runs(tmp_path: P
     assert typegate("lock", *where).returncode == 1  # one server is not reached
     # Only the lock file knows its tools from here on.
     Path(server["args"][-1]).unlink()
-    told = typegate("policy", "explain", "--principal", "ben", "--name", "bank__delete_ledger", "--json", *where)
-    assert json.loads(told.stdout)["rule"] == "no deletes"
-    told = typegate("policy", "explain", "--principal", "ben", "--name", "bank__wire_money", *where)
-    assert (told.returncode, told.stdout.partition(":")[0]) == (0, "allow"), told.stderr
-    told = typegate("policy", "explain", "--principal", "ben", "--name", "gone__pay", *where)
-    assert (told.returncode, told.stdout.partition(":")[0]) == (1, "unknown")
-    assert "gone: not reached, and in neither snapshot nor lock file" in told.stderr
-    assert "Future" not in told.stderr
-    assert "Task" not in told.stderr
+    explained = typegate("policy", "explain", "--principal", "ben", "--name", "bank__delete_ledger", "--json", *where)
+    assert json.loads(explained.stdout)["rule"] == "no deletes"
+    explained = typegate("policy", "explain", "--principal", "ben", "--name", "bank__wire_money", *where)
+    assert (explained.returncode, explained.stdout.partition(":")[0]) == (0, "allow"), explained.stderr
+    explained = typegate("policy", "explain", "--principal", "ben", "--name", "gone__pay", *where)
+    assert (explained.returncode, explained.stdout.partition(":")[0]) == (1, "unknown")
+    assert "gone: not reached, and in neither snapshot nor lock file" in explained.stderr
+    assert "Future" not in explained.stderr
+    assert "Task" not in explained.stderr
 
 
 @pytest.mark.heavy
-async def test_rules_hold_over_stdio_and_with_two_workers(tmp_path: Path) -> None:
+async def test_rules_apply_over_stdio_and_with_two_workers(tmp_path: Path) -> None:
     server, _ = bank(tmp_path)
     config = tmp_path / "stdio.json"
     config.write_text(json.dumps({"mcpServers": {"bank": server}, "gateway": {"policy": {"rules": RULES[1:]}}}))

@@ -1,4 +1,4 @@
-"""Processes that take their time to start, or never do: each gets the time that it needs, and says how far it is."""
+"""Slow, hanging and failing process starts: timeouts, progress messages and limits."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import anyio
 import pytest
-from e2e.processes import below, living
-from support.gateways import RunningGateway, glance_again, running_gateway, text_of
+from e2e.processes import descendants_of, still_running
+from support.gateways import RunningGateway, brief_pause, running_gateway, text_of
 from support.upstreams.gated import TIDY, Upstream, entries
 
 from gateway.upstream.transport.process_start import cores
@@ -27,11 +27,12 @@ async def until_server(gateway: RunningGateway, name: str, *words: str, within_s
             row = await gateway.server(name)
             if all(word in (row["lastError"] or "") for word in words):
                 return row
-            await glance_again()
+            await brief_pause()
     raise AssertionError(f"{words} never was the reason: {row}")
 
 
-async def test_a_process_that_needs_long_is_started_once_and_says_how_far_it_is(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_slow_process_is_started_once_and_reports_its_progress(tmp_path: Path) -> None:
     waits = "wait_for('go')"
     says = "print('fetching 12 packages', file=sys.stderr, flush=True); "
     slow = Upstream(tmp_path, "slow", says + waits, connectTimeout=1)
@@ -63,7 +64,8 @@ async def test_a_process_that_needs_long_is_started_once_and_says_how_far_it_is(
             assert (row["state"], row["lastError"], row["startingSeconds"]) == ("ready", None, None)
 
 
-async def test_a_dead_server_is_reported_with_the_line_that_explains_it(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_dead_server_is_reported_with_the_explaining_line(tmp_path: Path) -> None:
     missing = tmp_path / "no-such-folder"
     plain = tmp_path / "plain.sh"
     plain.write_text("#!/bin/sh\n")
@@ -118,19 +120,21 @@ async def test_a_dead_server_is_reported_with_the_line_that_explains_it(tmp_path
             assert row["lastError"] == reason or (name == "shell" and "not found" in row["lastError"]), row
 
 
-async def test_what_a_failing_server_says_is_logged_once_and_then_counted(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_output_of_a_failing_server_is_logged_once_and_then_counted(tmp_path: Path) -> None:
     code = "import os, sys; print(f'pid {os.getpid()}: no key', file=sys.stderr); sys.exit(3)"
     async with running_gateway(tmp_path, {"u": {"command": sys.executable, "args": ["-c", code]}}) as gateway:
         with anyio.fail_after(30):
             while "not connected: again (4 times)" not in gateway.logged():
-                await glance_again()
+                await brief_pause()
         logged = gateway.logged()
     assert logged.count("stderr: pid") == 1
     assert logged.count("not connected: the process exited with code 3: pid") == 1
     assert logged.count("not connected: again (2 times)") == 1
 
 
-async def test_a_start_over_its_limit_is_ended_with_time_to_clean_up(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_process_over_its_start_timeout_gets_time_to_clean_up(tmp_path: Path) -> None:
     # Longer than a child is given that is ended with its gateway.
     never = Upstream(tmp_path, "never", TIDY.format(seconds=3) + "wait_for('never')", startTimeout=1)
     async with running_gateway(tmp_path, entries(never)) as gateway:
@@ -139,39 +143,41 @@ async def test_a_start_over_its_limit_is_ended_with_time_to_clean_up(tmp_path: P
         assert never.notes()[:3] == ["started", "asked to end", "tidied up"]
 
 
-async def test_a_server_that_is_taken_out_while_it_starts_has_time_to_clean_up(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_server_removed_while_starting_gets_time_to_clean_up(tmp_path: Path) -> None:
     starting = Upstream(tmp_path, "starting", TIDY.format(seconds=3) + "wait_for('never')")
     other = Upstream(tmp_path, "other")
     async with running_gateway(tmp_path, entries(starting, other)) as gateway:
         await gateway.until_listed("other__t")
         await starting.until_noted("started")
-        # Its patience is no reason to start it again.
+        # A longer timeout does not cause a restart.
         patient = {**starting.entry, "connectTimeout": 60, "startTimeout": 600}
         gateway.config.write_text(json.dumps({"mcpServers": {"starting": patient, **entries(other)}}))
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while "reloaded" not in gateway.logged():
-                await glance_again()
+                await brief_pause()
         gateway.config.write_text(json.dumps({"mcpServers": entries(other)}))
         await starting.until_noted("tidied up")
         assert starting.notes() == ["started", "asked to end", "tidied up"]
         assert other.notes() == ["started", "asked"]
 
 
-async def test_a_gateway_that_is_ended_waits_for_no_start(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_shutdown_does_not_wait_for_starting_processes(tmp_path: Path) -> None:
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN); wait_for('never')"
     upstreams = [Upstream(tmp_path, f"deaf{number}", deaf) for number in range(cores() + 4)]
     async with running_gateway(tmp_path, entries(*upstreams)) as gateway:
         with anyio.fail_after(20):
             while sum(bool(one.notes()) for one in upstreams) <= cores():
-                await glance_again()
-        children = below(gateway.process.pid)
+                await brief_pause()
+        children = descendants_of(gateway.process.pid)
         began_s = time.monotonic()
         assert await gateway.stop() == 0
         assert time.monotonic() - began_s < 6
-    assert living(children) == []
+    assert still_running(children) == []
 
 
-async def test_no_more_processes_start_at_once_than_cores_and_one(tmp_path: Path) -> None:
+async def test_concurrent_starts_are_limited_to_cores_plus_one(tmp_path: Path) -> None:
     upstreams = [Upstream(tmp_path, f"u{number}", "wait_for('go')") for number in range(cores() + 6)]
     async with running_gateway(tmp_path, entries(*upstreams)) as gateway:
 
@@ -180,7 +186,7 @@ async def test_no_more_processes_start_at_once_than_cores_and_one(tmp_path: Path
 
         with anyio.fail_after(9):  # the places are given back after 10 s
             while await started() <= cores():
-                await glance_again()
+                await brief_pause()
             rows = [await gateway.server(one.name) for one in upstreams]
         assert await started() == cores() + 1
         assert all(row["state"] == "starting" for row in rows)
@@ -190,14 +196,16 @@ async def test_no_more_processes_start_at_once_than_cores_and_one(tmp_path: Path
         await gateway.until_listed(*(f"{one.name}__t" for one in upstreams), within_s=30)
 
 
-async def test_starts_that_hang_do_not_keep_others_from_starting(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_hanging_starts_do_not_block_others(tmp_path: Path) -> None:
     hanging = [Upstream(tmp_path, f"hangs{number}", "wait_for('never')") for number in range(cores() + 1)]
     good = Upstream(tmp_path, "good")
     async with running_gateway(tmp_path, entries(*hanging, good)) as gateway:
         await gateway.until_listed("good__t", within_s=30)
 
 
-async def test_a_call_waits_for_a_start_only_so_long_and_is_told_how_far_it_is(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_call_waits_a_limited_time_for_a_start_and_reports_its_progress(tmp_path: Path) -> None:
     waits = (
         "print('loading a model', file=sys.stderr, flush=True)\n"
         "if (folder / 'notes').read_text().count('started') > 1: wait_for('go')"
@@ -205,9 +213,9 @@ async def test_a_call_waits_for_a_start_only_so_long_and_is_told_how_far_it_is(t
     slow = Upstream(tmp_path, "slow", waits, callTimeout=2)
     async with running_gateway(tmp_path, entries(slow)) as gateway:
         await gateway.until_listed("slow__t")
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while not (gateway.state_dir / "snapshot.json").exists():
-                await glance_again()
+                await brief_pause()
         assert await gateway.stop() == 0
     async with running_gateway(tmp_path, entries(slow)) as gateway:
         assert "slow__t" in await gateway.tools()
@@ -219,9 +227,9 @@ async def test_a_call_waits_for_a_start_only_so_long_and_is_told_how_far_it_is(t
         slow.go_on()
         with anyio.fail_after(20):
             while (await gateway.call("slow__t")).get("isError"):
-                await glance_again()
+                await brief_pause()
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity on this system")
-def test_the_cores_are_those_that_this_process_may_use() -> None:
+def test_cores_are_those_available_to_the_process() -> None:
     assert 1 <= cores() <= len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""Profiles: which tools each path shows and lets be called, and how many of them (rows R21-R23, R29, T11, X6)."""
+"""Profiles: the tools that each path lists and permits (rows R21-R23, R29, T11, X6)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import anyio
 import httpx2
 import pytest
 from support.callers import handshake
-from support.gateways import TOKEN, RunningGateway, glance_again, running_gateway, text_of
+from support.gateways import TOKEN, RunningGateway, brief_pause, running_gateway, text_of
 from support.upstreams.running import Recording, scripted_stdio_server, tool
 from support.visitors import ALWAYS, CHANGED, OWN, Visitor, in_both_eras
 
@@ -35,14 +35,14 @@ def many(tmp_path: Path, count: int, **options: Any) -> dict[str, Any]:
 
 
 async def until_all_ready(gateway: RunningGateway, *names: str) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(25):
         for name in names:
             while (await gateway.server(name))["state"] != "ready":
-                await glance_again()
+                await brief_pause()
 
 
 @in_both_eras
-async def test_a_denied_tool_is_nowhere_to_be_seen_or_called(era: str, tmp_path: Path) -> None:
+async def test_denied_tool_is_neither_listed_nor_callable(era: str, tmp_path: Path) -> None:
     config, record = server(tmp_path, "fs", [tool("delete_all"), tool("read")], deny=["delete_*"])
     profiles = {"default": {"disclosure": "lazy"}, "whole": {"disclosure": "eager"}}
     async with running_gateway(tmp_path, {"fs": config}, gateway={"profiles": profiles}) as gateway:
@@ -62,7 +62,7 @@ async def test_a_denied_tool_is_nowhere_to_be_seen_or_called(era: str, tmp_path:
 
 
 @in_both_eras
-async def test_lazy_lists_our_own_tools_and_pinned_ones_and_finds_the_rest(era: str, tmp_path: Path) -> None:
+async def test_lazy_lists_builtin_and_pinned_tools_and_finds_the_rest(era: str, tmp_path: Path) -> None:
     config, record = server(
         tmp_path, "office", [MAIL, tool("count_days"), tool("ping")], tools={"ping": {"pinned": True}}
     )
@@ -81,7 +81,7 @@ async def test_lazy_lists_our_own_tools_and_pinned_ones_and_finds_the_rest(era: 
         assert [one["arguments"] for one in record.calls()] == [{}, {"to": "a"}]
 
 
-async def test_for_2026_07_28_a_list_never_depends_on_what_was_asked_before(tmp_path: Path) -> None:
+async def test_modern_list_does_not_depend_on_earlier_requests(tmp_path: Path) -> None:
     config, _ = server(tmp_path, "office", [MAIL, tool("count_days")])
     async with running_gateway(tmp_path, {"office": config}, gateway=LAZY) as gateway, httpx2.AsyncClient() as other:
         await until_all_ready(gateway, "office")
@@ -97,7 +97,7 @@ async def test_for_2026_07_28_a_list_never_depends_on_what_was_asked_before(tmp_
             gateway.client = first
 
 
-async def test_a_session_of_the_handshake_era_grows_by_what_it_found_and_nobody_elses_does(tmp_path: Path) -> None:
+async def test_handshake_session_list_grows_by_its_own_found_tools(tmp_path: Path) -> None:
     config, _ = server(tmp_path, "office", [MAIL, tool("count_days")])
     async with running_gateway(tmp_path, {"office": config}, gateway=LAZY) as gateway:
         await until_all_ready(gateway, "office")
@@ -107,13 +107,13 @@ async def test_a_session_of_the_handshake_era_grows_by_what_it_found_and_nobody_
         assert list(await mine.listed())[-1] == "office__send_mail"
         assert set(await mine.listed()) == OWN | {"office__send_mail"}
         assert set(await other.listed()) == OWN
-        # What is in the list already is announced to nobody.
+        # A tool that is already listed is not announced.
         assert await mine.heard_at("find_tools", {"query": "send mail", "limit": 1}) == ["answer"]
 
 
 @pytest.mark.heavy
 @in_both_eras
-async def test_a_budget_is_kept_and_the_rest_is_found_and_callable(era: str, tmp_path: Path) -> None:
+async def test_budget_is_respected_and_other_tools_are_found_and_callable(era: str, tmp_path: Path) -> None:
     profiles = {"default": {"disclosure": "auto", "maxTools": 100, "maxTokens": 1_000_000}}
     config = many(tmp_path, 130, tools={"tool_129": {"pinned": True}, "tool_128": {"priority": 5}})
     lists = []
@@ -140,7 +140,7 @@ async def test_a_budget_is_kept_and_the_rest_is_found_and_callable(era: str, tmp
 
 
 def _explained(gateway: RunningGateway) -> dict[str, str]:
-    """What `typegate tools --explain` prints: each wrapper with its reason."""
+    """Return the reason for each wrapper, as printed by `typegate tools --explain`."""
     command = [sys.executable, "-m", "gateway", "tools", "--explain", "--url", gateway.url]
     environment = {**os.environ, "TYPEGATE_ADMIN_TOKEN": TOKEN}
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=environment)
@@ -150,7 +150,7 @@ def _explained(gateway: RunningGateway) -> dict[str, str]:
 
 
 @in_both_eras
-async def test_what_fits_is_listed_whole_and_a_token_budget_is_kept_too(era: str, tmp_path: Path) -> None:
+async def test_fitting_list_is_complete_and_a_token_budget_is_respected(era: str, tmp_path: Path) -> None:
     profiles = {"default": {"disclosure": "auto"}, "small": {"maxTokens": 1_200}}
     async with running_gateway(tmp_path, {"many": many(tmp_path, 60)}, gateway={"profiles": profiles}) as gateway:
         await until_all_ready(gateway, "many")
@@ -166,7 +166,7 @@ async def test_what_fits_is_listed_whole_and_a_token_budget_is_kept_too(era: str
 
 
 @in_both_eras
-async def test_a_profile_selects_by_server_tag_tool_and_group_and_that_is_enforced(era: str, tmp_path: Path) -> None:
+async def test_profile_selects_by_server_tag_tool_and_group(era: str, tmp_path: Path) -> None:
     a, record_a = server(tmp_path, "a", [tool("read"), tool("write")], tags=["vcs"])
     b, record_b = server(tmp_path, "b", [tool("read")], tags=["vcs", "new"])
     c, _ = server(tmp_path, "c", [tool("read")])
@@ -207,8 +207,8 @@ async def test_a_profile_selects_by_server_tag_tool_and_group_and_that_is_enforc
                     "invoke_tool", {"server": alias, "tool": plain, "arguments": {}}, profile
                 )
                 assert refused["isError"], (profile, name)
-                told = (await visitor.sent("tools/call", {"name": name, "arguments": {}}, profile)).json()
-                assert "error" in told or told["result"]["isError"], (profile, name)
+                answer = (await visitor.sent("tools/call", {"name": name, "arguments": {}}, profile)).json()
+                assert "error" in answer or answer["result"]["isError"], (profile, name)
         refused = await visitor.called("invoke_tool", {"server": "b", "tool": "read", "arguments": {}}, "one")
         assert "Servers: a." in text_of(refused)
         assert record_a.calls() == record_b.calls() == []
@@ -216,7 +216,7 @@ async def test_a_profile_selects_by_server_tag_tool_and_group_and_that_is_enforc
         assert (await gateway.client.post(f"{gateway.url}/nobody", json={})).status_code == 404
 
 
-async def test_a_session_is_of_its_path(tmp_path: Path) -> None:
+async def test_session_is_bound_to_its_path(tmp_path: Path) -> None:
     config, record = server(tmp_path, "a", [tool("read")])
     profiles = {"one": {"servers": ["a"]}, "two": {"servers": []}}
     async with running_gateway(tmp_path, {"a": config}, gateway={"profiles": profiles}) as gateway:
@@ -230,7 +230,7 @@ async def test_a_session_is_of_its_path(tmp_path: Path) -> None:
 
 @in_both_eras
 @pytest.mark.parametrize("disclosure", ["eager", "lazy", "auto"])
-async def test_instructions_name_the_convention_the_mode_the_fallback_and_only_what_is_listed(
+async def test_instructions_name_convention_mode_fallback_and_listed_tools_only(
     disclosure: str, era: str, tmp_path: Path
 ) -> None:
     config, _ = server(tmp_path, "office", [MAIL, tool("count_days")])
@@ -242,20 +242,20 @@ async def test_instructions_name_the_convention_the_mode_the_fallback_and_only_w
     async with running_gateway(tmp_path, {"office": config}, gateway={"profiles": profiles}) as gateway:
         await until_all_ready(gateway, "office")
         visitor = Visitor(gateway=gateway, era=era)
-        said = (await visitor.greeted())["instructions"]
-        assert said == (await gateway.rpc("server/discover"))["result"]["instructions"]
-        assert len(said) <= 2_000
-        assert "two underscores" in said[:250]
-        assert "If a typed name is refused in mid-conversation, use invoke_tool" in said
-        assert ("find_tools" in said) == (disclosure == "lazy")
+        instructions = (await visitor.greeted())["instructions"]
+        assert instructions == (await gateway.rpc("server/discover"))["result"]["instructions"]
+        assert len(instructions) <= 2_000
+        assert "two underscores" in instructions[:250]
+        assert "If a typed name is refused in mid-conversation, use invoke_tool" in instructions
+        assert ("find_tools" in instructions) == (disclosure == "lazy")
         names = set(await visitor.listed())
-        assert set(re.findall(r"\b\w[\w-]*__\w+", said)) <= names
+        assert set(re.findall(r"\b\w[\w-]*__\w+", instructions)) <= names
         assert (await visitor.greeted("own"))["instructions"] == "Do as I say."
         assert len((await visitor.greeted("long"))["instructions"]) == 2_000
 
 
 @in_both_eras
-async def test_servers_and_their_details_can_be_asked_for_where_something_is_left_out(era: str, tmp_path: Path) -> None:
+async def test_servers_and_details_are_available_where_tools_are_deferred(era: str, tmp_path: Path) -> None:
     a, _ = server(tmp_path, "a", [MAIL], displayName="Mail", supplement="For letters.", siblings=["b"])
     b, _ = server(tmp_path, "b", [tool("read"), tool("list")])
     async with running_gateway(tmp_path, {"a": a, "b": b}, gateway=LAZY) as gateway:
@@ -277,7 +277,7 @@ async def test_servers_and_their_details_can_be_asked_for_where_something_is_lef
 
 
 @in_both_eras
-async def test_no_query_is_syntax_and_a_wrong_one_is_told(era: str, tmp_path: Path) -> None:
+async def test_any_query_is_searched_literally_and_an_invalid_one_is_reported(era: str, tmp_path: Path) -> None:
     config, _ = server(tmp_path, "a", [MAIL])
     async with running_gateway(tmp_path, {"a": config}, gateway=LAZY) as gateway:
         await until_all_ready(gateway, "a")
@@ -288,7 +288,7 @@ async def test_no_query_is_syntax_and_a_wrong_one_is_told(era: str, tmp_path: Pa
             assert not (await visitor.called("find_tools", {"query": odd})).get("isError"), odd
 
 
-async def test_who_is_left_out_by_a_profile_hears_nothing_of_it(tmp_path: Path) -> None:
+async def test_caller_outside_a_profile_learns_nothing_of_it(tmp_path: Path) -> None:
     seen, record = server(tmp_path, "seen", [tool("read")])
     hidden, _ = server(tmp_path, "hidden", [tool("secret_word")])
     profiles = {"one": {"servers": ["seen"], "disclosure": "lazy"}}
@@ -299,16 +299,16 @@ async def test_who_is_left_out_by_a_profile_hears_nothing_of_it(tmp_path: Path) 
             await visitor.listed("one"),
             await visitor.greeted("one"),
             *[await visitor.called(name, {"query": "secret word", "server": "hidden"}, "one") for name in sorted(OWN)],
-            await visitor.asked("prompts/get", {"name": "gateway_tools", "arguments": {}}, "one"),
+            await visitor.request("prompts/get", {"name": "gateway_tools", "arguments": {}}, "one"),
         ]
-        said = json.dumps(everything)
-        assert "secret_word" not in said
-        assert said.count("hidden") == said.count("there is no server 'hidden'")
+        text = json.dumps(everything)
+        assert "secret_word" not in text
+        assert text.count("hidden") == text.count("there is no server 'hidden'")
         assert record.calls() == []
         assert (await (await handshake(gateway)).call("hidden__secret_word"))["result"]
 
 
-async def test_what_a_profile_selects_in_vain_is_told(tmp_path: Path) -> None:
+async def test_profile_selectors_without_effect_are_reported(tmp_path: Path) -> None:
     config, _ = server(tmp_path, "a", [tool("read")], tags=["vcs"])
     profiles = {
         "typo": {

@@ -1,4 +1,4 @@
-"""Published servers that are installed when they start: all of them are listed, without an option."""
+"""Published servers that are installed at start are all listed without extra options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import anyio
 import pytest
 from differential.packages import SERVERS, PublishedServer
 from support.clients import installed
-from support.gateways import glance_again, running_gateway
+from support.gateways import brief_pause, running_gateway
 
 pytestmark = pytest.mark.heavy
 
@@ -46,7 +46,7 @@ def path_of(first: Path) -> str:
     return f"{first}{os.pathsep}{os.environ['PATH']}"
 
 
-async def test_twenty_published_servers_with_slow_starts_are_listed_without_an_option(tmp_path: Path) -> None:
+async def test_twenty_slow_published_servers_are_listed_without_an_option(tmp_path: Path) -> None:
     if shutil.which("npx") is None:
         installed.missing("there is no npx")
     by_alias = {server.alias: server for server in SERVERS}
@@ -66,7 +66,7 @@ async def test_twenty_published_servers_with_slow_starts_are_listed_without_an_o
                 for row in rows:
                     if row["tools"]:
                         listed.setdefault(row["name"], time.monotonic() - began_s)
-                await glance_again()
+                await brief_pause()
         for name, took_s in listed.items():
             print(f"{name}: {took_s:.0f} s")
         missing = {row["name"]: (row["state"], row["lastError"]) for row in rows if row["name"] not in listed}

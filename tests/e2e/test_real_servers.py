@@ -1,4 +1,4 @@
-"""Real servers of other people behind one configuration file, asked by real clients of other people."""
+"""Real third-party servers in one configuration, used by real third-party clients."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import anyio
 import pytest
-from e2e.processes import below, living, raw_stdio, typegate
+from e2e.processes import descendants_of, raw_stdio, still_running, typegate
 from support.clients import installed
-from support.gateways import glance_again, running_gateway
+from support.gateways import brief_pause, running_gateway
 
 pytestmark = pytest.mark.heavy
 
@@ -34,7 +34,7 @@ CLIENTS = (
     pytest.param("sdk2-legacy", marks=pytest.mark.heavy),
     "sdk2-auto",
 )
-# What every client's models know of a tool; anything else is compared on the raw wire.
+# The members of a tool in the models of every client; other members are compared in the raw messages.
 _MEMBERS = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "_meta", "icons")
 
 
@@ -51,10 +51,10 @@ async def everything_over_http(tmp_path: Path) -> AsyncIterator[dict[str, Any]]:
         )
     try:
         with anyio.fail_after(20):
-            while "at 127.0.0.1:" not in (said := log.read_text()):
-                assert process.returncode is None, said
-                await glance_again()
-        port = said.partition("at 127.0.0.1:")[2].split()[0]
+            while "at 127.0.0.1:" not in (printed := log.read_text()):
+                assert process.returncode is None, printed
+                await brief_pause()
+        port = printed.partition("at 127.0.0.1:")[2].split()[0]
         yield {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}
     finally:
         with anyio.CancelScope(shield=True):
@@ -102,13 +102,13 @@ def calls_to_each(repository: Path) -> list[tuple[str, dict[str, Any], str]]:
 
 
 def without_ours(tools: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The tools by name, apart from the gateway's own."""
+    """Return the tools by name, without those of the gateway."""
     assert len({tool["name"] for tool in tools}) == len(tools)
     return {tool["name"]: tool for tool in tools if tool["name"] not in ("invoke_tool", "get_server_details")}
 
 
 def known(tool: dict[str, Any]) -> dict[str, Any]:
-    """A definition as far as every client's models know it."""
+    """Return the members of a definition that the models of every client have."""
     return {key: tool[key] for key in _MEMBERS if key in tool}
 
 
@@ -125,7 +125,7 @@ def everyone_in(servers: dict[str, Any]) -> tuple[str, ...]:
 
 
 async def listed_directly(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a server lists when asked without a gateway; over HTTP the bridge carries the raw lines."""
+    """Return the listing of a server without a gateway; over HTTP the bridge forwards the raw lines."""
     if "url" in config:
         config = typegate("stdio", "--url", config["url"])
     async with raw_stdio(config) as server:
@@ -134,7 +134,7 @@ async def listed_directly(config: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.heavy
-async def test_four_real_servers_are_listed_as_each_gives_its_tools_itself(tmp_path: Path) -> None:
+async def test_four_real_servers_are_listed_as_directly(tmp_path: Path) -> None:
     async with four_servers(tmp_path) as servers:
         direct: dict[str, dict[str, Any]] = {}
 
@@ -149,7 +149,7 @@ async def test_four_real_servers_are_listed_as_each_gives_its_tools_itself(tmp_p
             await gateway.until_listed(*everyone_in(servers), within_s=30)
             listed = await gateway.tools()
             rows = (await gateway.admin("servers")).json()
-            started = below(gateway.process.pid)
+            started = descendants_of(gateway.process.pid)
             assert await gateway.stop() == 0
         assert len(direct) > 30
         wanted = {name: {**without_demand(tool), "name": name} for name, tool in direct.items()}
@@ -157,19 +157,17 @@ async def test_four_real_servers_are_listed_as_each_gives_its_tools_itself(tmp_p
         assert set(listed) == set(wanted)
         assert {row["state"] for row in rows["servers"]} == {"ready"}, rows
         assert len(started) >= 3
-        assert living(started) == []
+        assert still_running(started) == []
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_a_client_sees_and_calls_the_tools_of_four_real_servers_over_http_and_stdio(
-    client: str, tmp_path: Path
-) -> None:
+async def test_client_lists_and_calls_four_real_servers_over_http_and_stdio(client: str, tmp_path: Path) -> None:
     calls = calls_to_each(tmp_path / "repository")
-    asked = [{"name": name, "arguments": arguments} for name, arguments, _ in calls]
+    requests = [{"name": name, "arguments": arguments} for name, arguments, _ in calls]
     reports: dict[str, dict[str, Any]] = {}
 
     async def note(way: str, target: str | dict[str, Any]) -> None:
-        reports[way] = await installed.report(client, target, asked)
+        reports[way] = await installed.report(client, target, requests)
 
     async with four_servers(tmp_path) as servers:
         async with running_gateway(tmp_path, servers) as gateway:

@@ -1,4 +1,4 @@
-"""A changed configuration file is applied while calls run; a bad one changes nothing."""
+"""A changed configuration file is applied while calls run; an invalid one changes nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 import anyio
 import pytest
-from support.gateways import RunningGateway, answer_of, glance_again, running_gateway
+from support.callers import hello
+from support.gateways import RunningGateway, answer_of, brief_pause, running_gateway
 from support.upstreams.running import Recording, scripted_http_server, scripted_stdio_server, tool
 from support.visitors import ALWAYS, CHANGED, Visitor, in_both_eras
 
@@ -23,7 +24,7 @@ def up(tmp_path: Path, name: str = "up", **script: Any) -> tuple[dict[str, Any],
 
 
 def rewrite(gateway: RunningGateway, change: Callable[[dict[str, Any]], None]) -> None:
-    """Swap the file for another one, as editors do."""
+    """Replace the file by another one, as editors do."""
     document = json.loads(gateway.config.read_text())
     change(document)
     fresh = gateway.config.with_suffix(".new")
@@ -37,42 +38,40 @@ async def state(gateway: RunningGateway) -> dict[str, Any]:
 
 
 async def until(gateway: RunningGateway, holds: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    with anyio.fail_after(10):
+    with anyio.fail_after(25):
         while not holds(row := await state(gateway)):
-            await glance_again()
+            await brief_pause()
     return row
 
 
 async def until_served(gateway: RunningGateway, *names: str) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(25):
         while set(await gateway.tools()) != set(names):
-            await glance_again()
+            await brief_pause()
 
 
 @in_both_eras
-async def test_a_supplement_is_applied_with_one_announcement_and_nobody_is_asked_again(
-    era: str, tmp_path: Path
-) -> None:
+async def test_changed_supplement_is_announced_once_without_relisting(era: str, tmp_path: Path) -> None:
     config, record = up(tmp_path)
     async with running_gateway(tmp_path, {"up": config}) as gateway:
         await gateway.until_listed("up__echo")
         visitor = Visitor(gateway=gateway, era=era)
-        async with visitor.changes() as heard:
+        async with visitor.changes() as changes:
             rewrite(gateway, lambda one: one["mcpServers"]["up"].update(supplement="More."))
-            assert (await heard.next())["method"] == CHANGED
+            assert (await changes.next())["method"] == CHANGED
             assert (await visitor.listed())["up__echo"]["description"] == "Does echo.\n\nMore."
             # Nothing that is shown has changed: nothing is announced before the next real change is.
             rewrite(gateway, lambda one: one["mcpServers"]["up"].update(callTimeout=50))
             await until(gateway, lambda row: row["reloads"] == 2)
             rewrite(gateway, lambda one: one["mcpServers"]["up"].update(supplement="Less."))
-            assert (await heard.next())["method"] == CHANGED
+            assert (await changes.next())["method"] == CHANGED
             assert (await visitor.listed())["up__echo"]["description"] == "Does echo.\n\nLess."
         assert len(record.requests("tools/list")) == 1
         assert len(record.starts()) == 1
 
 
 @in_both_eras
-async def test_a_change_is_announced_to_the_profiles_that_show_it_only(era: str, tmp_path: Path) -> None:
+async def test_change_is_announced_only_to_profiles_that_show_it(era: str, tmp_path: Path) -> None:
     a, record = up(tmp_path, "a")
     b, _ = up(tmp_path, "b")
     profiles = {"one": {"servers": ["a"]}, "two": {"servers": ["b"], "supplements": {"b__echo": "Old."}}}
@@ -90,7 +89,7 @@ async def test_a_change_is_announced_to_the_profiles_that_show_it_only(era: str,
 
 
 @in_both_eras
-async def test_a_bad_file_keeps_the_running_configuration_and_says_why(era: str, tmp_path: Path) -> None:
+async def test_invalid_file_keeps_the_running_configuration_with_a_reason(era: str, tmp_path: Path) -> None:
     config, _ = up(tmp_path)
     async with running_gateway(tmp_path, {"up": config}) as gateway:
         await gateway.until_listed("up__echo")
@@ -114,7 +113,7 @@ async def test_a_bad_file_keeps_the_running_configuration_and_says_why(era: str,
         assert "Traceback" not in gateway.logged()
 
 
-async def test_servers_come_go_and_are_reached_anew_and_the_others_notice_nothing(tmp_path: Path) -> None:
+async def test_added_removed_and_reconnected_servers_do_not_affect_others(tmp_path: Path) -> None:
     a, record_a = up(tmp_path, "a")
     b, record_b = up(tmp_path, "b")
     async with running_gateway(tmp_path, {"a": a}) as gateway, scripted_http_server(tmp_path, "c", tools=[ECHO]) as c:
@@ -122,16 +121,16 @@ async def test_servers_come_go_and_are_reached_anew_and_the_others_notice_nothin
         rewrite(gateway, lambda one: one["mcpServers"].update(b=b))
         await until_served(gateway, "a__echo", "b__echo")
         rewrite(gateway, lambda one: one["mcpServers"]["b"].update(env={"X": "1"}))
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while len(record_b.starts()) < 2:
-                await glance_again()
+                await brief_pause()
             while (await gateway.server("b"))["state"] != "ready":
-                await glance_again()
+                await brief_pause()
         assert (await gateway.server("b"))["epoch"] > 1
         rewrite(gateway, lambda one: one["mcpServers"].update(b={"url": c.url}))
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while (await gateway.server("b"))["type"] != "http" or (await gateway.server("b"))["state"] != "ready":
-                await glance_again()
+                await brief_pause()
         assert not (await gateway.call("b__echo", {"n": 1})).get("isError")
         rewrite(gateway, lambda one: one["mcpServers"].pop("b"))
         await until_served(gateway, "a__echo")
@@ -140,7 +139,7 @@ async def test_servers_come_go_and_are_reached_anew_and_the_others_notice_nothin
 
 
 @pytest.mark.heavy
-async def test_a_running_call_ends_as_it_began_when_its_server_is_changed_or_removed(tmp_path: Path) -> None:
+async def test_running_call_finishes_when_its_server_is_changed_or_removed(tmp_path: Path) -> None:
     slow = {"tools": [tool("slow")], "behaviours": {"slow": {"kind": "sleep", "with": {"seconds": 1.5}}}}
     config, record = up(tmp_path, **slow)
     async with running_gateway(tmp_path, {"up": config}) as gateway:
@@ -166,7 +165,7 @@ async def test_a_running_call_ends_as_it_began_when_its_server_is_changed_or_rem
 
 
 @pytest.mark.heavy
-async def test_five_hundred_calls_of_both_eras_in_flight_outlive_ten_changes(tmp_path: Path) -> None:
+async def test_five_hundred_calls_in_flight_survive_ten_reloads(tmp_path: Path) -> None:
     config, record = up(tmp_path, tools=[tool("nap")], behaviours={"nap": {"kind": "sleep", "with": {"seconds": 0.3}}})
     calm, _ = up(tmp_path, "calm")
     servers = {"up": {**config, "maxConcurrency": 1_000}, "calm": calm}
@@ -208,7 +207,7 @@ async def test_five_hundred_calls_of_both_eras_in_flight_outlive_ten_changes(tmp
         assert len(record.calls("nap")) == 500
 
 
-async def test_keys_change_at_once_and_an_open_gateway_never_comes_of_a_reload(tmp_path: Path) -> None:
+async def test_keys_change_at_once_and_a_reload_never_opens_the_gateway(tmp_path: Path) -> None:
     config, _ = up(tmp_path)
     keys = {"auth": {"apiKeys": [{"name": "ann", "key": "key-of-ann"}]}}
     async with running_gateway(tmp_path, {"up": config}) as gateway:
@@ -220,7 +219,22 @@ async def test_keys_change_at_once_and_an_open_gateway_never_comes_of_a_reload(t
         assert (await gateway.rpc("tools/list", headers={"authorization": "Bearer key-of-ann"}))["result"]["tools"]
 
 
-async def test_a_hangup_and_a_swapped_link_reload_too(tmp_path: Path) -> None:
+async def test_changed_public_url_changes_the_served_hosts(tmp_path: Path) -> None:
+    config, _ = up(tmp_path)
+    async with running_gateway(tmp_path, {"up": config}, gateway={"publicUrl": "https://old.test"}) as gateway:
+
+        async def served() -> dict[str, bool]:
+            at = {name: await gateway.post(hello(), {"host": f"{name}.test"}) for name in ("old", "new")}
+            return {name: answer.status_code == 200 for name, answer in at.items()}
+
+        assert await served() == {"old": True, "new": False}
+        rewrite(gateway, lambda document: document["gateway"].update(publicUrl="https://new.test"))
+        with anyio.fail_after(25):
+            while await served() != {"old": False, "new": True}:
+                await brief_pause()
+
+
+async def test_sighup_and_a_swapped_symlink_reload_too(tmp_path: Path) -> None:
     config, _ = up(tmp_path)
     async with running_gateway(tmp_path, {"up": config}) as gateway:
         await gateway.until_listed("up__echo")
@@ -245,10 +259,10 @@ async def test_a_hangup_and_a_swapped_link_reload_too(tmp_path: Path) -> None:
         assert (await gateway.tools())["up__echo"]["description"].endswith("Two.")
 
 
-async def test_what_changes_between_the_reading_of_the_file_and_the_watch_on_it_is_applied(tmp_path: Path) -> None:
+async def test_change_between_reading_and_watching_the_file_is_applied(tmp_path: Path) -> None:
     config, _ = up(tmp_path)
     later, _ = up(tmp_path, "later")
-    # Hooks are imported after the file was read, and before anybody watches it.
+    # Hooks are imported after the file was read, and before the watch begins.
     (tmp_path / "meddling.py").write_text(
         "import json\n"
         "from pathlib import Path\n"
@@ -266,7 +280,7 @@ async def test_what_changes_between_the_reading_of_the_file_and_the_watch_on_it_
         await until_served(gateway, "up__echo", "later__echo")
 
 
-async def test_what_waits_for_the_next_start_is_said(tmp_path: Path) -> None:
+async def test_settings_that_need_a_restart_are_reported(tmp_path: Path) -> None:
     config, _ = up(tmp_path)
     async with running_gateway(tmp_path, {"up": config}) as gateway:
         await gateway.until_listed("up__echo")
@@ -276,7 +290,7 @@ async def test_what_waits_for_the_next_start_is_said(tmp_path: Path) -> None:
 
 
 @in_both_eras
-async def test_a_storm_of_changes_ends_with_the_last_one_and_fails_no_call(era: str, tmp_path: Path) -> None:
+async def test_rapid_reloads_end_with_the_last_change_and_fail_no_call(era: str, tmp_path: Path) -> None:
     config, record = up(tmp_path)
     async with running_gateway(tmp_path, {"up": config}) as gateway:
         await gateway.until_listed("up__echo")
@@ -291,16 +305,16 @@ async def test_a_storm_of_changes_ends_with_the_last_one_and_fails_no_call(era: 
             if count % 10 == 0:
                 assert not (await visitor.called("up__echo", {"n": count})).get("isError")
                 assert set(await visitor.listed()) == ALWAYS | {"up__echo"}
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while (await visitor.listed())["up__echo"]["description"] != "Does echo.\n\nNumber 299.":
-                await glance_again()
+                await brief_pause()
         assert (await state(gateway))["error"] is None
         assert len(record.starts()) == 1
         assert len(record.requests("tools/list")) == 1
         assert "Traceback" not in gateway.logged()
 
 
-async def test_a_faulty_entry_that_is_new_is_left_out_and_one_that_is_in_use_keeps_the_file_from_being_used(
+async def test_new_invalid_entry_is_excluded_and_one_in_use_rejects_the_file(
     tmp_path: Path,
 ) -> None:
     config, _ = up(tmp_path)
@@ -312,7 +326,7 @@ async def test_a_faulty_entry_that_is_new_is_left_out_and_one_that_is_in_use_kee
         assert (await gateway.server("new"))["state"] == "faulty"
         rewrite(gateway, lambda file: file["mcpServers"]["up"].update(denny=["echo"]))
         row = await until(gateway, lambda row: row["error"] is not None)
-        assert "mcpServers.up.denny: unknown key, by which something may be meant to be hidden" in row["error"]
+        assert "mcpServers.up.denny: unknown key that may be meant to hide something" in row["error"]
         assert "up__echo" in await gateway.tools()
         assert (await gateway.server("up"))["state"] == "ready"
 
@@ -328,15 +342,17 @@ SAID: dict[str, Any] = {
 
 
 @in_both_eras
-async def test_whatever_changes_a_listed_tool_is_announced(era: str, tmp_path: Path) -> None:
+async def test_every_change_of_a_listed_tool_is_announced(era: str, tmp_path: Path) -> None:
     bare = {"name": "echo", "description": "Does echo.", "inputSchema": {"type": "object"}}
     config, _ = up(tmp_path, tools=[bare, tool("other")])
     async with running_gateway(tmp_path, {"up": config}) as gateway:
         await gateway.until_listed("up__echo")
         visitor = Visitor(gateway=gateway, era=era)
-        async with visitor.changes() as heard:
+        async with visitor.changes() as changes:
             for key, value in SAID.items():
                 listed = await visitor.listed()
-                rewrite(gateway, lambda one, said={key: value}: one["mcpServers"]["up"].update(tools={"echo": said}))
-                assert (await heard.next())["method"] == CHANGED, key
+                rewrite(
+                    gateway, lambda one, overlay={key: value}: one["mcpServers"]["up"].update(tools={"echo": overlay})
+                )
+                assert (await changes.next())["method"] == CHANGED, key
                 assert await visitor.listed() != listed, key

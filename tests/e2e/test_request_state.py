@@ -1,4 +1,4 @@
-"""The state that a server hands out in mid-call: no caller reads it, and only its own goes on with it."""
+"""The request state of a server is encrypted, and valid only for the caller that received it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def bearer(name: str) -> dict[str, str]:
     return {"authorization": f"Bearer key-of-{name}"}
 
 
-async def test_a_state_is_unreadable_and_good_only_for_the_caller_the_tool_and_the_request(tmp_path: Path) -> None:
+async def test_state_is_encrypted_and_bound_to_caller_tool_and_request(tmp_path: Path) -> None:
     config, recording = scripted_stdio_server(tmp_path, "s", modern=True, tools=builtin_tools("elicit", "echo"))
     async with running_gateway(tmp_path, {"s": config}, gateway=KEYS) as gateway:
 
@@ -28,15 +28,15 @@ async def test_a_state_is_unreadable_and_good_only_for_the_caller_the_tool_and_t
             body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
             return answer_of(await gateway.post(body, bearer(principal)))
 
-        asked = (await ask("ann"))["result"]
-        assert asked["resultType"] == "input_required"
-        state: str = asked["requestState"]
+        result = (await ask("ann"))["result"]
+        assert result["resultType"] == "input_required"
+        state: str = result["requestState"]
         readable = base64.urlsafe_b64decode(state + "=" * (-len(state) % 4))
-        known = len(recording.calls())
+        calls_before = len(recording.calls())
         for principal, name in (("bob", "s__elicit"), ("ann", "s__echo")):
             answer = await ask(principal, name, inputResponses=REPLIES, requestState=state)
             assert answer["error"]["code"] == -32602, answer
-        assert len(recording.calls()) == known
+        assert len(recording.calls()) == calls_before
         done = (await ask("ann", inputResponses=REPLIES, requestState=state))["result"]
         assert not done.get("isError")
         sent = recording.calls()[-1]["params"]
@@ -44,7 +44,7 @@ async def test_a_state_is_unreadable_and_good_only_for_the_caller_the_tool_and_t
         assert sent["requestState"].encode() not in readable
 
 
-async def test_a_session_of_the_handshake_era_cannot_send_answers_or_a_state(tmp_path: Path) -> None:
+async def test_handshake_session_cannot_send_input_responses_or_state(tmp_path: Path) -> None:
     config, recording = scripted_stdio_server(
         tmp_path, "s", modern=True, tools=builtin_tools("echo"), capabilities={"prompts": {}, "resources": {}},
         answers={

@@ -1,4 +1,4 @@
-"""Tools that a server of 2025-11-25 runs as tasks only: every host calls them, with the outcome of a plain call."""
+"""Tools of 2025-11-25 that run only as tasks: every host calls them like plain tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import anyio
 import pytest
 from support.callers import HandshakeSession, call_of, handshake, hello, post_stream
 from support.clients.installed import everything_server, report
-from support.gateways import RunningGateway, answer_of, glance_again, messages_of, running_gateway, text_of
+from support.gateways import RunningGateway, answer_of, brief_pause, messages_of, running_gateway, text_of
 from support.upstreams import tasks_2025
 from support.upstreams.running import listening
 
@@ -47,14 +47,15 @@ def sent(record: Path, method: str) -> list[dict[str, Any]]:
 
 
 async def until_sent(record: Path, method: str, number: int = 1) -> list[dict[str, Any]]:
-    with anyio.fail_after(10):
+    with anyio.fail_after(25):
         while len(found := sent(record, method)) < number:
-            await glance_again()
+            await brief_pause()
     return found
 
 
 @pytest.mark.parametrize("http", [False, True])
-async def test_a_call_of_any_host_runs_the_task_and_has_its_outcome(tmp_path: Path, http: bool) -> None:
+@pytest.mark.heavy
+async def test_call_of_any_host_runs_the_task_and_gets_its_outcome(tmp_path: Path, http: bool) -> None:
     async with served(tmp_path, http=http) as (gateway, record):
         tools = await gateway.tools()
         assert "execution" not in tools["up__nested"]
@@ -82,7 +83,7 @@ async def test_a_call_of_any_host_runs_the_task_and_has_its_outcome(tmp_path: Pa
         for name in ("forgotten", "vanishes"):
             forgotten = await gateway.call(f"up__{name}")
             assert forgotten["isError"]
-            assert "does not know the task of this call any more" in text_of(forgotten)
+            assert "no longer knows the task of this call" in text_of(forgotten)
             assert "not repeated" in text_of(forgotten)
         broken = await gateway.call("up__fails_in_state")
         assert (broken["isError"], text_of(broken)) == (True, "it broke")
@@ -102,21 +103,21 @@ async def test_a_call_of_any_host_runs_the_task_and_has_its_outcome(tmp_path: Pa
 async def test_progress_of_a_task_reaches_its_caller(tmp_path: Path, http: bool) -> None:
     async with served(tmp_path, http=http) as (gateway, _):
         answer = await gateway.post(call_of("up__reports", progressToken="mine"))
-        told = [one["params"] for one in messages_of(answer.text) if one.get("method") == "notifications/progress"]
-        assert [one["progress"] for one in told if one.get("total") == 3] == [1, 2, 3]
-        assert {one["progressToken"] for one in told} == {"mine"}
-        numbers = [one["progress"] for one in told]
+        progress = [one["params"] for one in messages_of(answer.text) if one.get("method") == "notifications/progress"]
+        assert [one["progress"] for one in progress if one.get("total") == 3] == [1, 2, 3]
+        assert {one["progressToken"] for one in progress} == {"mine"}
+        numbers = [one["progress"] for one in progress]
         assert numbers == sorted(set(numbers))
         assert text_of(answer_of(answer)["result"]) == "reports is done"
 
 
-async def test_the_state_of_a_task_is_told_as_progress_and_a_caller_that_leaves_cancels_it(tmp_path: Path) -> None:
+async def test_task_status_is_reported_as_progress_and_a_disconnect_cancels_it(tmp_path: Path) -> None:
     async with served(tmp_path, callTimeout=1) as (gateway, record):
         async with post_stream(gateway, call_of("up__slow", progressToken=7)) as stream:
-            told = [(await stream.next())["params"] for _ in range(4)]
+            progress = [(await stream.next())["params"] for _ in range(4)]
             # Longer than the time for a call without a sign of life.
-            assert [one["message"] for one in told] == ["step 0", "step 1", "step 2", "step 3"]
-            assert [one["progress"] for one in told] == [0.001, 0.002, 0.003, 0.004]
+            assert [one["message"] for one in progress] == ["step 0", "step 1", "step 2", "step 3"]
+            assert [one["progress"] for one in progress] == [0.001, 0.002, 0.003, 0.004]
             assert sent(record, "tasks/cancel") == []
         [cancelled] = await until_sent(record, "tasks/cancel")
         assert cancelled["params"] == {"taskId": "slow-1"}
@@ -125,7 +126,8 @@ async def test_the_state_of_a_task_is_told_as_progress_and_a_caller_that_leaves_
         assert [one["params"]["taskId"] for one in sent(record, "tasks/get")[polls:]] == ["plain-1"] * 3
 
 
-async def test_a_notification_of_the_host_cancels_the_task(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_cancelled_notification_of_the_host_cancels_the_task(tmp_path: Path) -> None:
     async with served(tmp_path, callTimeout=1) as (gateway, record):
         session = await handshake(gateway)
         params = {"name": "up__quiet", "arguments": {}}
@@ -144,7 +146,8 @@ async def test_a_notification_of_the_host_cancels_the_task(tmp_path: Path) -> No
         assert len(sent(record, "tasks/cancel")) == 1
 
 
-async def test_a_task_that_was_created_after_its_caller_has_left_is_cancelled(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_task_created_after_its_caller_left_is_cancelled(tmp_path: Path) -> None:
     async with served(tmp_path) as (gateway, record):
         with anyio.move_on_after(0.5) as left:
             await gateway.call("up__tardy")
@@ -156,7 +159,8 @@ async def test_a_task_that_was_created_after_its_caller_has_left_is_cancelled(tm
         assert text_of(await gateway.call("up__plain")) == "plain is done"
 
 
-async def test_a_task_that_does_not_work_ends_with_the_time_for_a_call(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_broken_task_ends_with_the_call_timeout(tmp_path: Path) -> None:
     async with served(tmp_path, callTimeout=2) as (gateway, record):
         for number, name in enumerate(("odd", "mute"), 1):
             result = await gateway.call(f"up__{name}")
@@ -165,7 +169,8 @@ async def test_a_task_that_does_not_work_ends_with_the_time_for_a_call(tmp_path:
             await until_sent(record, "tasks/cancel", number)
 
 
-async def test_a_task_that_asks_its_user_goes_on_with_the_answer(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_task_asking_its_user_continues_with_the_answer(tmp_path: Path) -> None:
     async with served(tmp_path, elicitation=True, callTimeout=2) as (gateway, _):
         first = hello()
         first["params"]["capabilities"] = {"elicitation": {}}
@@ -182,19 +187,20 @@ async def test_a_task_that_asks_its_user_goes_on_with_the_answer(tmp_path: Path)
                 message = json.loads(line[6:]) if line.startswith("data: ") and line != "data: " else {}
                 if message.get("method") == "elicitation/create":
                     await anyio.sleep(2.5)  # a person takes longer than a call may
-                    said = {"action": "accept", "content": {"it": "that one"}}
-                    await session.post({"jsonrpc": "2.0", "id": message["id"], "result": said})
+                    reply = {"action": "accept", "content": {"it": "that one"}}
+                    await session.post({"jsonrpc": "2.0", "id": message["id"], "result": reply})
                 elif message.get("id") == 5:
                     answer = message
         assert "that one" in text_of(answer["result"])
         assert "_meta" not in answer["result"]
     async with served(tmp_path) as (gateway, _):
-        # Who cannot be asked learns that this was the reason.
+        # A caller that cannot be asked is told that reason.
         result = await gateway.call("up__asks")
         assert "is not offered by this client" in text_of(result)
 
 
-async def test_a_task_survives_polls_that_fail_and_a_lost_one_is_never_started_again(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_task_survives_failed_polls_and_a_lost_one_is_not_restarted(tmp_path: Path) -> None:
     async with served(tmp_path, http=True) as (gateway, record):
         assert text_of(await gateway.call("up__stumbles")) == "stumbles is done"
         lost = await gateway.call("up__lost")
@@ -209,15 +215,15 @@ async def test_a_task_survives_polls_that_fail_and_a_lost_one_is_never_started_a
         assert len([one for one in sent(record, "tools/call") if one["params"]["name"] == "closes"]) == 1
 
 
-async def test_a_state_that_the_server_announces_is_not_waited_for(tmp_path: Path) -> None:
+async def test_announced_task_status_is_used_without_waiting_for_a_poll(tmp_path: Path) -> None:
     async with served(tmp_path) as (gateway, _):
-        with anyio.fail_after(5):
+        with anyio.fail_after(25):
             assert text_of(await gateway.call("up__wakes")) == "wakes is done"
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("client", ["typescript", "sdk1", "sdk2-legacy", "sdk2-auto"])
-async def test_the_task_of_the_reference_server_is_called_by_every_sdk(tmp_path: Path, client: str) -> None:
+async def test_task_of_the_reference_server_is_called_by_every_sdk(tmp_path: Path, client: str) -> None:
     async with running_gateway(tmp_path, {"every": everything_server()}) as gateway:
         listed = await gateway.until_listed("every__simulate-research-query", within_s=60)
         assert "execution" not in listed["every__simulate-research-query"]

@@ -1,7 +1,8 @@
-"""Clients list and call every tool behind the gateway, whatever the schemas of any server are."""
+"""Clients list and call every tool, whatever the schemas of any server."""
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ TEXT = {"type": "string"}
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "https://json-schema.org/draft-07/schema"
 DAY = "2026-x"
+Results = dict[str, tuple[dict[str, Any], dict[str, Any]]]
 # Output schemas, each with the members of an object that its server returns. Most are refused by one of the clients.
-RESULTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+RESULTS: Results = {
     "python_group": ({"properties": {"a": {**TEXT, "pattern": "^(?P<year>[0-9]{4})-x$"}}}, {"a": DAY}),
     "named_group": ({"properties": {"a": {**TEXT, "pattern": "^(?<year>[0-9]{4})-x$"}}}, {"a": DAY}),
     "unicode_class": ({"properties": {"a": {**TEXT, "pattern": r"^\p{N}+-x$"}}}, {"a": DAY}),
@@ -52,27 +54,159 @@ RESULTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "unknown_format": ({"properties": {"a": {**TEXT, "format": "uint99"}}}, {"a": DAY}),
     "format_number": ({"properties": {"a": {**TEXT, "format": {}}}}, {"a": DAY}),
     "async": ({"$async": True, "properties": {"a": TEXT}}, {"a": DAY}),
+    "only_itself": ({"properties": {"a": {"$ref": "#/properties/a"}}}, {"a": DAY}),
+    "anchor_twice": ({"properties": {"a": {"$anchor": "x", **TEXT}, "b": {"$anchor": "x"}}}, {"a": DAY}),
     "lost_root": ({"properties": {"a": TEXT, "b": {"$ref": "other.json#/x"}}}, {"a": DAY}),
 }  # fmt: skip
 
 
-def server(tmp_path: Path, name: str, own: str) -> dict[str, Any]:
+def of(schema: Any, value: Any = DAY) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the output schema of an object with one property, and such an object."""
+    return {"properties": {"a": schema}}, {"a": value}
+
+
+def matching(pattern: str, value: str = DAY) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the output schema of a text with this pattern."""
+    return of({**TEXT, "pattern": pattern}, value)
+
+
+# Further forms that generators write by mistake, or that other engines for patterns understand.
+SIBLINGS: Results = {
+    "range_of_class": matching(r"^[\w-.]+$"),
+    "needless_escape": matching(r"^\d+\_?\-\x$", "2026-x"),
+    "loose_braces": matching("^{?[0-9]{4}-x}?$"),
+    "open_count": matching("^[0-9]{,4}-x$"),
+    "posix_class": matching("^[[:digit:]]+-x$"),
+    "comment": matching("(?#year)^[0-9]+-x$"),
+    "scoped_flag": matching("^(?i:2026-X)$"),
+    "atomic": matching("^(?>[0-9]+)-x$"),
+    "quoted": matching(r"^\Q2026-x\E$"),
+    "code_point": matching(r"^\x{32}026-x$"),
+    "block": matching(r"^\p{IsGreek}*2026-x$"),
+    "java_letters": matching(r"^\p{Alnum}+-x$"),
+    "end_of_line": matching(r"^2026-x\z"),
+    "surrogates": matching("^[\\ud83d\\ude00]?2026-x$"),
+    "allof_loop": ({"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"allOf": [{"$ref": "#/$defs/x"}],
+        **TEXT}}}, {"a": DAY}),
+    "root_loop": ({"$ref": "#", "properties": {"a": TEXT}}, {"a": DAY}),
+    "long_loop": ({"properties": {"a": {"$ref": "#/$defs/x"}, "b": {"properties": {"c": {"$ref": "#"}}}},
+        "$defs": {"x": {"anyOf": [{"$ref": "#/$defs/y"}, TEXT]}, "y": {"not": {"not": {"$ref": "#/properties/a"}}}}},
+        {"a": DAY}),
+    "draft7_loop": ({"$schema": DRAFT_7, "properties": {"a": {"$ref": "#/definitions/x",
+        "allOf": [{"$ref": "#/definitions/x"}]}}, "definitions": {"x": TEXT}}, {"a": DAY}),
+    "stray_anchors": ({"properties": {"a": {"$ref": "#x"}}, "x-types": {"t": {"$anchor": "x", "type": "string"},
+        "u": {"$anchor": "x"}}}, {"a": DAY}),
+    "stray_in_components": ({"properties": {"a": {"$ref": "#/components/schemas/A"}},
+        "components": {"schemas": {"A": {"$id": "A", "type": "string", "pattern": "^(?P<x>2026)-x"},
+        "B": {"$id": "A"}}}}, {"a": DAY}),
+    "dynamic_twice": ({"properties": {"a": {"$dynamicAnchor": "x", **TEXT}, "b": {"$dynamicAnchor": "x"},
+        "c": {"$dynamicRef": "#x"}}}, {"a": DAY, "c": "x"}),
+    "same_inner_id": ({"properties": {"a": {"$id": "https://example.test/t", **TEXT},
+        "b": {"$id": "https://example.test/t", "type": "integer"}}}, {"a": DAY, "b": 3}),
+    "glob": matching("*-x"),
+    "pattern_number": of({**TEXT, "pattern": 5}),
+    "same_type_twice": of({"type": ["string", "string"]}),
+    "no_types": of({"type": []}),
+    "null_type": of({"type": None}),
+    "type_none": of({"type": ["string", "None"]}),
+    "type_date": of({"type": "date"}),
+    "type_object": of({"type": {"type": "string"}}),
+    "same_option_twice": of({"enum": [DAY, DAY]}),
+    "negative_length": of({**TEXT, "minLength": -1}),
+    "length_text": of({**TEXT, "minLength": "3"}),
+    "length_fraction": of({**TEXT, "maxLength": 10.5}),
+    "huge_length": of({**TEXT, "maxLength": 10**30}),
+    "multiple_of_nothing": of({"type": "number", "multipleOf": 0}, 3),
+    "bound_text": of({"type": "number", "minimum": "0"}, 3),
+    "word_for_no": ({"properties": {"a": TEXT}, "additionalProperties": "false"}, {"a": DAY}),
+    "no_alternatives": of({"anyOf": []}),
+    "alternatives_by_name": of({"oneOf": {"x": TEXT}}),
+    "null_alternatives": of({"allOf": None, "anyOf": None, "not": None}),
+    "null_branch": of({"if": TEXT, "then": None, "else": {}}),
+    "null_property": of(None),
+    "text_property": of("string"),
+    "required_object": ({"properties": {"a": TEXT}, "required": {"a": True}}, {"a": DAY}),
+    "required_numbers": ({"properties": {"a": TEXT}, "required": ["a", 1, None]}, {"a": DAY}),
+    "dependent_list": ({"properties": {"a": TEXT}, "dependentRequired": ["a"]}, {"a": DAY}),
+    "dependencies_null": ({"properties": {"a": TEXT}, "dependencies": {"a": None}}, {"a": DAY}),
+    "names_word": ({"properties": {"a": TEXT}, "propertyNames": "x"}, {"a": DAY}),
+    "not_null_but_null": of({"type": ["string", "null"], "nullable": False}),
+    "nullable_false": of({"nullable": False}),
+    "circle": ({"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"$ref": "#/$defs/y"},
+        "y": {"$ref": "#/$defs/x"}}}, {"a": DAY}),
+    "empty_reference": of({"$ref": ""}, {}),
+    "null_reference": of({"$ref": None}),
+    "number_reference": of({"$ref": 5}),
+    "reference_to_a_word": ({"properties": {"a": {"$ref": "#/title"}}, "title": "x"}, {"a": DAY}),
+    "reference_to_a_list": ({"properties": {"a": {"$ref": "#/required"}}, "required": ["a"]}, {"a": DAY}),
+    "anchor_number": of({"$anchor": "1 x", **TEXT}),
+    "id_fragment": ({"properties": {"a": {"id": "#a", "$id": "#a", **TEXT}}}, {"a": DAY}),
+    "id_not_a_uri": ({"$id": "my schema <1>", "properties": {"a": TEXT}}, {"a": DAY}),
+    "id_number": ({"$id": 7, "properties": {"a": TEXT}}, {"a": DAY}),
+    "id_property": ({"properties": {"a": TEXT, "$id": TEXT, "id": TEXT, "$ref": TEXT}}, {"a": DAY, "$id": "x",
+        "$ref": "y"}),
+    "id_of_a_draft": ({"$id": "http://json-schema.org/draft-07/schema#", "properties": {"a": TEXT}}, {"a": DAY}),
+    "inner_dialect": of({"$schema": DRAFT_4, **TEXT}),
+    "dialect_number": ({"$schema": 7, "properties": {"a": TEXT}}, {"a": DAY}),
+    "vocabulary": ({"$vocabulary": {"https://example.test/v": True}, "properties": {"a": TEXT}}, {"a": DAY}),
+    "broken_definition": ({"properties": {"a": TEXT}, "$defs": {"x": {"type": "wat", "pattern": "["}, "y": 5}},
+        {"a": DAY}),
+    "definitions_list": ({"properties": {"a": TEXT}, "$defs": [], "definitions": None}, {"a": DAY}),
+    "annotations": of({"title": None, "description": 5, "examples": "x", "deprecated": "y", "readOnly": 1, **TEXT}),
+    "comments": of({"$comment": {"x": 1}, **TEXT}),
+    "content_schema": of({"contentMediaType": "application/json", "contentSchema": {"type": "wat"}, **TEXT}),
+    "prototype": ({"properties": {"__proto__": TEXT, "constructor": TEXT, "toString": TEXT}}, {"constructor": "x",
+        "toString": "y"}),
+    "odd_names": ({"properties": {"a/b~c%25": TEXT, "\"'`${x}\n": TEXT}, "required": ["a/b~c%25"]}, {"a/b~c%25": "x"}),
+    "items_null": of({"type": "array", "items": None, "prefixItems": []}, ["x"]),
+    "contains_bound": of({"type": "array", "contains": {}, "minContains": -1, "maxContains": "x"}, ["x"]),
+    "no_tuple": of({"type": "array", "items": []}, ["x"]),
+    "unevaluated": ({"allOf": [{"properties": {"a": TEXT}}], "unevaluatedProperties": False}, {"a": DAY}),
+    "discriminator": of({"oneOf": [{"type": "object", "properties": {"k": {"const": "x"}}}],
+        "discriminator": {"propertyName": "k"}}, {"k": "x"}),
+    "vocabulary_word": of({**TEXT, "$vocabulary": "x"}),
+    "definition_named_id": (
+        {"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": TEXT, "$id": {"type": "string"}}}, {"a": DAY}),
+    "discriminator_word": of({"oneOf": [TEXT], "discriminator": "k"}),
+    "data_bound": of({"type": "number", "minimum": {"$data": "1/b"}}, 3),
+    "exclusive_null": of({"type": "number", "exclusiveMinimum": None, "maximum": None}, 3),
+    "exclusive_flag": of({"type": "number", "exclusiveMinimum": True, "minimum": 1}, 3),
+    "recursive_ref": ({"$recursiveAnchor": "yes", "properties": {"a": {"$recursiveRef": "#/x"}}}, {"a": DAY}),
+    "dynamic_ref": of({"$dynamicRef": "#nowhere"}),
+    "deep": of(functools.reduce(lambda below, _: {"type": "array", "items": below}, range(100), TEXT), []),
+    "wide": ({"properties": {f"p{n}": {**TEXT, "pattern": "^x{1,3}$"} for n in range(1000)}}, {"p1": "xx"}),
+    "merge_keys": ({"properties": {"a": TEXT}, "patternProperties": {"[": TEXT, "*": False}}, {"a": DAY}),
+    "pattern_properties_list": ({"properties": {"a": TEXT}, "patternProperties": []}, {"a": DAY}),
+    "date_format_of_number": of({"type": "number", "format": "date-time"}, 3),
+    "format_int64": of({"type": "integer", "format": "int64"}, 2**40),
+    "format_null": of({**TEXT, "format": None}),
+    "unique_word": of({"type": "array", "uniqueItems": "true"}, ["x"]),
+    "const_null": of({"const": None}, None),
+    "enum_word": of({"enum": DAY}),
+    "enum_names": of({"enum": {"A": DAY}}),
+    "root_types": ({"type": ["object", "null"], "properties": {"a": TEXT}}, {"a": DAY}),
+    "root_capitals": ({"type": "Object", "properties": {"a": TEXT}}, {"a": DAY}),
+    "root_one_of": ({"oneOf": [{"properties": {"a": TEXT}, "required": ["a"]}, {"required": ["b"]}]}, {"a": DAY}),
+    "root_ref": ({"$ref": "#/$defs/r", "$defs": {"r": {"type": "object", "properties": {"a": TEXT}}}}, {"a": DAY}),
+}  # fmt: skip
+
+
+def server(tmp_path: Path, name: str, own: str, results: Results) -> dict[str, Any]:
     """Return a server whose tools answer with their arguments; `own` is required in the shared schemas."""
     shared = {"$id": "https://example.test/result.json", "required": [own], "properties": {own: TEXT}}
     inner: dict[str, Any] = {"properties": {"v": {"$ref": "https://example.test/v"}}, "required": ["v"]}
     inner["$defs"] = {"v": {"$id": "https://example.test/v", "type": "object", "required": [own]}}
     outputs = {"shared": {**shared, "additionalProperties": False}, "inner": inner}
-    if name == "odd":
-        outputs |= {word: schema for word, (schema, _) in RESULTS.items()}
+    outputs |= {word: schema for word, (schema, _) in results.items()}
     tools = [{**tool(word), "outputSchema": {"type": "object", **schema}} for word, schema in outputs.items()]
     return scripted_stdio_server(tmp_path, name, tools=tools)[0]
 
 
-@pytest.mark.parametrize("client", ["typescript", "sdk1", "sdk2-auto"])
-async def test_no_output_schema_costs_a_client_its_list_or_a_result(tmp_path: Path, client: str) -> None:
-    servers = {"odd": server(tmp_path, "odd", "city"), "good": server(tmp_path, "good", "person")}
+async def check(tmp_path: Path, client: str, results: Results) -> None:
+    """Let a client list two servers, one with these output schemas, and call every tool."""
+    servers = {"odd": server(tmp_path, "odd", "city", results), "good": server(tmp_path, "good", "person", {})}
     eager = {"profiles": {"default": {"disclosure": "eager"}}}
-    calls: list[dict[str, Any]] = [{"name": f"odd__{word}", "arguments": value} for word, (_, value) in RESULTS.items()]
+    calls: list[dict[str, Any]] = [{"name": f"odd__{word}", "arguments": value} for word, (_, value) in results.items()]
     for name, own in (("odd", "city"), ("good", "person")):
         calls.append({"name": f"{name}__shared", "arguments": {own: "x"}})
         calls.append({"name": f"{name}__inner", "arguments": {"v": {own: "x"}}})
@@ -86,6 +220,52 @@ async def test_no_output_schema_costs_a_client_its_list_or_a_result(tmp_path: Pa
         if "result" not in answer or answer["result"].get("structuredContent") != call["arguments"]
     }
     assert wrong == {}
+
+
+@pytest.mark.parametrize("client", ["typescript", "sdk1", "sdk2-auto"])
+async def test_no_output_schema_breaks_a_client_list_or_result(tmp_path: Path, client: str) -> None:
+    await check(tmp_path, client, RESULTS)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("client", ["typescript", "sdk1", "sdk2-auto"])
+async def test_no_further_output_schema_breaks_a_client_list_or_result(tmp_path: Path, client: str) -> None:
+    await check(tmp_path, client, SIBLINGS)
+
+
+# Values of `outputSchema` itself.
+ROOTS: dict[str, Any] = {
+    "null": None, "true": True, "false": False, "empty": {}, "list": [], "text": "object", "number": 5,
+        "word": {"type": "any"},
+    "types": {"type": ["object"]}, "array": {"type": "array"}, "string": {"type": "string"},
+        "null_type": {"type": None},
+    "no_type": {"properties": {"a": TEXT}}, "only_required": {"required": ["a"]},
+        "any_of": {"anyOf": [{"type": "object"}]},
+    "reference": {"$ref": "#/$defs/r", "$defs": {"r": {"type": "object"}}}, "itself": {"$ref": "#"},
+    "remote": {"$ref": "https://example.test/schema.json"}, "lost": {"$ref": "#/$defs/r"},
+    "properties_list": {"type": "object", "properties": []}, "wrapped": {"schema": {"type": "object"}},
+    "json_schema": {"name": "x", "strict": True, "schema": {"type": "object", "properties": {"a": TEXT}}},
+    "zod": {"_def": {"typeName": "ZodObject"}, "~standard": {"version": 1, "vendor": "zod"}},
+        "text_of_schema": '{"type": "object"}',
+}  # fmt: skip
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("client", ["typescript", "sdk1", "sdk2-auto"])
+async def test_no_root_of_an_output_schema_breaks_a_client_list(tmp_path: Path, client: str) -> None:
+    tools = [{**tool(word), "outputSchema": root} for word, root in ROOTS.items()]
+    odd = scripted_stdio_server(tmp_path, "odd", tools=tools)[0]
+    eager = {"profiles": {"default": {"disclosure": "eager"}}}
+    # An object breaks these two, which clients of 2026-07-28 say.
+    called = [word for word in ROOTS if word not in ("array", "string")]
+    calls = [{"name": f"odd__{word}", "arguments": {"a": "x"}} for word in called]
+    async with running_gateway(tmp_path, {"odd": odd}, gateway=eager) as gateway:
+        await gateway.until_listed(*(f"odd__{word}" for word in ROOTS))
+        seen = await installed.report(client, gateway.url, calls)
+    assert {f"odd__{word}" for word in ROOTS} <= {one["name"] for one in seen["tools"]}
+    results = [answer.get("result", {}) for answer in seen["calls"]]
+    assert [result.get("structuredContent", {"a": "x"}) for result in results] == [{"a": "x"}] * len(called)
+    assert [text_of(result) for result in results] == ['{"a": "x"}'] * len(called)
 
 
 HEX = "[0-9a-fA-F]"
@@ -135,7 +315,7 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-async def test_no_input_schema_costs_a_tool_its_place_or_a_call(tmp_path: Path) -> None:
+async def test_no_input_schema_makes_a_tool_unlisted_or_uncallable(tmp_path: Path) -> None:
     tools = [{**tool(word), "inputSchema": {"type": "object", **schema}} for word, (schema, _) in ARGUMENTS.items()]
     del tools[list(ARGUMENTS).index("root_without_type")]["inputSchema"]["type"]
     config, record = scripted_stdio_server(tmp_path, "odd", tools=tools)

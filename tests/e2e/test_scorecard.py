@@ -1,4 +1,4 @@
-"""The scorecard of a configuration: figures of every part, and nothing that must not be shared."""
+"""The scorecard measures every part of a configuration and contains no secrets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def card_of(tmp_path: Path, gateway: dict[str, Any], *options: str) -> subproces
     return done
 
 
-def test_it_measures_calls_lists_and_servers_and_shares_no_secret(tmp_path: Path) -> None:
+@pytest.mark.heavy
+def test_scorecard_measures_calls_lists_and_servers_without_secrets(tmp_path: Path) -> None:
     done = card_of(tmp_path, {"profiles": {"sec": {"dialect": "openai"}}}, "--json")
     assert done.returncode == 1, done.stderr
     card = json.loads(done.stdout)
@@ -42,7 +43,7 @@ def test_it_measures_calls_lists_and_servers_and_shares_no_secret(tmp_path: Path
 
 
 @pytest.mark.heavy
-def test_a_policy_that_refuses_the_probe_is_no_failure(tmp_path: Path) -> None:
+def test_policy_refusing_the_probe_is_not_a_failure(tmp_path: Path) -> None:
     done = card_of(tmp_path, {"policy": {"default": "deny"}})
     assert "not measured" in done.stdout, done.stderr
     assert "cold start" in done.stdout

@@ -1,4 +1,4 @@
-"""Sessions of the handshake era over HTTP: streams that can be taken up again, and their end."""
+"""Handshake-era sessions over HTTP: resumable streams and termination."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHANGED = "notifications/prompts/list_changed"
 UPDATED = "notifications/resources/updated"
 
 
-async def test_a_stream_taken_up_again_brings_what_was_missed_once_and_in_order(tmp_path: Path) -> None:
+async def test_resumed_stream_delivers_missed_events_once_and_in_order(tmp_path: Path) -> None:
     server = full_stdio(tmp_path, "s", modern=False)
     async with (
         running_gateway(tmp_path, entries([server])) as gateway,
@@ -39,19 +39,19 @@ async def test_a_stream_taken_up_again_brings_what_was_missed_once_and_in_order(
         await host.until(lambda: len(host.of(UPDATED)) >= 4)
         await lane.call("touch", uri=lane.uri("item/2"))
         await host.until(lambda: len(host.of(UPDATED)) >= 5)
-        heard = host.of(UPDATED)
-        assert [one.params["uri"] for one in heard] == [lane.uri(path) for path in paths]
-        assert [one.via for one in heard] == ["get", *["again"] * 4]
+        updates = host.of(UPDATED)
+        assert [one.params["uri"] for one in updates] == [lane.uri(path) for path in paths]
+        assert [one.via for one in updates] == ["get", *["again"] * 4]
         numbers = [number for number, via in host.event_ids if via in ("get", "again") and number]
         assert len(set(numbers)) == len(numbers)
-        # Another session has another past, whatever number it names.
+        # The events of another session cannot be resumed, whatever event id is given.
         await other.group.start(lambda **options: other.listen(last, via="stolen", **options))
         await lane.call("change", list="prompts")
         await other.until(lambda: other.of(CHANGED))
         assert other.of(UPDATED) == []
 
 
-async def test_a_stream_can_be_taken_over_while_the_old_one_looks_alive(tmp_path: Path) -> None:
+async def test_stream_can_be_resumed_while_the_old_one_seems_open(tmp_path: Path) -> None:
     server = full_stdio(tmp_path, "s", modern=False)
     async with (
         running_gateway(tmp_path, entries([server])) as gateway,
@@ -72,7 +72,7 @@ async def test_a_stream_can_be_taken_over_while_the_old_one_looks_alive(tmp_path
 
 
 @pytest.mark.heavy
-async def test_a_stream_resumed_too_late_has_the_newest_events_and_bad_ids_do_no_harm(tmp_path: Path) -> None:
+async def test_stream_resumed_too_late_gets_the_newest_events_and_bad_ids_are_ignored(tmp_path: Path) -> None:
     server = full_stdio(tmp_path, "s", modern=False)
     async with (
         running_gateway(tmp_path, entries([server])) as gateway,
@@ -92,14 +92,14 @@ async def test_a_stream_resumed_too_late_has_the_newest_events_and_bad_ids_do_no
             assert host.statuses[via] in (200, 400)
             if bad == "0":
                 await host.until(lambda: host.of(UPDATED) and host.of(UPDATED)[-1].params["uri"] == uris[-1])
-                heard = [one.params["uri"] for one in host.heard if one.via == via]
-                assert 100 <= len(heard) <= len(uris)
-                assert heard == uris[-len(heard) :]
+                received = [one.params["uri"] for one in host.received if one.via == via]
+                assert 100 <= len(received) <= len(uris)
+                assert received == uris[-len(received) :]
             host.hang_up(via)
             await host.result("ping")
 
 
-async def test_a_session_that_was_ended_is_gone(tmp_path: Path) -> None:
+async def test_deleted_session_is_unknown(tmp_path: Path) -> None:
     server = full_stdio(tmp_path, "s", modern=False)
     async with (
         running_gateway(tmp_path, entries([server])) as gateway,

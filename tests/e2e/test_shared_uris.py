@@ -1,4 +1,4 @@
-"""A URI that several servers have leads to the server that named it, wherever it stands."""
+"""A URI that several servers have is resolved to the server that named it, in every place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from support.gateways import COMMANDS, RunningGateway, glance_again, running_gateway
+from support.gateways import COMMANDS, RunningGateway, brief_pause, running_gateway
 from support.hosts_connected import HttpHost, http_host
 from support.visitors import in_both_eras
 
@@ -22,7 +22,7 @@ LISTED = [
     "ui://app/main.html", "ui://app", "ui://one/app", "file:///notes.txt", "doc://readme", "https://example.test/page",
     "urn:isbn:1", "doc://my notes/1", "plain.txt",
 ]  # fmt: skip
-# Of templates, what tools alone name, and what nobody has listed.
+# URIs of templates, URIs that only tools name, and URIs that no server has listed.
 UNLISTED = ["note://5", "ui://cards/7/view", "ui://panel/only.html"]
 TEMPLATES = ["note://{id}", "ui://cards/{id}/view"]
 URIS = [*LISTED, *UNLISTED]
@@ -84,16 +84,16 @@ async def named_by(host: HttpHost, alias: str) -> dict[str, set[str]]:
         assert called["content"][2]["text"] == own
     resources = [one for one in await host.every("resources") if one["name"] == alias]
     assert len(resources) == len(LISTED)
-    told = (await host.result("prompts/get", {"name": f"{alias}__say"}))["messages"]
+    messages = (await host.result("prompts/get", {"name": f"{alias}__say"}))["messages"]
     for own, item in zip(LISTED, resources, strict=False):
         assert {*uris_of(item)} == {item["uri"]}, own
-    for own, link, embedded in zip(URIS, told[::2], told[1::2], strict=True):
+    for own, link, embedded in zip(URIS, messages[::2], messages[1::2], strict=True):
         seen[own] |= {link["content"]["uri"], *uris_of(embedded)}
     return seen
 
 
 @in_both_eras
-async def test_a_shared_uri_leads_to_its_own_server_wherever_it_stands(era: str, tmp_path: Path) -> None:
+async def test_shared_uri_leads_to_its_own_server_in_every_place(era: str, tmp_path: Path) -> None:
     async with two_servers(tmp_path, era) as (_, host):
         for alias in ("one", "two"):
             for own, shown in (await named_by(host, alias)).items():
@@ -130,7 +130,7 @@ async def test_templates_and_completions_keep_their_server(era: str, tmp_path: P
 
 
 @in_both_eras
-async def test_an_update_reaches_those_who_watch_the_resource_of_that_server(era: str, tmp_path: Path) -> None:
+async def test_update_reaches_watchers_of_that_servers_resource_only(era: str, tmp_path: Path) -> None:
     async with two_servers(tmp_path, era) as (_, host):
         watched = [f"ui://{alias}/app/main.html" for alias in ("one", "two")]
         watched += [f"typegate://{alias}/doc://readme" for alias in ("one", "two")]
@@ -138,14 +138,14 @@ async def test_an_update_reaches_those_who_watch_the_resource_of_that_server(era
         for alias in ("two", "one"):
             for own, key in (("ui://app/main.html", f"ui://{alias}/app/main.html"),
                              ("doc://readme", f"typegate://{alias}/doc://readme")):  # fmt: skip
-                since = len(host.heard)
+                since = len(host.received)
                 await host.result("tools/call", {"name": f"{alias}__touch", "arguments": {"uri": own}})
-                heard = await host.until(lambda since=since: host.of(UPDATED, since))
-                assert [one.params["uri"] for one in heard] == [key]
+                updates = await host.until(lambda since=since: host.of(UPDATED, since))
+                assert [one.params["uri"] for one in updates] == [key]
 
 
 @in_both_eras
-async def test_a_uri_that_is_not_shared_stays_as_it_is(era: str, tmp_path: Path) -> None:
+async def test_unshared_uri_is_unchanged(era: str, tmp_path: Path) -> None:
     only = ["ui://two/of/my/own", "ui://mine/x.html", "mine://{id}"]
     servers = {"one": server("one"), "two": server("two", listed=only[:2], templates=only[2:], named=only[:2])}
     async with two_servers(tmp_path, era, servers) as (_, host):
@@ -163,39 +163,37 @@ async def test_a_uri_that_is_not_shared_stays_as_it_is(era: str, tmp_path: Path)
 
 
 @in_both_eras
-async def test_a_remembered_uri_leads_where_it_led_when_another_server_comes_to_share_it(
-    era: str, tmp_path: Path
-) -> None:
+async def test_remembered_uri_keeps_its_server_when_another_shares_it(era: str, tmp_path: Path) -> None:
     uris = ["ui://app/main.html", "doc://readme"]
-    # The newcomer stands before the other one in the configuration.
+    # The new server precedes the other one in the configuration.
     servers = {"new": server("new", listed=[], templates=[], named=[]), "old": server("old", named=uris)}
     async with two_servers(tmp_path, era, servers) as (_, host):
         for uri in uris:
             assert await read(host, uri) == f"{uri} of old"
         await host.watch(uris[0], lists=("resources",))
         await host.result("tools/call", {"name": "new__list", "arguments": {"uris": uris}})
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while "ui://new/app/main.html" not in {one["uri"] for one in await host.every("resources")}:
-                await glance_again()
+                await brief_pause()
         for uri in uris:
             assert await read(host, uri) == f"{uri} of old"
         assert await read(host, "ui://new/app/main.html") == "ui://app/main.html of new"
         assert await read(host, "ui://old/app/main.html") == "ui://app/main.html of old"
         tools = {one["name"]: one for one in await host.every("tools")}
         assert tools["old__name0"]["_meta"]["ui"] == {"resourceUri": "ui://old/app/main.html"}
-        since = len(host.heard)
+        since = len(host.received)
         for alias in ("new", "old"):
             await host.result("tools/call", {"name": f"{alias}__touch", "arguments": {"uri": uris[0]}})
-        heard = await host.until(lambda: host.of(UPDATED, since))
-        assert [one.params["uri"] for one in heard] == [uris[0]]
+        updates = await host.until(lambda: host.of(UPDATED, since))
+        assert [one.params["uri"] for one in updates] == [uris[0]]
 
 
-async def test_a_uri_that_was_qualified_is_still_read_after_the_other_server_has_left(tmp_path: Path) -> None:
+async def test_qualified_uri_is_readable_after_the_other_server_left(tmp_path: Path) -> None:
     async with two_servers(tmp_path, "2025-11-25", gateway=COMMANDS) as (gateway, host):
         await gateway.admin("servers/one", "DELETE")
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while "ui://app/main.html" not in {one["uri"] for one in await host.every("resources")}:
-                await glance_again()
+                await brief_pause()
         for uri in ("ui://app/main.html", "doc://readme"):
             assert await read(host, uri) == f"{uri} of two"
         assert await read(host, "ui://two/app/main.html") == "ui://app/main.html of two"
@@ -205,7 +203,7 @@ async def test_a_uri_that_was_qualified_is_still_read_after_the_other_server_has
 
 @in_both_eras
 @pytest.mark.parametrize("by_rule", [True, False])
-async def test_what_is_denied_of_one_server_is_denied_in_every_form(era: str, by_rule: bool, tmp_path: Path) -> None:
+async def test_denied_uri_of_one_server_is_denied_in_every_form(era: str, by_rule: bool, tmp_path: Path) -> None:
     pattern = "ui://app/*"
     servers = {"one": server("one"), "two": server("two")}
     rule = {"name": "no apps", "servers": ["one"], "kinds": ["resources"], "deny": [pattern]}
@@ -225,7 +223,7 @@ async def test_what_is_denied_of_one_server_is_denied_in_every_form(era: str, by
             assert (await read(host, uri)).endswith(" of two")
 
 
-async def test_the_record_has_the_server_and_its_own_uri(tmp_path: Path) -> None:
+async def test_audit_entry_has_the_server_and_its_own_uri(tmp_path: Path) -> None:
     async with two_servers(tmp_path, "2025-11-25") as (gateway, host):
         await read(host, "ui://two/app/main.html")
         rows = (await gateway.admin("audit")).json()["audit"]
@@ -234,7 +232,7 @@ async def test_the_record_has_the_server_and_its_own_uri(tmp_path: Path) -> None
 
 
 @in_both_eras
-async def test_a_large_result_names_its_own_server_too(era: str, tmp_path: Path) -> None:
+async def test_large_result_has_uris_of_its_own_server_too(era: str, tmp_path: Path) -> None:
     async with two_servers(tmp_path, era) as (_, host):
         for alias in ("one", "two"):
             for own in ("doc://readme", "ui://app/main.html"):
@@ -244,7 +242,7 @@ async def test_a_large_result_names_its_own_server_too(era: str, tmp_path: Path)
 
 
 @in_both_eras
-async def test_an_unlisted_uri_is_read_from_the_server_that_named_it_last(era: str, tmp_path: Path) -> None:
+async def test_unlisted_uri_is_read_from_the_server_that_named_it_last(era: str, tmp_path: Path) -> None:
     uris = ["made://up/1", "ui://made/up.html"]
     bare = {"listed": ["own://{0}"], "templates": [], "named": []}
     servers = {
@@ -259,7 +257,7 @@ async def test_an_unlisted_uri_is_read_from_the_server_that_named_it_last(era: s
         assert called["content"][0]["uri"] == "ui://made/up.html"
 
 
-async def test_each_session_reads_an_unlisted_uri_from_the_server_that_named_it_there(tmp_path: Path) -> None:
+async def test_unlisted_uri_is_read_from_the_server_that_named_it_in_the_session(tmp_path: Path) -> None:
     uri, servers = "made://up/1", {}
     for name in ("one", "two"):
         servers[name] = server(name, listed=[f"own://{name}"], templates=[], named=[])

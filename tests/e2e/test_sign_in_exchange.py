@@ -1,4 +1,4 @@
-"""The token of each caller is exchanged for one of the server's issuer, and never passed on itself."""
+"""Token exchange: each caller's token is exchanged at the server's issuer and never forwarded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from support.gateways import glance_again, running_gateway, text_of
+from support.gateways import brief_pause, running_gateway, text_of
 from support.issuer import MACHINE, running_issuer, token_of
 from support.protected import protected_server
 
@@ -23,7 +23,7 @@ KEY = "the key of a machine, which is long enough"
 
 
 @pytest.mark.heavy
-async def test_each_caller_acts_as_itself_by_a_token_that_its_own_was_exchanged_for(tmp_path: Path) -> None:
+async def test_each_caller_acts_with_its_own_exchanged_token(tmp_path: Path) -> None:
     async with (
         running_issuer() as identity,
         running_issuer(opaque=True, clients=[MACHINE, EXCHANGER], access_token_s=60) as issuer,
@@ -43,19 +43,19 @@ async def test_each_caller_acts_as_itself_by_a_token_that_its_own_was_exchanged_
                     tools = (await gateway.rpc("tools/list", headers=heads["bob"]))["result"]["tools"]
                     if "shop__of_bob" in (names := {tool["name"] for tool in tools}):
                         break
-                    await glance_again()
+                    await brief_pause()
             assert "shop__of_ann" not in names
-            # One exchange for each, and the callers' own tokens for nothing else.
-            assert sorted((await issuer.tell())["subjects"]) == sorted(tokens.values())
+            # There is one exchange for each token, and the callers' own tokens are not used for anything else.
+            assert sorted((await issuer.configure())["subjects"]) == sorted(tokens.values())
             assert not set(tokens.values()) & set(upstream.seen)
             # Another client of the same person has another token.
             again = {"authorization": f"Bearer {await token_of(identity, 'ann', resource=AUDIENCE)}"}
             assert text_of(await gateway.call("shop__whoami", headers=again)) == "ann with mcp"
-            assert len((await issuer.tell())["subjects"]) == 3
-            # Who has no token has nothing to exchange, and gets nobody else's.
+            assert len((await issuer.configure())["subjects"]) == 3
+            # A caller without a token has nothing to exchange, and does not get the token of another caller.
             refused = await gateway.call("shop__whoami", headers={"authorization": f"Bearer {KEY}"})
             assert refused["isError"]
-            assert "access token that they come with" in text_of(refused)
-            # Nothing of it is kept.
+            assert "callers who send an access token" in text_of(refused)
+            # No token is stored.
             assert not list((gateway.state_dir / "sign-ins").glob("sign-in-*"))
             assert all(token not in gateway.logged() for token in (*tokens.values(), *upstream.seen))

@@ -1,4 +1,4 @@
-"""Each caller of a shared gateway signs in for itself: two users who never meet."""
+"""Sign-in per user of a shared gateway: users are isolated from each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from support.gateways import RunningGateway, glance_again, running_gateway, serving, text_of
+from support.gateways import RunningGateway, brief_pause, running_gateway, serving, text_of
 from support.hosts_connected import http_host
 from support.issuer import RunningIssuer, running_issuer
 from support.protected import Protected, browse, command, link_of, protected_server
@@ -28,7 +28,7 @@ class User:
     """One caller of a gateway.
 
     Attributes:
-        name: Of its key, and of its account at the issuer.
+        name: The name of the caller's key, and of the account at the issuer.
     """
 
     name: str
@@ -37,7 +37,7 @@ class User:
 
     @property
     def head(self) -> dict[str, str]:
-        """What it proves itself by."""
+        """Return the header that authenticates the caller."""
         return {"authorization": f"Bearer {KEYS[self.name]}"}
 
     async def call(self, name: str, arguments: Any = None) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class User:
         """Sign in by a link that an administrator has made."""
         answer = await self.gateway.admin(f"servers/shop/sign-in?principal={self.name}", "POST")
         assert answer.status_code == 200, answer.text
-        await self.issuer.tell(account=self.name)
+        await self.issuer.configure(account=self.name)
         page = await browse(answer.json()["url"], self.issuer)
         assert page.status_code == 200, page.text
 
@@ -85,7 +85,7 @@ COMMON = {"shop__whoami", "shop__slow"}
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("arguments", [(), ("--workers", "2")], ids=["one process", "two workers"])
-async def test_two_users_who_never_meet(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+async def test_two_users_are_isolated(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     async with shared_gateway(tmp_path, arguments=arguments) as (_, ann, bob):
         assert await ann.listed() == {"shop__sign_in"}
         refused = await ann.call("shop__whoami")
@@ -93,7 +93,7 @@ async def test_two_users_who_never_meet(tmp_path: Path, arguments: tuple[str, ..
         assert "--user 'ann'" in text_of(refused)
         await ann.sign_in()
         assert text_of(await ann.call("shop__whoami")) == "ann with mcp"
-        # Nothing of hers, and no token, is there for somebody else.
+        # Another caller sees none of her items, and no token.
         assert await bob.listed() == {"shop__sign_in"}
         assert await bob.listed("resources") == set()
         assert (await bob.call("shop__whoami"))["isError"]
@@ -102,9 +102,9 @@ async def test_two_users_who_never_meet(tmp_path: Path, arguments: tuple[str, ..
         for _ in range(8):
             assert text_of(await bob.call("shop__whoami")) == "bob with mcp"
             assert text_of(await ann.call("shop__whoami")) == "ann with mcp"
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while await ann.listed() != {*COMMON, "shop__of_ann"} or await bob.listed() != {*COMMON, "shop__of_bob"}:
-                await glance_again()
+                await brief_pause()
         assert await ann.listed("resources") == {"notes://ann"}
         assert await bob.listed("resources") == {"notes://bob"}
         results: dict[str, set[str]] = {"ann": set(), "bob": set()}
@@ -119,7 +119,7 @@ async def test_two_users_who_never_meet(tmp_path: Path, arguments: tuple[str, ..
         row = await ann.gateway.server("shop")
         assert row["state"] == "ready"
         assert {one["principal"] for one in row["signIn"]["users"]} == {"ann", "bob"}
-        # What is revoked acts at once, and for nobody else.
+        # The sign-out takes effect at once, and only for this caller.
         answer = await ann.gateway.admin("servers/shop/sign-in?principal=ann", "DELETE")
         assert answer.json() == {"signedOut": True}
         for _ in range(4):
@@ -129,7 +129,7 @@ async def test_two_users_who_never_meet(tmp_path: Path, arguments: tuple[str, ..
 
 
 @pytest.mark.heavy
-async def test_tokens_of_users_are_kept_apart_and_hold_over_a_restart(tmp_path: Path) -> None:
+async def test_tokens_of_users_are_stored_separately_and_survive_a_restart(tmp_path: Path) -> None:
     async with shared_gateway(tmp_path) as (_, ann, bob):
         for user in (ann, bob):
             await user.sign_in()
@@ -137,28 +137,28 @@ async def test_tokens_of_users_are_kept_apart_and_hold_over_a_restart(tmp_path: 
         kept = [json.loads(path.read_text()) for path in (ann.gateway.state_dir / "sign-ins").glob("sign-in-*.json")]
         assert sorted(one["document"]["principal"] for one in kept) == ["ann", "bob"]
         # One client for all of them.
-        assert (await ann.issuer.tell())["requests"].count("POST /reg") == 1
+        assert (await ann.issuer.configure())["requests"].count("POST /reg") == 1
         record = (await ann.gateway.admin("audit?event=sign_in")).json()["audit"]
         assert sorted(line["principal"] for line in record) == ["ann", "bob"]
         async with serving(ann.gateway.config, tmp_path) as again:
             later = User(name="ann", gateway=again, issuer=ann.issuer)
-            # Without a call: whoever is signed in is listed what is theirs.
-            with anyio.fail_after(10):
+            # A caller who is signed in sees the personal items without a call.
+            with anyio.fail_after(25):
                 while await later.listed() != {*COMMON, "shop__of_ann"}:
-                    await glance_again()
+                    await brief_pause()
             assert text_of(await later.call("shop__of_ann"))
             assert text_of(await later.call("shop__whoami")) == "ann with mcp"
 
 
 @pytest.mark.heavy
-async def test_somebody_signs_a_user_in_and_out_from_the_command_line(tmp_path: Path) -> None:
+async def test_commands_sign_a_user_in_and_out(tmp_path: Path) -> None:
     async with shared_gateway(tmp_path) as (_, ann, _):
         url = ("--url", ann.gateway.origin)
         async with command(ann.gateway, "login", "shop", "--no-browser", *url) as process:
             assert await process.wait() == 1
         async with command(ann.gateway, "login", "shop", "--user", "ann", "--no-browser", *url) as process:
             assert (await browse(await link_of(process), ann.issuer)).status_code == 200
-            with anyio.fail_after(10):
+            with anyio.fail_after(25):
                 assert await process.wait() == 0
         assert text_of(await ann.call("shop__whoami")) == "ann with mcp"
         async with command(ann.gateway, "login", "shop", "--user", "bob", "--status", *url) as process:
@@ -169,78 +169,78 @@ async def test_somebody_signs_a_user_in_and_out_from_the_command_line(tmp_path: 
 
 
 @pytest.mark.heavy
-async def test_what_changes_for_one_user_is_told_to_that_user_alone(tmp_path: Path) -> None:
+async def test_changes_of_one_user_are_announced_to_that_user_only(tmp_path: Path) -> None:
     async with shared_gateway(tmp_path) as (_, ann, bob):
-        told = {"ann": 0, "bob": 0}
+        change_counts = {"ann": 0, "bob": 0}
 
         async def listen(user: User) -> None:
             async with http_host(user.gateway.url, "2025-11-25", user.gateway.client, headers=user.head) as host:
                 await host.open_stream()
                 ready.append(user.name)
                 while True:
-                    told[user.name] = len(host.of("notifications/tools/list_changed"))
-                    await glance_again()
+                    change_counts[user.name] = len(host.of("notifications/tools/list_changed"))
+                    await brief_pause()
 
         ready: list[str] = []
         async with anyio.create_task_group() as group:
             for user in (ann, bob):
                 group.start_soon(listen, user)
-            with anyio.fail_after(10):
+            with anyio.fail_after(25):
                 while len(ready) < 2:
-                    await glance_again()
+                    await brief_pause()
                 await ann.sign_in()
                 await ann.call("shop__sign_in")
-                while not told["ann"]:
-                    await glance_again()
-            assert told["bob"] == 0
+                while not change_counts["ann"]:
+                    await brief_pause()
+            assert change_counts["bob"] == 0
             group.cancel_scope.cancel()
 
 
 @pytest.mark.heavy
-async def test_nobody_acts_as_a_user_and_lists_follow_who_is_told_apart(tmp_path: Path) -> None:
+async def test_callers_cannot_act_as_another_user_and_lists_follow_the_identity(tmp_path: Path) -> None:
     async with shared_gateway(tmp_path) as (_, ann, bob):
         gateway = ann.gateway
         await ann.sign_in()
         assert text_of(await ann.call("shop__whoami")) == "ann with mcp"
         tried = await gateway.admin("try", "POST", {"wrapper": "shop__whoami", "principal": "ann"})
-        assert "nobody else acts as them" in tried.text
+        assert "so only that caller can call it" in tried.text
         assert "ann with mcp" not in tried.text
         by_tool = {"server": "shop", "tool": "whoami", "arguments": {}}
-        asked = await gateway.call("invoke_tool", by_tool, headers=bob.head)
-        assert "needs somebody to sign in" in text_of(asked)
+        answer = await gateway.call("invoke_tool", by_tool, headers=bob.head)
+        assert "requires a user to sign in" in text_of(answer)
         assert text_of(await gateway.call("invoke_tool", by_tool, headers=ann.head)) == "ann with mcp"
-        # Nobody is told apart any more: what was listed to one is not shown to all.
+        # Callers are no longer distinguished, but items of one caller are not shown to all.
         written = json.loads(gateway.config.read_text())
         gateway.config.write_text(json.dumps({**written, "gateway": {}}))
         gateway.process.send_signal(signal.SIGHUP)
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while ((await gateway.server("shop"))["signIn"] or {}).get("perUser"):
-                await glance_again()
+                await brief_pause()
         assert not [name for name in await gateway.tools() if name.startswith("shop__of")]
         gateway.config.write_text(json.dumps(written))
         gateway.process.send_signal(signal.SIGHUP)
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while not ((await gateway.server("shop"))["signIn"] or {}).get("perUser"):
-                await glance_again()
+                await brief_pause()
         assert text_of(await ann.call("shop__whoami")) == "ann with mcp"
 
 
 @pytest.mark.heavy
-async def test_the_lock_file_holds_for_what_each_user_is_listed(tmp_path: Path) -> None:
+async def test_lock_file_applies_to_listings_of_each_user(tmp_path: Path) -> None:
     (tmp_path / "typegate.lock").write_text(Lockfile({}).to_text())
     async with shared_gateway(tmp_path, lock={"file": str(tmp_path / "typegate.lock")}) as (_, ann, bob):
         await ann.sign_in()
         refused = await ann.call("shop__whoami")
         assert refused["isError"]
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while not (changes := (await ann.gateway.admin("changes?server=shop")).json()["changes"]):
-                await glance_again()
+                await brief_pause()
         assert "whoami" in {one["name"] for one in changes}
         approved = await ann.gateway.admin("changes", "POST", {"server": "shop"})
         assert approved.status_code == 200, approved.text
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while text_of(await ann.call("shop__whoami")) != "ann with mcp":
-                await glance_again()
+                await brief_pause()
         assert await bob.listed() == {"shop__sign_in"}
         await bob.sign_in()
         assert text_of(await bob.call("shop__whoami")) == "bob with mcp"

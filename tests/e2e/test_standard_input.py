@@ -1,4 +1,4 @@
-"""`typegate stdio` with a standard input that is no pipe."""
+"""`typegate stdio` with a standard input that is not a pipe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def run(tmp_path: Path, redirect: str, *, servers: object = {}) -> subprocess.Co
     return subprocess.run(["sh", "-c", line], cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_every_request_of_a_file_is_answered_also_a_last_one_without_a_line_break(tmp_path: Path) -> None:
+@pytest.mark.heavy
+def test_every_request_in_a_file_is_answered_without_a_final_newline(tmp_path: Path) -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "f", "version": "1"}}
     messages = [
         {"id": 1, "method": "initialize", "params": hello},
@@ -42,7 +43,7 @@ def test_every_request_of_a_file_is_answered_also_a_last_one_without_a_line_brea
 
 
 @pytest.mark.parametrize("redirect", ["< /dev/null", "<&-", "<&- >&-", "<&- 2>&-", "< /dev/null > /dev/null"])
-def test_without_anything_to_read_it_ends_well(tmp_path: Path, redirect: str) -> None:
+def test_empty_standard_input_exits_cleanly(tmp_path: Path, redirect: str) -> None:
     done = run(tmp_path, redirect)
     assert (done.returncode, done.stdout) == (0, "")
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""State on a volume with an `fsGroup`: what the kubelet does to it at each mount costs nothing."""
+"""State on a volume with an `fsGroup` survives what the kubelet does to it at each mount."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.clusters import running_store
 from support.gateways import TOKEN, RunningGateway, answer_of, running_gateway, serving
 from support.upstreams.running import builtin_tools, scripted_http_server
 
-from gateway.access.admin_token import FILE_NAME
+from gateway.access.administrators import FILE_NAME
 
 
 def mount_again(state: Path) -> None:
@@ -36,9 +36,7 @@ async def is_as_it_was(gateway: RunningGateway) -> None:
 
 
 @pytest.mark.parametrize("token", ["of the environment", "of the gateway"])
-async def test_what_was_disabled_and_noted_and_the_admin_token_are_there_after_the_volume_was_mounted_again(
-    tmp_path: Path, token: str
-) -> None:
+async def test_admin_changes_notes_and_token_survive_a_remount(tmp_path: Path, token: str) -> None:
     environment = {"TYPEGATE_ADMIN_TOKEN": ""} if token == "of the gateway" else {}
     async with scripted_http_server(tmp_path, "up", tools=builtin_tools("echo", "sleep")) as up:
         async with running_gateway(tmp_path, {"up": up.config}, environment=environment) as gateway:
@@ -59,7 +57,7 @@ async def test_what_was_disabled_and_noted_and_the_admin_token_are_there_after_t
 
 
 @pytest.mark.heavy
-async def test_the_record_of_a_replica_is_read_after_the_volume_was_mounted_again(tmp_path: Path) -> None:
+async def test_replica_state_is_read_after_a_remount(tmp_path: Path) -> None:
     keys = {"apiKeys": [{"name": "ada", "key": "k-ada"}, {"name": "bob", "key": "k-bob"}]}
     async with (
         running_store(tmp_path) as store,

@@ -1,4 +1,4 @@
-"""Credentials of the operator's own: read again when they change, and never told."""
+"""Static credentials are read again when they change, and never shown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from support.gateways import RunningGateway, glance_again, running_gateway, text_of
+from support.gateways import RunningGateway, brief_pause, running_gateway, text_of
 
 OLD, NEW = "Bearer old-token-8f3a2b1c", "Bearer new-token-77d1e0aa"
 
@@ -82,11 +82,11 @@ async def until(gateway: RunningGateway, wanted: Callable[[dict[str, Any]], bool
             row = await gateway.server("g")
             if wanted(row):
                 return row
-            await glance_again()
+            await brief_pause()
     raise AssertionError(row)
 
 
-async def test_a_credential_of_a_file_is_read_again_when_the_file_changes(tmp_path: Path) -> None:
+async def test_credential_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(OLD)
     async with guarded() as server:
@@ -97,9 +97,9 @@ async def test_a_credential_of_a_file_is_read_again_when_the_file_changes(tmp_pa
             result = await gateway.call("g__hello")
             assert result["isError"]
             row = await until(gateway, lambda row: row["lastError"] is not None and row["state"] == "waiting")
-            told = json.dumps([row, result]) + gateway.logged() + (await gateway.admin("config")).text
+            shown = json.dumps([row, result]) + gateway.logged() + (await gateway.admin("config")).text
             assert "refused" in row["lastError"]
-            assert "old-token" not in told
+            assert "old-token" not in shown
             token.write_text(NEW)
             await until(gateway, lambda row: row["state"] == "ready")
             assert text_of(await gateway.call("g__hello")) == "hello"
@@ -107,7 +107,7 @@ async def test_a_credential_of_a_file_is_read_again_when_the_file_changes(tmp_pa
 
 
 @pytest.mark.heavy
-async def test_headers_of_a_program_are_asked_for_again_when_they_are_refused(tmp_path: Path) -> None:
+async def test_header_command_runs_again_when_its_headers_are_refused(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(OLD)
     program = f"import json, pathlib; print(json.dumps({{'Authorization': pathlib.Path({str(token)!r}).read_text()}}))"
@@ -116,7 +116,7 @@ async def test_headers_of_a_program_are_asked_for_again_when_they_are_refused(tm
         async with running_gateway(tmp_path, {"g": entry}) as gateway:
             await until(gateway, lambda row: row["state"] == "ready")
             assert set(server.seen) == {OLD}
-            # Nothing is looked at before somebody is refused.
+            # The file is not read again before a request is refused.
             token.write_text(NEW)
             assert text_of(await gateway.call("g__hello")) == "hello"
             with anyio.move_on_after(2.1):
@@ -126,20 +126,21 @@ async def test_headers_of_a_program_are_asked_for_again_when_they_are_refused(tm
             server.takes = "something else"
             result = await gateway.call("g__hello")
             row = await until(gateway, lambda row: row["lastError"] is not None)
-            told = json.dumps([row, result]) + gateway.logged()
-            assert "token-" not in told
+            shown = json.dumps([row, result]) + gateway.logged()
+            assert "token-" not in shown
 
 
 @pytest.mark.parametrize(
     ("userinfo", "sent"),
     [
-        ("ann:pass%2Fword-8f3a2b1c", "ann:pass/word-8f3a2b1c"),
+        pytest.param("ann:pass%2Fword-8f3a2b1c", "ann:pass/word-8f3a2b1c", marks=pytest.mark.heavy),
         ("token-8f3a2b1c77d1e0aa", "token-8f3a2b1c77d1e0aa:"),
-        (":only-pass-8f3a2b1c", ":only-pass-8f3a2b1c"),
+        pytest.param(":only-pass-8f3a2b1c", ":only-pass-8f3a2b1c", marks=pytest.mark.heavy),
         ("%C3%A4nn:p%3Aw-8f3a2b1c!x", "änn:p:w-8f3a2b1c!x"),
     ],
 )
-async def test_user_and_password_of_a_url_are_sent_as_basic_credentials_and_never_shown(
+@pytest.mark.heavy
+async def test_userinfo_of_a_url_is_sent_as_basic_auth_and_never_shown(
     tmp_path: Path, userinfo: str, sent: str
 ) -> None:
     async with guarded() as server:
@@ -154,7 +155,7 @@ async def test_user_and_password_of_a_url_are_sent_as_basic_credentials_and_neve
                 row = await gateway.server("explicit")
                 if "Bearer another-8f3a2b1c" in server.seen and row["lastError"]:
                     break
-                await glance_again()
+                await brief_pause()
             # A header that the entry has is sent in its place.
             assert set(server.seen) == {server.takes, "Bearer another-8f3a2b1c"}
             shown = [gateway.logged()]

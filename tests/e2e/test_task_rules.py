@@ -1,4 +1,4 @@
-"""A task follows the rules for the tool that started it, on every route to it and as soon as they change."""
+"""The rules for a tool apply to its tasks on every route, and as soon as they change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from support.gateways import META, MODERN, RunningGateway, answer_of, envelope, glance_again, running_gateway
+from support.gateways import META, MODERN, RunningGateway, answer_of, brief_pause, envelope, running_gateway
 from support.upstreams.running import Recording, scripted_stdio_server, tool
 
 EXTENSION = {"io.modelcontextprotocol/tasks": {}}
@@ -61,7 +61,7 @@ async def outcomes(gateway: RunningGateway, task: str, who: str = "ann", *, path
     return {answer.get("error", {}).get("message", "permitted") for answer in answers}
 
 
-async def test_a_task_is_there_only_where_its_tool_is(tmp_path: Path) -> None:
+async def test_task_is_accessible_only_where_its_tool_is(tmp_path: Path) -> None:
     server, record = bank(tmp_path)
     async with running_gateway(tmp_path, {"bank": server}, gateway=settings()) as gateway:
         gateway.client.headers["authorization"] = "Bearer key-of-ann"
@@ -70,16 +70,16 @@ async def test_a_task_is_there_only_where_its_tool_is(tmp_path: Path) -> None:
         for task in (report, transfer):
             assert await outcomes(gateway, task) == {"permitted"}
             assert await outcomes(gateway, task, "ben") == {"Unknown task"}, "it belongs to another caller"
-            # The id of one tool is none of another's.
+            # A task id of one tool is not valid for another tool.
             other = task.replace("report", "transfer") if task is report else task.replace("transfer", "report")
             assert await outcomes(gateway, other) == {"Unknown task"}
         assert await outcomes(gateway, report, path="/reports") == {"permitted"}
-        asked = len(record.requests("tasks/get"))
+        count_before = len(record.requests("tasks/get"))
         assert await outcomes(gateway, transfer, path="/reports") == {"Unknown task"}, "the profile lacks its tool"
-        assert len(record.requests("tasks/get")) == asked
+        assert len(record.requests("tasks/get")) == count_before
 
 
-async def test_a_changed_rule_about_a_tool_holds_for_its_running_tasks(tmp_path: Path) -> None:
+async def test_changed_rule_applies_to_running_tasks(tmp_path: Path) -> None:
     server, _ = bank(tmp_path)
     async with running_gateway(tmp_path, {"bank": server}, gateway=settings()) as gateway:
         gateway.client.headers["authorization"] = "Bearer key-of-ann"
@@ -88,17 +88,17 @@ async def test_a_changed_rule_about_a_tool_holds_for_its_running_tasks(tmp_path:
         deny = {"name": "no transfers", "principals": ["ann"], "deny": ["bank__transfer"]}
         document = {"mcpServers": {"bank": server}, "gateway": settings(deny)}
         gateway.config.write_text(json.dumps(document), encoding="utf-8")
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while "bank__transfer" in await gateway.tools():
-                await glance_again()
+                await brief_pause()
         assert await outcomes(gateway, tasks["report"]) == {"permitted"}
         assert await outcomes(gateway, tasks["transfer"]) == {"Unknown task"}
 
 
-async def test_a_tool_without_a_prefix_has_tasks_too(tmp_path: Path) -> None:
+async def test_unprefixed_tool_supports_tasks(tmp_path: Path) -> None:
     server, record = bank(tmp_path)
     async with running_gateway(tmp_path, {"bank": {**server, "prefix": "none"}}, gateway=settings()) as gateway:
         gateway.client.headers["authorization"] = "Bearer key-of-ann"
         await gateway.until_listed("audit.log")
         assert await outcomes(gateway, await begin(gateway, "audit.log")) == {"permitted"}
-        assert {asked["params"]["taskId"] for asked in record.requests("tasks/get")} == {"t.1"}
+        assert {request["params"]["taskId"] for request in record.requests("tasks/get")} == {"t.1"}

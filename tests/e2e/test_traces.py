@@ -1,4 +1,4 @@
-"""One trace from a host through the gateway to an upstream, received by a collector; logs that name it."""
+"""One trace from a host through the gateway to an upstream, received by a collector, and logs with its id."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import anyio
 import pytest
 from support.callers import call_of, handshake, hello, running_host
 from support.collector import Collector, ReceivedSpan, collector
-from support.gateways import glance_again, running_gateway
+from support.gateways import brief_pause, running_gateway
 from support.upstreams.full_running import full_stdio
 from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server
 
@@ -30,18 +30,18 @@ def settings(received: Collector, **more: Any) -> dict[str, Any]:
 
 async def until_pair(received: Collector) -> tuple[ReceivedSpan, ReceivedSpan]:
     """The span of the call, and that of the request to the upstream; lists were asked for before, and may come late."""
-    with anyio.fail_after(15):
+    with anyio.fail_after(25):
         while True:
             for ours in (span for span in received.spans if span.kind == SERVER and span.name.startswith("tools/call")):
                 for theirs in (span for span in received.spans if span.kind == CLIENT):
                     if theirs.parent_id == ours.span_id:
                         return ours, theirs
-            await glance_again()
+            await brief_pause()
 
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
 @pytest.mark.parametrize("via", ["wrapper", "invoke_tool"])
-async def test_host_gateway_and_upstream_are_one_trace_in_both_eras(tmp_path: Path, era: str, via: str) -> None:
+async def test_host_gateway_and_upstream_share_one_trace_in_both_eras(tmp_path: Path, era: str, via: str) -> None:
     name, arguments = "up__echo", {"to": "ann"}
     if via == "invoke_tool":
         name, arguments = "invoke_tool", {"server": "up", "tool": "echo", "arguments": arguments}
@@ -74,7 +74,7 @@ async def test_host_gateway_and_upstream_are_one_trace_in_both_eras(tmp_path: Pa
 
 
 @pytest.mark.heavy
-async def test_of_two_parents_the_nearer_one_is_above_and_the_other_is_linked(tmp_path: Path) -> None:
+async def test_nearer_parent_is_used_and_the_other_linked(tmp_path: Path) -> None:
     server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     with collector() as received:
         async with running_gateway(tmp_path, {"up": server}, gateway=settings(received)) as gateway:
@@ -87,7 +87,7 @@ async def test_of_two_parents_the_nearer_one_is_above_and_the_other_is_linked(tm
     assert theirs.attributes["network.transport"] == "pipe"
 
 
-async def test_what_is_read_is_named_without_what_may_be_secret(tmp_path: Path) -> None:
+async def test_span_names_omit_possible_secrets(tmp_path: Path) -> None:
     server = full_stdio(tmp_path, "up", modern=True)
     with collector() as received:
         async with running_gateway(tmp_path, {"up": server.config}, gateway=settings(received)) as gateway:
@@ -95,9 +95,9 @@ async def test_what_is_read_is_named_without_what_may_be_secret(tmp_path: Path) 
             for uri in ("full://up/note", "full://ann:pass-word-7@up/note?token=pass-word-8"):
                 received.spans.clear()
                 await gateway.rpc("resources/read", {"uri": uri}, headers={"mcp-name": uri})
-                with anyio.fail_after(15):
+                with anyio.fail_after(25):
                     while len(found := [span for span in received.spans if span.name == "resources/read"]) < 2:
-                        await glance_again()
+                        await brief_pause()
                 assert {span.attributes["mcp.resource.uri"] for span in found} == {"full://up/note"}
                 assert "pass-word" not in str(found)
 
@@ -121,15 +121,15 @@ async def test_failures_are_named_and_retries_are_events(tmp_path: Path) -> None
                 assert {span.attributes["error.type"] for span in await until_pair(received)} == {"tool_error"}
                 received.spans.clear()
                 await gateway.rpc("tools/call", {"name": "nothing__here", "arguments": {}})
-                with anyio.fail_after(15):
+                with anyio.fail_after(25):
                     while not (found := [span for span in received.spans if span.name == "tools/call nothing__here"]):
-                        await glance_again()
+                        await brief_pause()
                 [unknown] = found
                 assert (unknown.attributes["error.type"], unknown.failed) == ("-32602", True)
 
 
 @pytest.mark.parametrize("modern", [True, False], ids=["modern", "handshake"])
-async def test_what_is_not_sampled_is_passed_on_so_that_nobody_below_samples_it(tmp_path: Path, modern: bool) -> None:
+async def test_unsampled_trace_is_propagated_as_unsampled(tmp_path: Path, modern: bool) -> None:
     async with scripted_http_server(tmp_path, "up", tools=builtin_tools("echo"), modern=modern) as up:
         with collector() as received:
             none = settings(received, sampleRatio=0)
@@ -154,10 +154,10 @@ async def test_what_is_not_sampled_is_passed_on_so_that_nobody_below_samples_it(
     assert second["_meta"]["traceparent"] == begun["traceparent"]
 
 
-async def test_a_sampler_of_the_environment_decides_unless_the_file_does(tmp_path: Path) -> None:
+async def test_environment_sampler_applies_unless_the_file_sets_one(tmp_path: Path) -> None:
     server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     with collector() as received:
-        # It asks nobody's parent: what a caller does not sample is sampled here.
+        # This sampler ignores the parent: traces that a caller does not sample are sampled here.
         environment = {"OTEL_TRACES_SAMPLER": "always_on"}
         async with running_gateway(
             tmp_path, {"up": server}, gateway=settings(received), environment=environment
@@ -169,7 +169,7 @@ async def test_a_sampler_of_the_environment_decides_unless_the_file_does(tmp_pat
     assert (ours.trace_id, ours.parent_id) == (TRACE, SPAN)
 
 
-async def test_metrics_are_sent_and_shown_by_tool(tmp_path: Path) -> None:
+async def test_metrics_are_exported_and_shown_by_tool(tmp_path: Path) -> None:
     server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     with collector() as received:
         async with running_gateway(tmp_path, {"up": server}, gateway=settings(received)) as gateway:
@@ -185,7 +185,7 @@ async def test_metrics_are_sent_and_shown_by_tool(tmp_path: Path) -> None:
     assert received.metrics["mcp.client.operation.duration"] >= 3
 
 
-async def test_lines_of_the_log_are_json_and_name_the_trace(tmp_path: Path) -> None:
+async def test_log_lines_are_json_with_the_trace_id(tmp_path: Path) -> None:
     server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     config = tmp_path / "typegate.json"
     with collector() as received:
@@ -197,9 +197,9 @@ async def test_lines_of_the_log_are_json_and_name_the_trace(tmp_path: Path) -> N
             body["params"]["_meta"] = {"traceparent": PARENT}
             await host.answer(body)
             assert await host.leave() == 0
-        with anyio.fail_after(15):
+        with anyio.fail_after(25):
             while not any(span.trace_id == TRACE and span.kind == SERVER for span in received.spans):
-                await glance_again()
+                await brief_pause()
     lines = [json.loads(line) for line in host.log.read_text().splitlines() if line.startswith("{")]
     [call] = [line for line in lines if line["message"] == "call"]
     assert (call["trace_id"], call["wrapper"], call["level"]) == (TRACE, "up__echo", "INFO")

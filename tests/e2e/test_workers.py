@@ -9,11 +9,11 @@ from typing import Any
 import anyio
 import pytest
 from support.callers import get_stream, handshake, listen_to, post_stream
-from support.carried_over import request_state_and_task_hold
 from support.gateways import RunningGateway, answer_of, messages_of, running_gateway
-from support.teams import each_worker, ready, running_team, until, worker_of
+from support.state_checks import request_state_and_task_hold
 from support.upstreams.full_running import full_http
 from support.upstreams.running import scripted_http_server, scripted_stdio_server, tool
+from support.worker_groups import each_worker, ready, running_workers, until, worker_of
 
 ECHO = tool("echo", n={"type": "integer"})
 HANG = tool("hang")
@@ -26,12 +26,12 @@ def call(name: str, arguments: Any = None, request_id: Any = 1, **meta: Any) -> 
 
 
 @pytest.mark.heavy
-async def test_many_sessions_use_any_connection_and_each_finds_its_own(tmp_path: Path) -> None:
+async def test_many_sessions_use_any_connection_and_keep_their_state(tmp_path: Path) -> None:
     chance = random.Random(7)
     progress = tool("progress", count={"type": "integer"})
     async with (
         scripted_http_server(tmp_path, "up", tools=[ECHO, progress], sse=True) as up,
-        running_team(tmp_path, {"up": up.config}) as gateway,
+        running_workers(tmp_path, {"up": up.config}) as gateway,
         each_worker(gateway) as workers,
     ):
         await ready(gateway)
@@ -50,8 +50,8 @@ async def test_many_sessions_use_any_connection_and_each_finds_its_own(tmp_path:
                 assert answer["result"]["structuredContent"] == {"n": number}
                 modern = await via.rpc("tools/call", {"name": "up__echo", "arguments": {"n": -number}})
                 assert modern["result"]["structuredContent"] == {"n": -number}
-            told = await gateway.post(call("up__progress", {"count": 3}, "p", progressToken=index), headers)
-            *steps, last = messages_of(told.text)
+            response = await gateway.post(call("up__progress", {"count": 3}, "p", progressToken=index), headers)
+            *steps, last = messages_of(response.text)
             assert [one["params"]["progressToken"] for one in steps] == [index] * 3
             assert last["id"] == "p"
 
@@ -61,11 +61,11 @@ async def test_many_sessions_use_any_connection_and_each_finds_its_own(tmp_path:
 
 
 @pytest.mark.heavy
-async def test_a_session_is_ended_and_guarded_wherever_the_request_arrives(tmp_path: Path) -> None:
+async def test_session_is_protected_and_deletable_at_any_worker(tmp_path: Path) -> None:
     keys = {"auth": {"apiKeys": [{"name": "ada", "key": "k-ada"}, {"name": "bob", "key": "k-bob"}]}}
     async with (
         scripted_http_server(tmp_path, "up", tools=[ECHO]) as up,
-        running_team(tmp_path, {"up": up.config}, gateway=keys) as gateway,
+        running_workers(tmp_path, {"up": up.config}, gateway=keys) as gateway,
     ):
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         for _ in range(6):
@@ -89,10 +89,10 @@ async def test_a_session_is_ended_and_guarded_wherever_the_request_arrives(tmp_p
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("owner", [0, 1])
-async def test_what_belongs_to_a_session_passes_through_another_worker(tmp_path: Path, owner: int) -> None:
+async def test_session_requests_pass_through_another_worker(tmp_path: Path, owner: int) -> None:
     async with (
         scripted_http_server(tmp_path, "up", tools=[ECHO, HANG], list_changed=True) as up,
-        running_team(tmp_path, {"up": up.config}) as gateway,
+        running_workers(tmp_path, {"up": up.config}) as gateway,
         each_worker(gateway) as workers,
     ):
         for one in workers:
@@ -133,10 +133,10 @@ async def test_what_belongs_to_a_session_passes_through_another_worker(tmp_path:
 
 
 @pytest.mark.heavy
-async def test_changes_of_an_upstream_reach_listeners_at_every_worker(tmp_path: Path) -> None:
+async def test_upstream_changes_reach_listeners_at_every_worker(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "up", tools=[ECHO], list_changed=True) as up,
-        running_team(tmp_path, {"up": up.config}) as gateway,
+        running_workers(tmp_path, {"up": up.config}) as gateway,
         each_worker(gateway) as workers,
     ):
         for one in workers:
@@ -153,10 +153,10 @@ async def test_changes_of_an_upstream_reach_listeners_at_every_worker(tmp_path: 
 
 
 @pytest.mark.heavy
-async def test_a_request_state_and_a_task_hold_at_every_worker(tmp_path: Path) -> None:
+async def test_request_state_and_task_are_valid_at_every_worker(tmp_path: Path) -> None:
     async with (
         full_http(tmp_path, "f", modern=True) as full,
-        running_team(tmp_path, {"f": full.config}) as gateway,
+        running_workers(tmp_path, {"f": full.config}) as gateway,
         each_worker(gateway) as workers,
     ):
         for one in workers:
@@ -166,12 +166,15 @@ async def test_a_request_state_and_a_task_hold_at_every_worker(tmp_path: Path) -
 
 
 @pytest.mark.heavy
-async def test_processes_are_copied_only_where_their_entry_says_so(tmp_path: Path) -> None:
+async def test_process_is_copied_per_worker_only_if_its_entry_allows_it(tmp_path: Path) -> None:
     config, recording = scripted_stdio_server(tmp_path, "up", tools=[ECHO])
     with pytest.raises(AssertionError, match=r"up is a process.*copies"):
-        async with running_team(tmp_path, {"up": config}):
+        async with running_workers(tmp_path, {"up": config}):
             raise RuntimeError("it started")
-    async with running_team(tmp_path, {"up": {**config, "copies": True}}) as gateway, each_worker(gateway) as workers:
+    async with (
+        running_workers(tmp_path, {"up": {**config, "copies": True}}) as gateway,
+        each_worker(gateway) as workers,
+    ):
         for one in workers:
             await one.until_listed("up__echo")
             assert (await one.call("up__echo", {"n": 3}))["structuredContent"] == {"n": 3}

@@ -1,4 +1,4 @@
-"""What an administrator asks of one worker is done by all, and what one answers tells of all."""
+"""Administration of several workers: changes apply to all, and answers cover all."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import httpx2
 import pytest
 from support.callers import handshake
 from support.gateways import COMMANDS, RunningGateway, running_gateway
-from support.teams import each_worker, ready, running_team, until, workers_of
 from support.upstreams.running import scripted_http_server, scripted_stdio_server, tool
+from support.worker_groups import each_worker, ready, running_workers, until, workers_of
+
+from gateway import __version__
 
 pytestmark = pytest.mark.heavy
 
@@ -22,7 +24,7 @@ ECHO = tool("echo", n={"type": "integer"})
 FAIL = {"name": "fail", "inputSchema": {"type": "object"}}
 
 
-def said(gateway: RunningGateway, words: str) -> int:
+def count_in_log(gateway: RunningGateway, words: str) -> int:
     return gateway.logged().count(words)
 
 
@@ -30,11 +32,11 @@ async def listed_at(worker: RunningGateway) -> set[str]:
     return set(await worker.tools())
 
 
-async def test_servers_added_and_removed_anywhere_are_so_at_every_worker(tmp_path: Path) -> None:
+async def test_added_and_removed_servers_apply_at_every_worker(tmp_path: Path) -> None:
     local, _ = scripted_stdio_server(tmp_path, "local", tools=[ECHO])
     async with (
         scripted_http_server(tmp_path, "up", tools=[ECHO]) as up,
-        running_team(tmp_path, {}, gateway=COMMANDS) as gateway,
+        running_workers(tmp_path, {}, gateway=COMMANDS) as gateway,
         each_worker(gateway) as workers,
     ):
         for index, one in enumerate(workers):
@@ -59,10 +61,10 @@ async def test_servers_added_and_removed_anywhere_are_so_at_every_worker(tmp_pat
         await until(lambda: len(up.recording.requests("tools/list")) >= 6)
 
 
-async def test_a_worker_that_starts_again_knows_what_was_changed_meanwhile(tmp_path: Path) -> None:
+async def test_restarted_worker_knows_changes_made_meanwhile(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "up", tools=[ECHO]) as up,
-        running_team(tmp_path, {"old": up.config, "kept": up.config}) as gateway,
+        running_workers(tmp_path, {"old": up.config, "kept": up.config}) as gateway,
     ):
         await gateway.until_listed("kept__echo")
         assert (await gateway.admin("servers", "POST", {"name": "new", **up.config})).status_code == 201
@@ -71,7 +73,7 @@ async def test_a_worker_that_starts_again_knows_what_was_changed_meanwhile(tmp_p
         assert (await gateway.admin("notes", "POST", note)).status_code == 201
         # A file that cannot be used in the meantime changes nothing for those that start again.
         gateway.config.write_text("{")
-        await until(lambda: said(gateway, "is not used"))
+        await until(lambda: count_in_log(gateway, "configuration rejected"))
         for index in (1, 0):
             before = workers_of(gateway)
             os.kill(before[index], signal.SIGKILL)
@@ -88,10 +90,10 @@ async def described(worker: RunningGateway, words: str) -> bool:
     return bool((await worker.tools())["kept__echo"]["description"] == words)
 
 
-async def test_a_note_is_at_every_worker_until_a_call_at_any_goes_well(tmp_path: Path) -> None:
+async def test_note_is_shown_at_every_worker_until_a_call_succeeds_at_any(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "up", tools=[ECHO]) as up,
-        running_team(tmp_path, {"kept": up.config}) as gateway,
+        running_workers(tmp_path, {"kept": up.config}) as gateway,
         each_worker(gateway) as workers,
     ):
         for one in workers:
@@ -116,7 +118,7 @@ async def test_failures_at_two_workers_are_flagged_together_and_counted_once(tmp
     faults = {"fail": {"kind": "error", "with": {"code": -32000, "message": "no"}}}
     async with (
         scripted_http_server(tmp_path, "up", tools=[ECHO, FAIL], behaviours=faults) as up,
-        running_team(tmp_path, {"up": up.config}) as gateway,
+        running_workers(tmp_path, {"up": up.config}) as gateway,
         each_worker(gateway) as workers,
     ):
         for one in workers:
@@ -127,8 +129,8 @@ async def test_failures_at_two_workers_are_flagged_together_and_counted_once(tmp
         for one in workers:
             [row] = (await one.admin("failures")).json()["failures"]
             assert (row["wrapper"], row["recent"], row["sessions"], row["flagged"]) == ("up__fail", 3, 2, True)
-        await until(lambda: said(gateway, "calls keep failing"))
-        assert said(gateway, "calls keep failing") == 1
+        await until(lambda: count_in_log(gateway, "calls keep failing"))
+        assert count_in_log(gateway, "calls keep failing") == 1
         for one in workers:
             # Repairs are counted where they happen.
             await one.call("up__echo", {"n": "3"})
@@ -136,11 +138,11 @@ async def test_failures_at_two_workers_are_flagged_together_and_counted_once(tmp
         assert repaired["calls"] == 2
 
 
-async def test_one_scrape_sums_all_workers_and_counters_do_not_go_back(tmp_path: Path) -> None:
+async def test_scrape_sums_all_workers_and_counters_do_not_decrease(tmp_path: Path) -> None:
     line = 'typegate_calls_total{outcome="ok",server="up",tool="echo",via="wrapper"}'
     async with (
         scripted_http_server(tmp_path, "up", tools=[ECHO, tool("hang")]) as up,
-        running_team(tmp_path, {"up": up.config}) as gateway,
+        running_workers(tmp_path, {"up": up.config}) as gateway,
         each_worker(gateway) as workers,
     ):
         for one in workers:
@@ -157,7 +159,7 @@ async def test_one_scrape_sums_all_workers_and_counters_do_not_go_back(tmp_path:
             found = await figures(one)
             assert found[line] == 6.0, found
             assert found['typegate_upstream_up{server="up"}'] == 1.0
-            assert found['typegate_info{version="0.1.0"}'] == 1.0
+            assert found[f'typegate_info{{version="{__version__}"}}'] == 1.0
         async with anyio.create_task_group() as group:
             for one in workers:
                 group.start_soon(quietly, one)
@@ -179,11 +181,11 @@ async def quietly(worker: RunningGateway) -> None:
         return
 
 
-async def test_a_changed_file_is_used_by_every_worker_and_a_bad_one_reported_once(tmp_path: Path) -> None:
+async def test_changed_file_is_used_by_every_worker_and_an_invalid_one_reported_once(tmp_path: Path) -> None:
     local, _ = scripted_stdio_server(tmp_path, "local", tools=[ECHO])
     async with (
         scripted_http_server(tmp_path, "up", tools=[ECHO]) as up,
-        running_team(tmp_path, {"a": up.config}) as gateway,
+        running_workers(tmp_path, {"a": up.config}) as gateway,
         each_worker(gateway) as workers,
     ):
         await ready(gateway)
@@ -197,18 +199,18 @@ async def test_a_changed_file_is_used_by_every_worker_and_a_bad_one_reported_onc
         for one in workers:
             await one.until_listed("b__echo")
         write({"a": up.config, "local": local})
-        await until(lambda: said(gateway, "is not used"))
+        await until(lambda: count_in_log(gateway, "configuration rejected"))
         for one in workers:
             row = (await one.admin("config")).json()
             assert "local is a process" in row["error"]
             assert row["reloads"] == 1
-        assert said(gateway, "is not used") == 1
+        assert count_in_log(gateway, "configuration rejected") == 1
         write({"b": up.config})
         for one in workers:
             await until(lambda: only_b(one))  # noqa: B023 - over before the next round
-        assert said(gateway, "configuration reloaded") == 2
+        assert count_in_log(gateway, "configuration reloaded") == 2
         gateway.process.send_signal(signal.SIGHUP)
-        await until(lambda: said(gateway, "configuration reloaded") == 3)
+        await until(lambda: count_in_log(gateway, "configuration reloaded") == 3)
         assert len(workers_of(gateway)) == 2
 
 
@@ -216,7 +218,7 @@ async def only_b(worker: RunningGateway) -> bool:
     return await listed_at(worker) == {"b__echo"}
 
 
-async def test_one_worker_has_no_parent_and_ids_as_ever(tmp_path: Path) -> None:
+async def test_single_worker_has_no_parent_and_plain_ids(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "up", tools=[ECHO]) as up,
         running_gateway(tmp_path, {"up": up.config}, arguments=("--workers", "1")) as gateway,
@@ -230,7 +232,7 @@ async def test_hooks_run_at_every_worker_and_are_counted_together(tmp_path: Path
     hooks = [{"name": "again", "use": "cache", "config": {"ttl": 60}}]
     async with (
         scripted_http_server(tmp_path, "up", tools=[{**ECHO, "annotations": {"readOnlyHint": True}}]) as up,
-        running_team(tmp_path, {"up": up.config}, gateway={"hooks": hooks}) as gateway,
+        running_workers(tmp_path, {"up": up.config}, gateway={"hooks": hooks}) as gateway,
         each_worker(gateway) as workers,
     ):
         for one in workers:
@@ -244,7 +246,7 @@ async def test_hooks_run_at_every_worker_and_are_counted_together(tmp_path: Path
             assert row["counts"]["answered"] == len(workers), row
         broken = {"mcpServers": {"up": up.config}, "gateway": {"hooks": [{"name": "limit", "use": "rate_limit"}]}}
         gateway.config.write_text(json.dumps(broken))
-        await until(lambda: said(gateway, "is not used"))
+        await until(lambda: count_in_log(gateway, "configuration rejected"))
         assert "rate_limit" in gateway.logged()
         for one in workers:
             assert (await one.call("up__echo", {"n": 1}))["structuredContent"] == {"n": 1}

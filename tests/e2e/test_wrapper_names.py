@@ -1,4 +1,4 @@
-"""Every tool has one name of its own, whatever it is called; what is no name is answered with the right one."""
+"""Every tool has a unique name; an unknown name is answered with a suggestion."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import anyio
 import pytest
 from e2e.processes import typegate
 from mcp.shared.inbound import encode_header_value
-from support.gateways import TOKEN, RunningGateway, glance_again, running_gateway, text_of
+from support.gateways import MODERN, TOKEN, RunningGateway, brief_pause, running_gateway, text_of
 from support.upstreams.running import rescript, scripted_http_server, scripted_stdio_server, tool
+from support.visitors import Visitor
 
-from gateway.snapshot import load
+from gateway.fleet.snapshot import load
 
 WRAPPER = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,47}")
 ODD_NAMES = (
@@ -62,12 +63,12 @@ def seen(name: str) -> str:
 
 
 async def names_by_tool(gateway: RunningGateway, server: str) -> dict[str, str]:
-    """The wrapper of each tool of a server, as the admin API tells it."""
+    """Return the wrapper of each tool of a server, as in the admin API."""
     rows = (await gateway.admin("wrappers")).json()["wrappers"]
     return {row["tool"]: row["name"] for row in rows if row["server"] == server}
 
 
-async def test_a_tool_of_two_servers_is_two_wrappers_and_each_call_reaches_its_own(
+async def test_equal_tools_of_two_servers_are_two_wrappers(
     tmp_path: Path,
 ) -> None:
     one, at_one = scripted_stdio_server(tmp_path, "a", tools=[tool("list_files", "path")])
@@ -86,7 +87,7 @@ async def test_a_tool_of_two_servers_is_two_wrappers_and_each_call_reaches_its_o
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_odd_names_are_distinct_stable_and_callable(tmp_path: Path, transport: str) -> None:
+async def test_unusual_names_are_distinct_stable_and_callable(tmp_path: Path, transport: str) -> None:
     tools = [tool(name, marker="integer") for name in ODD_NAMES]
     config, record = scripted_stdio_server(tmp_path, "s", tools=tools, modern=True)
     another, _ = scripted_stdio_server(tmp_path, "n", tools=[tool("x.y"), tool("x_y")])
@@ -110,7 +111,7 @@ async def test_odd_names_are_distinct_stable_and_callable(tmp_path: Path, transp
                 (name, marker) for marker, name in enumerate(ODD_NAMES)
             ]
             assert await gateway.stop() == 0
-        gateway.log.unlink()  # it tells the next one's port
+        gateway.log.unlink()  # the next log contains the port
         tools.reverse()
         if transport == "http":
             await http.restart(tools=tools, modern=True)
@@ -118,14 +119,15 @@ async def test_odd_names_are_distinct_stable_and_callable(tmp_path: Path, transp
             rescript(config, record, tools=tools, modern=True)
         async with running_gateway(tmp_path, {"new": another, "odd": config}) as gateway:
             await gateway.until_listed("odd__x_y", "new__x_y")
-            # What the snapshot said is not what is meant here.
+            # The row of the snapshot is outdated, so wait for the live one.
             row = await gateway.server("odd")
             while row["origin"] != "live":
                 row = await gateway.server("odd")
             assert await names_by_tool(gateway, "odd") == rows
 
 
-async def test_a_name_that_is_no_unicode_costs_neither_the_list_nor_a_look_at_it(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_name_that_is_not_unicode_breaks_no_list(tmp_path: Path) -> None:
     script: dict[str, Any] = {
         "tools": [tool("echo"), tool("half\ud800")],
         "server_info": {"name": "\ud800", "n": 2**70},
@@ -147,7 +149,7 @@ async def test_a_name_that_is_no_unicode_costs_neither_the_list_nor_a_look_at_it
         assert [call["name"] for call in http.recording.calls()] == ["half\ud800"]
 
 
-async def test_a_call_of_a_tool_that_is_gone_runs_no_other_one(tmp_path: Path) -> None:
+async def test_call_of_a_removed_tool_runs_no_other(tmp_path: Path) -> None:
     # The wrapper of `y` has the name of the other tool.
     config, record = scripted_stdio_server(tmp_path, "s", tools=[tool("y"), tool("fs__y"), tool("exit")])
     async with running_gateway(tmp_path, {"fs": config}) as gateway:
@@ -161,7 +163,7 @@ async def test_a_call_of_a_tool_that_is_gone_runs_no_other_one(tmp_path: Path) -
         assert [call["name"] for call in record.calls()] == ["fs__y", "exit"]
 
 
-async def test_no_upstream_takes_the_place_of_a_built_in_tool(tmp_path: Path) -> None:
+async def test_upstream_cannot_replace_a_builtin_tool(tmp_path: Path) -> None:
     tools = [tool("invoke_tool"), tool("tool"), tool("echo")]
     servers: dict[str, Any] = {}
     records = {}
@@ -188,7 +190,8 @@ async def test_no_upstream_takes_the_place_of_a_built_in_tool(tmp_path: Path) ->
         assert records["bare"].calls() == []
 
 
-async def test_a_wrong_name_is_answered_with_the_right_one(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_wrong_name_is_answered_with_the_right_one(tmp_path: Path) -> None:
     mail, record = scripted_stdio_server(tmp_path, "m", tools=[tool("send_email", "to"), tool("list_accounts")])
     mail |= {"deny": ["purge_*"]}
     bank, _ = scripted_stdio_server(tmp_path, "b", tools=[tool("get_balance"), tool("purge_all")])
@@ -219,15 +222,15 @@ async def test_a_wrong_name_is_answered_with_the_right_one(tmp_path: Path) -> No
 
 
 @pytest.mark.heavy
-async def test_a_call_under_an_old_alias_is_told_the_new_one(tmp_path: Path) -> None:
+async def test_call_with_an_old_alias_is_answered_with_the_new_one(tmp_path: Path) -> None:
     config, record = scripted_stdio_server(tmp_path, "s", tools=[tool("send_email", "to")])
     async with running_gateway(tmp_path, {"calendar": config}) as gateway:
         await gateway.until_listed("calendar__send_email")
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while not await anyio.Path(gateway.state_dir / "snapshot.json").exists():
-                await glance_again()
+                await brief_pause()
         assert await gateway.stop() == 0
-    gateway.log.unlink()  # it tells the next one's port
+    gateway.log.unlink()  # the next log contains the port
     async with running_gateway(tmp_path, {"mail": config}) as gateway:
         await gateway.until_listed("mail__send_email")
         for result in (
@@ -249,15 +252,15 @@ async def test_a_call_under_an_old_alias_is_told_the_new_one(tmp_path: Path) -> 
 
 
 @pytest.mark.heavy
-async def test_an_alias_that_was_changed_while_running_is_known_after_a_restart(tmp_path: Path) -> None:
+async def test_alias_changed_at_runtime_is_known_after_a_restart(tmp_path: Path) -> None:
     config, _ = scripted_stdio_server(tmp_path, "s", tools=[tool("send_email", "to")])
     async with running_gateway(tmp_path, {"calendar": config}) as gateway:
         await gateway.until_listed("calendar__send_email")
         gateway.config.write_text(json.dumps({"mcpServers": {"mail": config}}))
         await gateway.until_listed("mail__send_email")
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while "mail" not in (kept := load(gateway.state_dir)).listings or "calendar" not in kept.former:
-                await glance_again()
+                await brief_pause()
         assert await gateway.stop() == 0
     gateway.log.unlink()
     async with running_gateway(tmp_path, {"mail": config}) as gateway:
@@ -265,7 +268,47 @@ async def test_an_alias_that_was_changed_while_running_is_known_after_a_restart(
         assert "'calendar' is now called 'mail'" in text_of(await gateway.call("calendar__send_email", {"to": "x"}))
 
 
-async def test_a_server_without_a_prefix_keeps_its_own_names(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_server_keeps_its_id_when_its_alias_and_later_its_program_change(tmp_path: Path) -> None:
+    config, record = scripted_stdio_server(tmp_path, "s", tools=[tool("send_email", "to")])
+    other, _ = scripted_stdio_server(tmp_path, "o", tools=[tool("send_email", "to")])
+    state = {"profiles": {"lazy": {"disclosure": "lazy"}}}
+
+    async def ids(gateway: RunningGateway) -> dict[str, str]:
+        return {row["name"]: row["id"] for row in (await gateway.admin("servers")).json()["servers"]}
+
+    async with running_gateway(tmp_path, {"calendar": config}, gateway=state) as gateway:
+        await gateway.until_listed("calendar__send_email")
+        first = (await ids(gateway))["calendar"]
+        assert re.fullmatch(r"srv-[0-9a-f]{12}", first)
+        # Renamed, while its former alias goes to another server.
+        gateway.config.write_text(
+            json.dumps({"mcpServers": {"calendar": other, "mail": config}, "gateway": state}), encoding="utf-8"
+        )
+        await gateway.until_listed("mail__send_email")
+        both = await ids(gateway)
+        assert both["mail"] == first != both["calendar"]
+        details = await gateway.call("get_server_details", {"server": first})
+        assert (details["structuredContent"]["server"], details["structuredContent"]["id"]) == ("mail", first)
+        called = {"server": first, "tool": "send_email", "arguments": {"to": "x"}}
+        assert not (await gateway.call("invoke_tool", called)).get("isError")
+        assert [call["name"] for call in record.calls()] == ["send_email"]
+        found = await Visitor(gateway=gateway, era=MODERN).called("find_tools", {"query": "send email"}, "lazy")
+        assert {one["name"]: one["serverId"] for one in found["structuredContent"]["tools"]} == {
+            "mail__send_email": first, "calendar__send_email": both["calendar"],
+        }  # fmt: skip
+        assert await gateway.stop() == 0
+    gateway.log.unlink()
+    changed, _ = scripted_stdio_server(tmp_path, "changed", tools=[tool("send_email", "to")])
+    async with running_gateway(tmp_path, {"post": config, "calendar": changed}, gateway=state) as gateway:
+        await gateway.until_listed("post__send_email")
+        assert await ids(gateway) == {"post": first, "calendar": both["calendar"]}
+        assert "'mail' is now called 'post'. Call post__send_email" in text_of(
+            await gateway.call("mail__send_email", {"to": "x"})
+        )
+
+
+async def test_unprefixed_server_keeps_its_own_names(tmp_path: Path) -> None:
     own = [tool("echo"), tool("get.weather", "city"), tool("日本語"), tool("shared")]
     bare, at_bare = scripted_stdio_server(tmp_path, "bare", tools=own)
     later, at_later = scripted_stdio_server(tmp_path, "later", tools=[tool("shared"), tool("SHARED2")])
@@ -282,13 +325,13 @@ async def test_a_server_without_a_prefix_keeps_its_own_names(tmp_path: Path) -> 
         assert at_later.calls() == []
         unknown = await gateway.rpc("tools/call", {"name": "ech", "arguments": {}})
         assert unknown["error"]["code"] == -32602
-        # The first in the file has the name; who lost it is told, and still reached by the generic way.
+        # The first server in the file gets the name. The other is reported, and can still be called with `invoke_tool`.
         rows = (await gateway.admin("quarantine")).json()["quarantine"]
         assert [(row["server"], row["tool"], row["code"]) for row in rows] == [("later", "shared", "name_taken")]
 
 
 @pytest.mark.parametrize("modern", [True, False])
-async def test_allow_deny_rename_and_hidden_hold_for_lists_and_for_calls(tmp_path: Path, modern: bool) -> None:
+async def test_allow_deny_rename_and_hidden_apply_to_lists_and_calls(tmp_path: Path, modern: bool) -> None:
     names = ("read_file", "read_dir", "read_secret", "write_file", "internal_debug", "get_bank_balance")
     config, record = scripted_stdio_server(tmp_path, "s", tools=[tool(name) for name in names], modern=modern)
     config |= {
@@ -306,8 +349,8 @@ async def test_allow_deny_rename_and_hidden_hold_for_lists_and_for_calls(tmp_pat
                 await gateway.call("invoke_tool", {"server": "fs", "tool": f"fs__{tool_name}", "arguments": {}}),
             ):
                 assert result["isError"], tool_name
-                told = text_of(result).replace(tool_name, "", 1)
-                assert not [name for name in ("secret", "write_file", "internal_debug") if name in told], told
+                refusal = text_of(result).replace(tool_name, "", 1)
+                assert not [name for name in ("secret", "write_file", "internal_debug") if name in refusal], refusal
         assert record.calls() == []
         old = await gateway.call("fs__get_bank_balance")
         assert old["isError"]
@@ -322,7 +365,7 @@ async def test_allow_deny_rename_and_hidden_hold_for_lists_and_for_calls(tmp_pat
         ]
 
 
-async def test_a_bare_name_or_one_without_its_server_is_told_who_has_it(tmp_path: Path) -> None:
+async def test_name_without_its_server_is_answered_with_the_servers_that_have_it(tmp_path: Path) -> None:
     servers, records = {}, []
     for name in ("od-a", "od-b"):
         servers[name], record = scripted_stdio_server(tmp_path, name, tools=[tool("list_files")])
@@ -338,7 +381,7 @@ async def test_a_bare_name_or_one_without_its_server_is_told_who_has_it(tmp_path
         assert all(record.calls() == [] for record in records)
 
 
-async def test_a_quarantined_tool_is_said_to_be_held_back_and_a_cut_list_says_how_much_is_left(tmp_path: Path) -> None:
+async def test_quarantined_tool_is_reported_and_a_truncated_list_counts_the_rest(tmp_path: Path) -> None:
     bad = {"name": "broken", "inputSchema": {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}}
     many = [tool(f"x{number:04}") for number in range(1000)]
     config, record = scripted_stdio_server(tmp_path, "s", tools=[*many, bad, {**bad, "name": "hidden_one"}])
@@ -357,7 +400,7 @@ async def test_a_quarantined_tool_is_said_to_be_held_back_and_a_cut_list_says_ho
 
 
 @pytest.mark.heavy
-async def test_trying_again_is_advised_only_where_it_can_help(tmp_path: Path) -> None:
+async def test_retry_is_advised_only_where_it_can_help(tmp_path: Path) -> None:
     fine, _ = scripted_stdio_server(tmp_path, "s", tools=[tool("one")])
     gone = {"command": "/nowhere/at/all"}
     async with running_gateway(tmp_path, {"s": fine, "gone": gone}) as gateway:
@@ -365,4 +408,4 @@ async def test_trying_again_is_advised_only_where_it_can_help(tmp_path: Path) ->
         # A call that comes before the third attempt waits 10 s for it to succeed.
         with anyio.fail_after(30):
             while "trying again at once will not help" not in text_of(await gateway.call("gone__one")):
-                await glance_again()
+                await brief_pause()

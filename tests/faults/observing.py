@@ -1,4 +1,4 @@
-"""What a test sees of a gateway from outside: its memory, its announcements, the processes it left."""
+"""Observe a gateway from outside: its memory, its announcements, and the processes that it left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import httpx2
-from support.gateways import MODERN, RunningGateway, envelope, glance_again
+from support.gateways import MODERN, RunningGateway, brief_pause, envelope
 
 MIB = 2**20
 
@@ -36,35 +36,35 @@ def cpu_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def lives(pid: int) -> bool:
-    """Tell whether a process is there and no zombie (Linux)."""
+def is_alive(pid: int) -> bool:
+    """Return whether a process exists and is not a zombie (Linux)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-async def eventually(satisfied: Callable[[], Any], *, within_s: float = 10) -> Any:
+async def eventually(satisfied: Callable[[], Any], *, within_s: float = 25) -> Any:
     """Wait for a condition that other processes bring about and return what it gave."""
     with anyio.fail_after(within_s):
         while not (found := satisfied()):
-            await glance_again()
+            await brief_pause()
     return found
 
 
 async def until_server(
-    gateway: RunningGateway, name: str, satisfied: Callable[[dict[str, Any]], Any], *, within_s: float = 10
+    gateway: RunningGateway, name: str, satisfied: Callable[[dict[str, Any]], Any], *, within_s: float = 25
 ) -> dict[str, Any]:
     """Wait until the admin row of an upstream satisfies a condition."""
     row: dict[str, Any] = {}
     with anyio.move_on_after(within_s):
         while not satisfied(row := await gateway.server(name)):
-            await glance_again()
+            await brief_pause()
         return row
     raise AssertionError(f"not within {within_s} s: {row}")
 
 
-async def calling(gateway: RunningGateway, name: str, arguments: Any, answers: list[dict[str, Any]]) -> None:
+async def append_result(gateway: RunningGateway, name: str, arguments: Any, answers: list[dict[str, Any]]) -> None:
     """Call one tool and append its result: for a task group."""
     answers.append(await gateway.call(name, arguments))
 
@@ -77,22 +77,30 @@ def environment_of(pid: int) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Announcements:
-    """How often a caller that subscribed was told that the list changed."""
+    """Counts the list changes that a subscribed caller was notified of.
 
-    heard: list[str] = field(default_factory=list)
+    Attributes:
+        methods: The methods of all messages.
+        messages: The messages themselves.
+    """
+
+    methods: list[str] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def changes(self) -> int:
         """Return how many changes of the tool list were announced."""
-        return self.heard.count("notifications/tools/list_changed")
+        return self.methods.count("notifications/tools/list_changed")
 
 
 @asynccontextmanager
-async def announcements(gateway: RunningGateway, **more: Any) -> AsyncIterator[Announcements]:
+async def announcements(
+    gateway: RunningGateway, *, meta: dict[str, Any] | None = None, **more: Any
+) -> AsyncIterator[Announcements]:
     """Subscribe to changes of the tool list, and to more, for as long as the block lasts."""
-    told = Announcements()
+    announced = Announcements()
     method = "subscriptions/listen"
-    params = {"notifications": {"toolsListChanged": True, **more}, "_meta": envelope()}
+    params = {"notifications": {"toolsListChanged": True, **more}, "_meta": meta or envelope()}
     body = {"jsonrpc": "2.0", "id": "listen", "method": method, "params": params}
     head = {"accept": "application/json, text/event-stream", "mcp-protocol-version": MODERN, "mcp-method": method}
 
@@ -103,10 +111,11 @@ async def announcements(gateway: RunningGateway, **more: Any) -> AsyncIterator[A
         ):
             async for line in response.aiter_lines():
                 if line.startswith("data: "):
-                    told.heard.append(json.loads(line[6:]).get("method"))
+                    announced.messages.append(json.loads(line[6:]))
+                    announced.methods.append(announced.messages[-1].get("method"))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(listen)
-        await eventually(lambda: told.heard)
-        yield told
+        await eventually(lambda: announced.methods)
+        yield announced
         tasks.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""Callers that send nonsense, too much, too slowly, or under a false name."""
+"""Callers that send malformed, oversized, slow or forged requests."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def serving_echo(tmp_path: Path, **options: Any) -> AsyncIterator[tuple[Ru
         yield gateway, record
 
 
-async def test_what_is_no_request_is_refused_at_once_and_the_connection_goes_on(tmp_path: Path) -> None:
+async def test_invalid_request_is_refused_and_the_connection_continues(tmp_path: Path) -> None:
     async with serving_echo(tmp_path) as (gateway, record):
         session = await handshake(gateway)
         for body, code in NO_REQUESTS:
@@ -85,9 +85,9 @@ async def test_wrong_types_in_params_are_errors_and_nothing_runs(tmp_path: Path)
         await assert_still_serving(gateway)
 
 
-async def test_a_body_over_the_limit_is_refused_without_being_read(tmp_path: Path) -> None:
+async def test_oversized_body_is_refused_without_being_read(tmp_path: Path) -> None:
     async with serving_echo(tmp_path) as (gateway, _):
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             declared = await raw_exchange(gateway, raw_post(b"", "content-length: 20971520", length=False))
             sent = await raw_exchange(gateway, raw_post(b" " * 20 * 2**20))
         assert status_of(declared) == 413
@@ -96,12 +96,12 @@ async def test_a_body_over_the_limit_is_refused_without_being_read(tmp_path: Pat
         await assert_still_serving(gateway)
 
 
-async def test_an_endless_chunked_body_is_cut_off(tmp_path: Path) -> None:
+async def test_endless_chunked_body_is_cut_off(tmp_path: Path) -> None:
     async with serving_echo(tmp_path) as (gateway, _):
         host, _, port = gateway.origin.removeprefix("http://").rpartition(":")
         chunk = b"10000\r\n" + b" " * 65_536 + b"\r\n"
         sent = 0
-        with anyio.fail_after(15):
+        with anyio.fail_after(25):
             async with await anyio.connect_tcp(host, int(port)) as stream:
                 await stream.send(raw_post(b"", "transfer-encoding: chunked", length=False))
                 with suppress(anyio.BrokenResourceError):
@@ -132,7 +132,7 @@ async def test_foreign_origins_and_hosts_are_refused_on_every_path(tmp_path: Pat
             assert status_of(await raw_exchange(gateway, raw_post(body, f"origin: {origin}"))) == 403, origin
         for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:80", "", *NOT_QUITE_ADDRESSES):
             assert status_of(await raw_exchange(gateway, raw_post(body, host=host))) == 421, host
-        # Nobody can rebind what is looked up nowhere; a page sends its Origin.
+        # Addresses are not resolved, so DNS rebinding is impossible; a page sends its Origin.
         for host in ("10.0.7.12:8765", "192.0.2.1", "[2001:db8::7]:8765", "[::ffff:10.0.0.1]"):
             assert status_of(await raw_exchange(gateway, raw_post(body, host=host))) == 200, host
             page = raw_post(body, "origin: https://evil.example", host=host)
@@ -200,7 +200,7 @@ DISAGREEING: list[dict[str, str]] = [
 ]
 
 
-async def test_a_header_that_disagrees_with_its_body_is_refused_and_nothing_runs(tmp_path: Path) -> None:
+async def test_header_contradicting_its_body_is_refused_and_nothing_runs(tmp_path: Path) -> None:
     async with serving_echo(tmp_path) as (gateway, record):
         for headers in DISAGREEING:
             response = await gateway.post(call_of("up__echo", request_id="mine"), headers)
@@ -214,7 +214,7 @@ async def test_a_header_that_disagrees_with_its_body_is_refused_and_nothing_runs
         await assert_still_serving(gateway)
 
 
-async def test_a_session_belongs_to_its_principal_and_unknown_ids_are_404(tmp_path: Path) -> None:
+async def test_session_belongs_to_its_principal_and_unknown_ids_are_404(tmp_path: Path) -> None:
     server, record = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     keys = [{"name": "ann", "key": "key-of-ann"}, {"name": "bob", "key": "key-of-bob"}]
     async with running_gateway(tmp_path, {"up": server}, gateway={"auth": {"apiKeys": keys}}) as gateway:
@@ -251,7 +251,7 @@ async def test_a_session_belongs_to_its_principal_and_unknown_ids_are_404(tmp_pa
 
 
 @pytest.mark.parametrize("modern", [True, False])
-async def test_the_callers_own_credentials_and_cookies_never_reach_an_upstream(tmp_path: Path, modern: bool) -> None:
+async def test_caller_credentials_and_cookies_never_reach_an_upstream(tmp_path: Path, modern: bool) -> None:
     keys = [{"name": "ann", "key": "caller-secret-1"}]
     secrets = {
         "authorization": "Bearer caller-secret-1", "cookie": "sid=caller-secret-2", "x-api-key": "caller-secret-3",

@@ -1,4 +1,4 @@
-"""The wall clock is for people: whatever it is set to, deadlines, sessions and ages stay true."""
+"""Deadlines, sessions and ages do not depend on the wall clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from faults.observing import calling, eventually, until_server
+from faults.observing import append_result, eventually, until_server
 from support.callers import handshake
 from support.gateways import COMMANDS, RunningGateway, running_gateway, text_of
 from support.upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server
@@ -60,7 +60,7 @@ async def seen_by(gateway: RunningGateway) -> str:
     return line[:4]
 
 
-async def test_jumps_of_the_wall_clock_change_no_deadline_no_session_and_no_age(tmp_path: Path) -> None:
+async def test_wall_clock_jumps_change_no_deadline_session_or_age(tmp_path: Path) -> None:
     clock = Clock(tmp_path)
     tools = builtin_tools("sleep", "hang", "exit", "echo")
     stdio, record = scripted_stdio_server(tmp_path, "up", tools=tools)
@@ -77,8 +77,8 @@ async def test_jumps_of_the_wall_clock_change_no_deadline_no_session_and_no_age(
                 async with anyio.create_task_group() as tasks:
                     for alias, seen in (("up", record), ("web", web.recording)):
                         before = len(seen.calls())
-                        tasks.start_soon(calling, gateway, f"{alias}__sleep", {"seconds": 1}, slow)
-                        tasks.start_soon(calling, gateway, f"{alias}__hang", {}, hung)
+                        tasks.start_soon(append_result, gateway, f"{alias}__sleep", {"seconds": 1}, slow)
+                        tasks.start_soon(append_result, gateway, f"{alias}__hang", {}, hung)
                         await seen.until(lambda one, before=before: len(one.calls()) == before + 2)
                     clock.set(offset_s)
                     years.add(int(await seen_by(gateway)))
@@ -91,7 +91,7 @@ async def test_jumps_of_the_wall_clock_change_no_deadline_no_session_and_no_age(
                 assert [one.get("structuredContent") for one in slow] == [{"seconds": 1}] * 2
                 assert all("within 2 s" in text_of(one) for one in hung)
                 assert 2 <= anyio.current_time() - began_s < 2.5
-                # Back-off and the breaker are no worse off.
+                # Back-off and the breaker work as before.
                 began_s = anyio.current_time()
                 assert "outcome is unknown" in text_of(await gateway.call("up__exit"))
                 assert "isError" not in await gateway.call("up__echo")
@@ -101,7 +101,7 @@ async def test_jumps_of_the_wall_clock_change_no_deadline_no_session_and_no_age(
             assert await gateway.stop() == 0
 
 
-async def test_a_snapshot_from_the_future_is_used_and_has_no_negative_age(tmp_path: Path) -> None:
+async def test_snapshot_from_the_future_is_used_without_a_negative_age(tmp_path: Path) -> None:
     clock = Clock(tmp_path)
     server, record = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     clock.set(YEARS_S)

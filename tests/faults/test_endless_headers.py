@@ -1,4 +1,4 @@
-"""Servers whose header blocks have no end: the gateway ends their exchanges and answers other callers meanwhile."""
+"""Upstreams with endless header blocks are disconnected, and other callers are answered concurrently."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.upstreams.running import builtin_tools, scripted_stdio_server
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-# What an answer begins with, and what it goes on with until it has 8 MB, which was the bound of a message.
+# The beginning of a response, and the part that is repeated up to 8 MB, which was the bound of a message.
 ANSWERS: dict[str, tuple[bytes, bytes]] = {
     "challenges": (b"HTTP/1.1 401 Unauthorized\r\n", b"www-authenticate: B\r\n"),
     "codings": (OK, b"content-encoding: identity\r\n"),
@@ -29,7 +29,7 @@ ANSWERS: dict[str, tuple[bytes, bytes]] = {
 
 
 @pytest.mark.parametrize(("begins", "goes_on"), ANSWERS.values(), ids=ANSWERS)
-async def test_a_call_whose_answer_has_endless_headers_ends_and_delays_no_other(
+async def test_call_with_endless_response_headers_ends_and_delays_no_other(
     tmp_path: Path, begins: bytes, goes_on: bytes
 ) -> None:
     async def serve(peer: Peer) -> None:

@@ -1,4 +1,4 @@
-"""Floods of tiny events and chunks from one server: callers of other servers are answered in their time."""
+"""Floods of tiny events and chunks from one server do not delay callers of others."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _serve(listener: socket.socket, flood: bytes) -> None:
 
 @contextmanager
 def flooding(flood: bytes) -> Iterator[str]:
-    """Serve in a process of its own: this one measures."""
+    """Serve in a separate process, because this process measures."""
     listener = socket.create_server(("127.0.0.1", 0))
     process = multiprocessing.get_context("fork").Process(target=_serve, args=(listener, flood), daemon=True)
     process.start()
@@ -76,7 +76,7 @@ def flooding(flood: bytes) -> Iterator[str]:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
-async def test_floods_of_one_server_leave_others_their_time(tmp_path: Path, flood: bytes) -> None:
+async def test_flood_of_one_server_does_not_delay_others(tmp_path: Path, flood: bytes) -> None:
     calm, _ = scripted_stdio_server(tmp_path, "calm", tools=builtin_tools("echo"))
     with flooding(flood) as url:
         servers: dict[str, Any] = {"h": {"url": url, "callTimeout": 6}, "calm": calm}

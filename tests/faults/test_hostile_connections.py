@@ -1,4 +1,4 @@
-"""Callers that send anything, cut short, damaged, several at once, in pieces: nothing of it stays."""
+"""Truncated, damaged, concurrent and fragmented input leaves no state behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 from support.callers import call_of
-from support.gateways import MODERN, RunningGateway, glance_again, running_gateway
+from support.gateways import MODERN, RunningGateway, brief_pause, running_gateway
 from support.upstreams.running import builtin_tools, scripted_stdio_server
 
 pytestmark = pytest.mark.heavy
@@ -47,7 +47,7 @@ def request(chance: random.Random) -> bytes:
 
 
 def bytes_of(chance: random.Random) -> bytes:
-    """What one connection carries."""
+    """Return the bytes to send on one connection."""
     raw = bytearray(b"".join(request(chance) for _ in range(chance.choice([1, 1, 2, 5]))))
     if chance.random() < 0.2:
         for _ in range(chance.randint(1, 5)):
@@ -71,7 +71,7 @@ async def connect(gateway: RunningGateway, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.heavy)])
-async def test_whatever_connections_carry_nothing_of_it_stays(tmp_path: Path, seed: int) -> None:
+async def test_hostile_connections_leave_no_state(tmp_path: Path, seed: int) -> None:
     server, _ = scripted_stdio_server(tmp_path, "s", tools=builtin_tools("echo", "hang", "progress"))
     async with running_gateway(tmp_path, {"s": {**server, "callTimeout": 3}}) as gateway:
         await gateway.until_listed("s__echo")
@@ -85,9 +85,9 @@ async def test_whatever_connections_carry_nothing_of_it_stays(tmp_path: Path, se
             async with anyio.create_task_group() as group:
                 for number in range(CALLERS):
                     group.start_soon(caller, number)
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while (await gateway.server("s"))["inFlight"]:
-                await glance_again()
+                await brief_pause()
         assert (await gateway.call("s__echo", {"a": 1}))["structuredContent"] == {"a": 1}
         assert "Traceback" not in gateway.logged()
         assert await gateway.stop() == 0

@@ -1,4 +1,4 @@
-"""More connections than anybody needs, and more than there are descriptors for."""
+"""More connections than file descriptors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import anyio
 import anyio.to_thread
 import httpx2
 import pytest
-from faults.observing import MIB, calling, cpu_of, descriptors_of, eventually, rss_of
+from faults.observing import MIB, append_result, cpu_of, descriptors_of, eventually, rss_of
 from support.callers import raw_exchange, raw_post
-from support.gateways import RunningGateway, glance_again, running_gateway, text_of
+from support.gateways import RunningGateway, brief_pause, running_gateway, text_of
 from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server
 
 pytestmark = pytest.mark.heavy
@@ -43,16 +43,16 @@ def descriptors_allowed(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, max(hard, count)))
 
 
-def connect(gateway: RunningGateway, said: bytes) -> socket.socket:
+def connect(gateway: RunningGateway, first_bytes: bytes) -> socket.socket:
     host, _, port = gateway.origin.removeprefix("http://").rpartition(":")
     caller = socket.create_connection((host, int(port)), timeout=10)
-    if said:
-        caller.sendall(said)
+    if first_bytes:
+        caller.sendall(first_bytes)
     return caller
 
 
 @pytest.mark.heavy
-async def test_eight_thousand_idle_and_two_hundred_slow_callers_leave_the_others_served(tmp_path: Path) -> None:
+async def test_eight_thousand_idle_and_200_slow_callers_leave_others_served(tmp_path: Path) -> None:
     slow = (b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: ", raw_post(b"{", "content-length: 1000", length=False))
     server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     callers: list[socket.socket] = []
@@ -104,7 +104,7 @@ def no_descriptor_left(pid: int) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_callers_cannot_take_the_descriptors_that_upstreams_need(tmp_path: Path) -> None:
+async def test_callers_cannot_exhaust_the_descriptors_upstreams_need(tmp_path: Path) -> None:
     tools = builtin_tools("sleep", "exit", "echo")
     stdio, record = scripted_stdio_server(tmp_path, "up", tools=tools)
     limited = ("sh", "-c", 'ulimit -n 128 && exec "$@"', "sh")
@@ -119,7 +119,7 @@ async def test_callers_cannot_take_the_descriptors_that_upstreams_need(tmp_path:
         try:
             async with anyio.create_task_group() as tasks:
                 for alias in ("up", "web"):
-                    tasks.start_soon(calling, gateway, f"{alias}__sleep", {"seconds": 2}, answers)
+                    tasks.start_soon(append_result, gateway, f"{alias}__sleep", {"seconds": 2}, answers)
                 await record.until(lambda seen: seen.calls("sleep"))
                 await web.recording.until(lambda seen: seen.calls("sleep"))
                 assert "isError" not in await gateway.call("up__echo")
@@ -133,7 +133,7 @@ async def test_callers_cannot_take_the_descriptors_that_upstreams_need(tmp_path:
                 for alias in ("up", "web"):
                     assert "isError" not in await gateway.call(f"{alias}__echo")
             assert [one.get("structuredContent") for one in answers] == [{"seconds": 2}] * 2
-            # Nor may they keep an upstream from coming back.
+            # They cannot keep an upstream from reconnecting either.
             assert "outcome is unknown" in text_of(await gateway.call("up__exit"))
             await web.restart(tools=tools)
             for alias in ("up", "web"):
@@ -149,7 +149,7 @@ async def test_callers_cannot_take_the_descriptors_that_upstreams_need(tmp_path:
         assert "Traceback" not in gateway.logged()
 
 
-async def test_without_descriptors_new_work_is_refused_and_everything_recovers(tmp_path: Path) -> None:
+async def test_descriptor_exhaustion_refuses_new_work_and_recovers(tmp_path: Path) -> None:
     tools = builtin_tools("sleep", "exit", "reset", "echo")
     stdio, record = scripted_stdio_server(tmp_path, "up", tools=tools)
     async with (
@@ -160,9 +160,9 @@ async def test_without_descriptors_new_work_is_refused_and_everything_recovers(t
         await gateway.until_listed("up__echo", "web__echo")
         answers: list[dict[str, Any]] = []
         async with anyio.create_task_group() as tasks:
-            # Each brings a connection that is open before there are no more.
+            # Each call opens its connection before the descriptors are used up.
             for alias in ("up", "web", "web"):
-                tasks.start_soon(calling, gateway, f"{alias}__sleep", {"seconds": 1}, answers)
+                tasks.start_soon(append_result, gateway, f"{alias}__sleep", {"seconds": 1}, answers)
             await record.until(lambda seen: seen.calls("sleep"))
             await web.recording.until(lambda seen: len(seen.calls("sleep")) == 2)
             assert "isError" not in await gateway.call("web__echo")
@@ -185,9 +185,9 @@ async def test_without_descriptors_new_work_is_refused_and_everything_recovers(t
                 assert descriptors_of(pid) <= descriptors
                 assert cpu_of(pid) - used_s < 0.5
         for alias, seen in (("up", record), ("web", web.recording)):
-            with anyio.fail_after(10):
+            with anyio.fail_after(25):
                 while (await gateway.call(f"{alias}__echo", {"back": alias})).get("isError"):
-                    await glance_again()
+                    await brief_pause()
             assert seen.calls("echo")[-1]["arguments"] == {"back": alias}
         assert len(record.starts()) == 2
         assert "Traceback" not in gateway.logged()

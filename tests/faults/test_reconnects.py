@@ -1,4 +1,4 @@
-"""A child that ends and is started again: those who wait for it share one start, and nothing runs twice."""
+"""A restarted child: waiting calls share one start, and nothing runs twice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from faults.observing import calling
+from faults.observing import append_result
 from support.callers import call_of, hello, running_host
 from support.gateways import running_gateway, text_of
 from support.upstreams.running import Recording, builtin_tools, rescript, scripted_stdio_server, tool
@@ -31,7 +31,7 @@ def assert_one_start_and_one_call_each(record: Recording) -> None:
     assert sorted(one["arguments"]["n"] for one in record.calls("echo")) == list(range(CROWD))
 
 
-async def test_twenty_calls_while_a_child_is_restarted_wait_for_one_start(tmp_path: Path) -> None:
+async def test_twenty_calls_during_a_child_restart_share_one_start(tmp_path: Path) -> None:
     server, record = slow_to_start(tmp_path)
     async with running_gateway(tmp_path, {"up": server}) as gateway:
         await gateway.until_listed("up__echo")
@@ -39,18 +39,18 @@ async def test_twenty_calls_while_a_child_is_restarted_wait_for_one_start(tmp_pa
         async with anyio.create_task_group() as tasks:
             assert "outcome is unknown" in text_of(await gateway.call("up__exit"))
             for number in range(CROWD):
-                tasks.start_soon(calling, gateway, "up__echo", {"n": number}, answers)
-                # Nor does anybody lose the list meanwhile.
+                tasks.start_soon(append_result, gateway, "up__echo", {"n": number}, answers)
+                # The list stays available in the meantime.
                 assert "up__echo" in await gateway.tools()
         assert sorted(one["structuredContent"]["n"] for one in answers) == list(range(CROWD))
         assert_one_start_and_one_call_each(record)
 
 
-async def test_twenty_calls_of_a_stdio_host_while_a_child_is_restarted_wait_for_one_start(tmp_path: Path) -> None:
+async def test_twenty_stdio_calls_during_a_child_restart_share_one_start(tmp_path: Path) -> None:
     server, record = slow_to_start(tmp_path)
     async with running_gateway(tmp_path, {"up": server}) as gateway:
         await gateway.until_listed("up__echo")
-        # A bridge in between: its calls meet the gateway all at once.
+        # With a bridge in between, all calls reach the gateway at the same moment.
         async with running_host(tmp_path, "--url", gateway.url) as host:
             await host.answer(hello())
             gone = await host.answer(call_of("up__exit", request_id="gone"))
@@ -64,13 +64,13 @@ async def test_twenty_calls_of_a_stdio_host_while_a_child_is_restarted_wait_for_
         assert_one_start_and_one_call_each(record)
 
 
-async def test_a_slow_call_to_a_child_survives_that_it_is_discovered_again(tmp_path: Path) -> None:
+async def test_slow_call_survives_a_new_discovery_of_its_server(tmp_path: Path) -> None:
     server, record = scripted_stdio_server(tmp_path, "up", tools=TOOLS, list_changed=True)
     async with running_gateway(tmp_path, {"up": server}) as gateway:
         await gateway.until_listed("up__sleep")
         answers: list[dict[str, Any]] = []
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(calling, gateway, "up__sleep", {"seconds": 1}, answers)
+            tasks.start_soon(append_result, gateway, "up__sleep", {"seconds": 1}, answers)
             await record.until(lambda seen: seen.calls("sleep"))
             lists = len(record.requests("tools/list"))
             assert (await gateway.admin("servers/up/refresh", "POST")).status_code == 202
@@ -82,7 +82,7 @@ async def test_a_slow_call_to_a_child_survives_that_it_is_discovered_again(tmp_p
         assert len(record.starts()) == 1
 
 
-async def test_calls_go_on_where_only_the_list_fails_after_a_restart_and_the_list_comes_back(tmp_path: Path) -> None:
+async def test_calls_work_and_the_list_returns_if_only_listing_fails_after_a_restart(tmp_path: Path) -> None:
     tools = builtin_tools("echo", "exit")
     server, record = scripted_stdio_server(tmp_path, "up", tools=tools, list_changed=True)
     async with running_gateway(tmp_path, {"up": server}) as gateway:

@@ -1,4 +1,4 @@
-"""Callers that are slow with their heads and bodies, or never read what they asked for."""
+"""Callers that send slowly or do not read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from anyio.abc import SocketStream
 from faults.observing import MIB, descriptors_of, eventually, rss_of
 from support.callers import call_of, hello, raw_exchange, raw_post, running_host, status_of
-from support.gateways import TOKEN, RunningGateway, glance_again, running_gateway
+from support.gateways import TOKEN, RunningGateway, brief_pause, running_gateway
 from support.upstreams.running import builtin_tools, scripted_stdio_server, tool
 
 pytestmark = pytest.mark.heavy
@@ -33,7 +33,7 @@ async def connected(gateway: RunningGateway) -> SocketStream:
 
 
 async def trickle(gateway: RunningGateway, start: bytes, drop: bytes) -> tuple[bytes, float]:
-    """Send one more drop each second until the connection is cut: what was answered, and after how many seconds."""
+    """Send one more drop each second until the connection is closed; return the response and the seconds."""
     began_s, received = anyio.current_time(), b""
     async with await connected(gateway) as stream:
         if start:
@@ -60,7 +60,7 @@ def never_reading(gateway: RunningGateway, request: bytes) -> socket.socket:
 
 
 @pytest.mark.heavy  # half a minute of deadlines that are waited for
-async def test_slow_callers_and_such_as_never_read_are_cut_while_the_others_are_served(tmp_path: Path) -> None:
+async def test_slow_and_unreading_callers_are_disconnected_while_others_are_served(tmp_path: Path) -> None:
     body = raw_post(b"", "content-length: 1000", length=False)
     chunked = raw_post(b"", "transfer-encoding: chunked", length=False)
     get = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
@@ -117,11 +117,13 @@ async def test_slow_callers_and_such_as_never_read_are_cut_while_the_others_are_
                     for number in range(1, NEVER_READING + 1):
                         callers.append(never_reading(gateway, closing if number % 2 else keeping))
                         if number % 20 == 0:
-                            await record.until(lambda seen, asked=number: len(seen.calls("big")) == asked + 1)
+                            await record.until(
+                                lambda seen, sent_before=number: len(seen.calls("big")) == sent_before + 1
+                            )
                     asked_s = anyio.current_time()
                     slowest_s = await healthy_until(lambda: len(ended) == len(slow))
             await eventually(lambda: descriptors_of(pid) <= descriptors + 2)
-            # What they held is given back a moment after the last one was cut.
+            # Their memory is released a moment after the last one was disconnected.
             await eventually(lambda: rss_of(pid) - memory[0] < 64 * MIB)
             assert anyio.current_time() - asked_s < 40
         finally:
@@ -131,22 +133,22 @@ async def test_slow_callers_and_such_as_never_read_are_cut_while_the_others_are_
             received, took_s = ended[name]
             assert status_of(received) == status, (name, received)
             assert least_s <= took_s <= most_s, (name, took_s)
-        # Those who do not read have fifteen seconds and more: nobody waits for one of them.
+        # Callers that do not read have at least fifteen seconds. Other callers do not wait for them.
         assert slowest_s < 3
         # Slow is not too slow at once: who still leaves room for others has its time.
         assert min(held) > descriptors + NEVER_READING / 2
         # The bound of what is held unread, and twenty answers on their way.
         assert max(memory) - memory[0] < (128 + 20) * MIB
         logged = gateway.logged()
-        assert "did not read what they were sent" in logged
-        # One line a second at most (the clock may be set in between), however many were cut in it.
+        assert "slow callers disconnected" in logged
+        # There is at most one line a second (the clock may be set in between) for any number of disconnected callers.
         crowded = [line.split(" ", 1)[0] for line in logged.splitlines() if "over 128 MiB unread" in line]
         assert crowded
         assert len(crowded) <= len(set(crowded)) + 1
         assert "Traceback" not in gateway.logged()
 
 
-async def test_a_host_that_never_reads_is_asked_to_wait_and_gets_everything_when_it_does(tmp_path: Path) -> None:
+async def test_unreading_stdio_host_is_throttled_and_gets_everything_later(tmp_path: Path) -> None:
     words = [{**tool(f"tool{number}"), "description": "word " * 380} for number in range(200)]
     server, _ = scripted_stdio_server(tmp_path, "up", tools=words)
     config = tmp_path / "host.json"
@@ -154,28 +156,28 @@ async def test_a_host_that_never_reads_is_asked_to_wait_and_gets_everything_when
     async with running_host(tmp_path, "--config", str(config), "--state-dir", str(tmp_path / "own")) as host:
         await host.answer(hello())
         await host.until_listed("up__tool199")
-        host.heard.clear()
+        host.received.clear()
         before = rss_of(host.process.pid)
         lists = [{"jsonrpc": "2.0", "id": number, "method": "tools/list"} for number in range(400)]
         await host.send(*lists)
         most = 0
-        # Long enough to have written all of it, 160 MiB, many times over.
+        # The time is enough to write all 160 MiB many times over.
         with anyio.move_on_after(1.5):
             while True:
                 most = max(most, rss_of(host.process.pid) - before)
-                await glance_again()
+                await brief_pause()
         assert 16 * MIB < most < 64 * MIB
         for one in lists:
-            answer = await host.until(lambda heard, wanted=one["id"]: heard.get("id") == wanted)
+            answer = await host.until(lambda message, wanted=one["id"]: message.get("id") == wanted)
             assert len(answer["result"]["tools"]) == 202, "two hundred, and two of our own"
-            host.heard.clear()
+            host.received.clear()
         assert await host.leave() == 0
 
 
 async def test_pipelined_requests_are_answered_in_order_and_bounded(
     tmp_path: Path,
 ) -> None:
-    def asked(name: str, **arguments: Any) -> bytes:
+    def raw_call(name: str, **arguments: Any) -> bytes:
         head = ("mcp-protocol-version: 2026-07-28", "mcp-method: tools/call", f"mcp-name: {name}")
         body = json.dumps(call_of(name, arguments)).encode()
         return raw_post(body, *head).replace(b"connection: close", b"connection: keep-alive")
@@ -183,24 +185,24 @@ async def test_pipelined_requests_are_answered_in_order_and_bounded(
     server, record = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo", "hang"))
     async with running_gateway(tmp_path, {"up": server}) as gateway:
         await gateway.until_listed("up__echo")
-        ahead = b"".join(asked("up__echo", n=number) for number in range(40))
+        ahead = b"".join(raw_call("up__echo", n=number) for number in range(40))
         answers = await raw_exchange(gateway, ahead, raw_post(b"{}"))
         order = [int(one) for one in re.findall(rb'"structuredContent":\{"n":(\d+)\}', answers)]
         assert order == list(range(40))
 
-        # Who leaves takes along what is being answered, whatever was asked behind it.
+        # If a caller disconnects, its running and its queued requests are cancelled.
         async with await connected(gateway) as stream:
-            await stream.send(asked("up__hang") + asked("up__echo"))
+            await stream.send(raw_call("up__hang") + raw_call("up__echo"))
             await record.until(lambda seen: seen.calls("hang"))
         await record.until(lambda seen: seen.cancelled() == [seen.calls("hang")[0]["id"]])
         assert len(record.calls("echo")) == 40
 
         before = rss_of(gateway.process.pid)
-        many = asked("up__echo") * 20_000
-        with anyio.fail_after(10):
+        many = raw_call("up__echo") * 20_000
+        with anyio.fail_after(25):
             async with anyio.create_task_group() as tasks:
                 for _ in range(10):
-                    tasks.start_soon(raw_exchange, gateway, asked("up__hang") + many)
+                    tasks.start_soon(raw_exchange, gateway, raw_call("up__hang") + many)
         assert rss_of(gateway.process.pid) - before < 64 * MIB
         assert len(record.calls("echo")) == 40
         await record.until(lambda seen: {one["id"] for one in seen.calls("hang")} <= set(seen.cancelled()))
@@ -209,7 +211,7 @@ async def test_pipelined_requests_are_answered_in_order_and_bounded(
         assert "Traceback" not in gateway.logged()
 
 
-async def test_a_shutdown_waits_for_a_slow_reader_and_not_for_one_that_never_reads(
+async def test_shutdown_waits_for_a_slow_reader_and_not_for_an_unreading_one(
     tmp_path: Path,
 ) -> None:
     big = raw_post(json.dumps(call_of("up__big", {"bytes": MIB})).encode(), *MODERN_CALL)
@@ -226,7 +228,7 @@ async def test_a_shutdown_waits_for_a_slow_reader_and_not_for_one_that_never_rea
             gateway.process.send_signal(signal.SIGTERM)
             with suppress(ConnectionError):
                 while True:
-                    await glance_again()
+                    await brief_pause()
                     with suppress(BlockingIOError):
                         if not (some := reader.recv(8_192)):
                             break
@@ -241,7 +243,7 @@ async def test_a_shutdown_waits_for_a_slow_reader_and_not_for_one_that_never_rea
                 caller.close()
 
 
-async def test_a_call_over_a_connection_that_its_client_would_soon_give_up_is_not_lost(tmp_path: Path) -> None:
+async def test_call_on_a_connection_near_its_keep_alive_limit_is_not_lost(tmp_path: Path) -> None:
     kept_s = httpx2.Limits().keepalive_expiry
     assert kept_s is not None
     steps: list[str] = []

@@ -1,4 +1,4 @@
-"""Upstreams that repeat what they were sent: no credential of ours reaches a caller, an administrator or the log."""
+"""Credentials that upstreams repeat reach no caller, administrator or log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from support.gateways import RunningGateway, glance_again, running_gateway, text_of
+from support.gateways import RunningGateway, brief_pause, running_gateway, text_of
 from support.upstreams.running import builtin_tools, scripted_http_server, tool
 
 TOKEN = "up-5ecret-0123456789"
@@ -29,14 +29,12 @@ def rpc_refusal(status: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("modern", [True, False])
 @pytest.mark.parametrize("status", [401, 403, 400, 500])
-async def test_a_refusal_that_repeats_our_credential_tells_it_to_nobody(
-    tmp_path: Path, status: int, modern: bool
-) -> None:
+async def test_upstream_refusal_repeating_a_credential_is_scrubbed(tmp_path: Path, status: int, modern: bool) -> None:
     async with scripted_http_server(tmp_path, "h", tools=builtin_tools("status", "echo"), modern=modern) as http:
         config = {**http.config, "headers": {"Authorization": f"Bearer {TOKEN}"}}
         async with running_gateway(tmp_path, {"h": config}) as gateway:
             await gateway.until_listed("h__echo")
-            # The script writes a body as text, which the wire takes as it is.
+            # The script sends a text body without changes.
             answer = await gateway.rpc("tools/call", {"name": "h__status", "arguments": rpc_refusal(status)})
             assert TOKEN not in json.dumps(answer)
             assert "isError" in answer["result"]
@@ -46,9 +44,9 @@ async def test_a_refusal_that_repeats_our_credential_tells_it_to_nobody(
             assert "isError" not in await gateway.call("h__echo")
 
 
-async def test_an_error_or_failed_result_under_http_200_loses_our_credential(tmp_path: Path) -> None:
+async def test_error_or_failed_result_with_status_200_is_scrubbed(tmp_path: Path) -> None:
     failed = {"content": [{"type": "text", "text": f"401 for Bearer {TOKEN}"}], "isError": True}
-    told = {"content": [{"type": "text", "text": f"you are {TOKEN}"}]}
+    succeeded = {"content": [{"type": "text", "text": f"you are {TOKEN}"}]}
     listed = {**tool("described"), "description": f"Signed in with {TOKEN}."}
     tools = [*builtin_tools("error", "result", "log", "echo"), listed]
     async with scripted_http_server(tmp_path, "h", tools=tools, instructions=f"Uses {TOKEN}.") as http:
@@ -63,20 +61,20 @@ async def test_an_error_or_failed_result_under_http_200_loses_our_credential(tmp
             result = await gateway.call("h__result", {"result": failed})
             assert "401 for Bearer" in text_of(result)
             assert TOKEN not in json.dumps(result)
-            # What a call was made for is passed on as it came.
-            assert (await gateway.call("h__result", {"result": told}))["content"] == told["content"]
+            # The result of a call is forwarded unchanged.
+            assert (await gateway.call("h__result", {"result": succeeded}))["content"] == succeeded["content"]
             assert TOKEN not in await everything_shown(gateway)
 
 
-async def test_a_handshake_that_fails_with_our_credential_and_escapes_is_told_without_them(tmp_path: Path) -> None:
+async def test_failed_handshake_with_credential_and_escapes_is_scrubbed(tmp_path: Path) -> None:
     refusal = {"error": {"code": -32000, "message": f"\x1b[31mno {TOKEN}\x1b]0;owned\x07\nforged line"}}
     faults = {"error": {**refusal["error"], "on": ["initialize"]}}
     async with scripted_http_server(tmp_path, "h", faults=faults) as http:
         config = {**http.config, "headers": {"Authorization": f"Bearer {TOKEN}"}, "callTimeout": 1}
         async with running_gateway(tmp_path, {"h": config}) as gateway:
-            with anyio.fail_after(10):
+            with anyio.fail_after(25):
                 while not (row := await gateway.server("h"))["lastError"]:
-                    await glance_again()
+                    await brief_pause()
             assert row["lastError"] == "no [hidden] forged line"
             answer = await gateway.call("h__anything")
             shown = await everything_shown(gateway) + json.dumps(answer)
@@ -85,7 +83,7 @@ async def test_a_handshake_that_fails_with_our_credential_and_escapes_is_told_wi
             assert not any(line.startswith("forged") for line in gateway.logged().splitlines())
 
 
-async def test_a_child_that_prints_its_environment_prints_it_without_the_secrets(tmp_path: Path) -> None:
+async def test_child_printing_its_environment_is_logged_without_secrets(tmp_path: Path) -> None:
     program = "import os, sys; print(dict(os.environ), file=sys.stderr); print(sys.argv[1:], file=sys.stderr)"
     config = {
         "command": sys.executable,
@@ -93,9 +91,9 @@ async def test_a_child_that_prints_its_environment_prints_it_without_the_secrets
         "env": {"UP_PASSWORD": TOKEN, "LOG_LEVEL": "verbose"},
     }
     async with running_gateway(tmp_path, {"h": config}) as gateway:
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while "--password" not in gateway.logged():
-                await glance_again()
+                await brief_pause()
         assert "'LOG_LEVEL': 'verbose'" in gateway.logged()
         shown = await everything_shown(gateway)
         assert TOKEN not in shown

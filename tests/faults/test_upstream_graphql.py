@@ -1,4 +1,4 @@
-"""GraphQL endpoints and files that do what they can to us: each call fails alone, in time, within bounds."""
+"""Misbehaving GraphQL endpoints and files: each call fails alone, in time, within bounds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import anyio
 import pytest
-from faults.observing import MIB, calling, eventually, rss_of, until_server
+from faults.observing import MIB, append_result, eventually, rss_of, until_server
 from support.callers import call_of
-from support.gateways import COMMANDS, glance_again, running_gateway, text_of
+from support.gateways import COMMANDS, brief_pause, running_gateway, text_of
 from support.upstreams.graphql_running import GET_EMPLOYEE, HR_SDL, PLAIN, graphql_gateway, graphql_server
 from support.upstreams.running import builtin_tools, scripted_stdio_server
 
-from gateway.extras import install_command
+from gateway.process.extras import install_command
 
 pytestmark = pytest.mark.heavy
 
@@ -45,7 +45,7 @@ FAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-async def test_every_broken_answer_is_an_error_for_its_own_call_only(tmp_path: Path) -> None:
+async def test_every_broken_answer_fails_only_its_own_call(tmp_path: Path) -> None:
     healthy, _ = scripted_stdio_server(tmp_path, "calm", tools=builtin_tools("echo"))
     async with graphql_server(tmp_path, FILES) as server:
         servers = {"hr": server.config(callTimeout=2, **server.schema_file), "calm": healthy}
@@ -57,7 +57,7 @@ async def test_every_broken_answer_is_an_error_for_its_own_call_only(tmp_path: P
                 answers: list[dict[str, Any]] = []
                 with anyio.fail_after(20):
                     async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(calling, gateway, NAME, {}, answers)
+                        tasks.start_soon(append_result, gateway, NAME, {}, answers)
                         assert (await gateway.call("calm__echo", {"n": 1}))["structuredContent"] == {"n": 1}
                 [result] = answers
                 assert result["isError"], name
@@ -67,12 +67,12 @@ async def test_every_broken_answer_is_an_error_for_its_own_call_only(tmp_path: P
             assert "isError" not in await gateway.call(NAME)
             row = await gateway.server("hr")
             assert (row["state"], row["epoch"], row["inFlight"]) == ("ready", 1, 0)
-            # A mutation is never sent twice, whatever became of its answer.
+            # A mutation is never sent twice, even if its answer is lost.
             assert len(server.sent()) == len(FAULTS) + 1
             assert rss_of(gateway.process.pid) - before < 64 * MIB
 
 
-async def test_a_query_that_was_lost_is_sent_once_more_and_a_mutation_is_not(tmp_path: Path) -> None:
+async def test_lost_query_is_repeated_once_and_a_mutation_is_not(tmp_path: Path) -> None:
     async with graphql_gateway(tmp_path, FILES) as (server, gateway):
         await gateway.until_listed(NAME)
         server.change(fault={"kind": "reset"})
@@ -82,7 +82,7 @@ async def test_a_query_that_was_lost_is_sent_once_more_and_a_mutation_is_not(tmp
         assert len(server.sent()) == 3
 
 
-async def test_a_cancelled_call_is_given_up_and_its_connection_closed(tmp_path: Path) -> None:
+async def test_cancelled_call_is_abandoned_and_its_connection_closed(tmp_path: Path) -> None:
     async with graphql_gateway(tmp_path, FILES) as (server, gateway):
         await gateway.until_listed(NAME)
         server.change(fault={"kind": "hang"})
@@ -93,7 +93,7 @@ async def test_a_cancelled_call_is_given_up_and_its_connection_closed(tmp_path: 
         assert "isError" not in await gateway.call(NAME)
 
 
-async def test_a_hung_call_ends_at_its_deadline_and_many_are_bounded(tmp_path: Path) -> None:
+async def test_hanging_call_times_out_and_concurrent_ones_are_bounded(tmp_path: Path) -> None:
     async with graphql_gateway(tmp_path, FILES, callTimeout=1, maxConcurrency=5) as (server, gateway):
         await gateway.until_listed(NAME)
         server.change(fault={"kind": "hang"})
@@ -102,7 +102,7 @@ async def test_a_hung_call_ends_at_its_deadline_and_many_are_bounded(tmp_path: P
         with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
                 for _ in range(20):
-                    tasks.start_soon(calling, gateway, NAME, {}, answers)
+                    tasks.start_soon(append_result, gateway, NAME, {}, answers)
         assert anyio.current_time() - began_s < 5
         texts = [text_of(one) for one in answers]
         assert sum("within 1 s" in text for text in texts) == 5
@@ -116,29 +116,35 @@ BROKEN_INTROSPECTIONS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"kind": "half_body"}, "closed the connection"),
     ({"kind": "deep"}, "not JSON"),
     ({"kind": "answer", "body": "<html>", "content_type": "text/html"}, "text/html"),
-    ({"kind": "answer", "status": 401}, "the credentials were refused"),
+    (
+        {"kind": "answer", "status": 401},
+        "HTTP 401: no credentials are configured for this server; add them to its entry under `headers`",
+    ),
     ({"kind": "answer", "status": 500}, "HTTP 500"),
     ({"kind": "answer", "status": 302, "headers": {"location": "http://127.0.0.1:1/"}}, "not followed"),
-    ({"kind": "answer", "body": '{"data": {"__schema": {}}}'}, "of no use"),
-    ({"kind": "answer", "body": '{"data": {"__schema": {"types": [{"kind": "OBJECT"}]}}}'}, "of no use"),
-    ({"kind": "answer", "body": '{"data": {"__schema": null}}'}, "does not tell its schema"),
+    ({"kind": "answer", "body": '{"data": {"__schema": {}}}'}, "the schema of the endpoint is invalid"),
+    (
+        {"kind": "answer", "body": '{"data": {"__schema": {"types": [{"kind": "OBJECT"}]}}}'},
+        "the schema of the endpoint is invalid",
+    ),
+    ({"kind": "answer", "body": '{"data": {"__schema": null}}'}, "does not return its schema"),
     ({"kind": "answer", "body": '{"errors": [{"message": "not allowed"}]}'}, "(not allowed)"),
 )
 
 
-async def test_an_introspection_that_goes_wrong_is_told_and_costs_no_other_server(tmp_path: Path) -> None:
+async def test_failed_introspection_is_reported_and_affects_no_other_server(tmp_path: Path) -> None:
     async with graphql_server(tmp_path, FILES) as server:
         servers = {"file": server.config(**server.schema_file)}
         async with running_gateway(tmp_path, servers, gateway=COMMANDS) as gateway:
             await gateway.until_listed("file__fire")
-            for fault, told in BROKEN_INTROSPECTIONS:
+            for fault, reason in BROKEN_INTROSPECTIONS:
                 before = rss_of(gateway.process.pid)
                 server.change(fault={**fault, "introspection": True})
-                # Added anew each time: what was known before would be kept.
+                # The server is added again each time, because an earlier schema would stay in use.
                 added = await gateway.admin("servers", "POST", {"name": "hr", **server.config(connectTimeout=1)})
                 assert added.is_success, added.text
                 row = await until_server(gateway, "hr", lambda row: row["lastError"])
-                assert told in row["lastError"], row
+                assert reason in row["lastError"], row
                 assert len(row["lastError"]) < 400
                 assert "isError" not in await gateway.call("file__fire")
                 assert rss_of(gateway.process.pid) - before < 64 * MIB
@@ -148,17 +154,17 @@ async def test_an_introspection_that_goes_wrong_is_told_and_costs_no_other_serve
                 assert (await gateway.admin("servers/hr", "DELETE")).is_success
 
 
-async def test_a_server_of_long_ago_is_asked_for_what_it_knows(tmp_path: Path) -> None:
+async def test_old_server_is_introspected_with_the_fields_it_knows(tmp_path: Path) -> None:
     async with (
         graphql_server(tmp_path, FILES, introspection="old") as server,
         running_gateway(tmp_path, {"hr": server.config()}) as gateway,
     ):
         await gateway.until_listed(NAME)
-        assert len(server.asked()) == 2
+        assert len(server.introspections()) == 2
 
 
 @pytest.mark.heavy
-async def test_thousands_of_files_are_taken_while_others_are_served(tmp_path: Path) -> None:
+async def test_thousands_of_files_are_loaded_while_others_are_served(tmp_path: Path) -> None:
     healthy, _ = scripted_stdio_server(tmp_path, "calm", tools=builtin_tools("echo"))
     many = {f"{n:05}.graphql": f"query Number{n}($id: Int!) {{ employee(id: $id) {{ name }} }}" for n in range(2_000)}
     async with graphql_server(tmp_path, many) as server:
@@ -176,9 +182,9 @@ async def test_thousands_of_files_are_taken_while_others_are_served(tmp_path: Pa
             assert "isError" not in await gateway.call("hr__number1999", {"id": 1})
 
 
-async def test_without_the_extra_one_message_says_how_to_get_it_and_the_others_live(tmp_path: Path) -> None:
+async def test_missing_extra_is_one_message_and_other_servers_work(tmp_path: Path) -> None:
     healthy, _ = scripted_stdio_server(tmp_path, "calm", tools=builtin_tools("echo"))
-    # What stands first on the path and cannot be imported is as good as not installed.
+    # A package that comes first in the path and cannot be imported counts as not installed.
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "graphql.py").write_text("raise ModuleNotFoundError('No module named graphql', name='graphql')")
@@ -196,9 +202,9 @@ async def test_without_the_extra_one_message_says_how_to_get_it_and_the_others_l
             assert "isError" not in await gateway.call("calm__echo")
 
 
-async def test_without_such_a_server_the_library_is_never_imported(tmp_path: Path) -> None:
+async def test_graphql_library_is_not_imported_without_a_graphql_server(tmp_path: Path) -> None:
     healthy, _ = scripted_stdio_server(tmp_path, "calm", tools=builtin_tools("echo"))
-    # Whoever imports it is told on in the log.
+    # The log names every import of the package.
     spy = tmp_path / "spy"
     spy.mkdir()
     (spy / "graphql.py").write_text("import sys; print('graphql was imported', file=sys.stderr)")
@@ -210,22 +216,22 @@ async def test_without_such_a_server_the_library_is_never_imported(tmp_path: Pat
         assert "graphql was imported" not in gateway.logged()
 
 
-async def test_a_storm_of_changed_files_is_few_listings(tmp_path: Path) -> None:
+async def test_frequent_file_changes_cause_few_listings(tmp_path: Path) -> None:
     async with graphql_gateway(tmp_path, FILES) as (server, gateway):
         await gateway.until_listed(NAME)
         with anyio.move_on_after(2):
             for number in range(10_000):
                 server.write("a.graphql", f"query Storm{number} {{ find {{ id }} }}")
                 server.write("b.graphql", "query {" if number % 2 else PLAIN)
-                await glance_again()
+                await brief_pause()
         server.write("a.graphql", GET_EMPLOYEE)
         server.write("b.graphql", PLAIN)
         tools = await gateway.until_listed("hr__get_employee", "hr__list_people")
         assert len(tools) == 2
-        assert len(server.asked()) == 1
+        assert len(server.introspections()) == 1
 
 
-async def test_a_schema_of_odd_shapes_spoils_only_what_touches_them(tmp_path: Path) -> None:
+async def test_unusual_schema_types_affect_only_operations_using_them(tmp_path: Path) -> None:
     odd = HR_SDL + (
         "extend type Query { loop(a: Loop!): Int chain(c: C0): Int }\n"
         "input Loop { next: Loop! }\n"
@@ -246,7 +252,7 @@ async def test_a_schema_of_odd_shapes_spoils_only_what_touches_them(tmp_path: Pa
         assert "hr__chain" not in tools
 
 
-async def test_what_else_is_written_in_and_beside_the_folder_is_of_no_interest(tmp_path: Path) -> None:
+async def test_unrelated_files_in_and_beside_the_folder_are_ignored(tmp_path: Path) -> None:
     async with graphql_server(tmp_path, FILES) as server:
         inside, beside = tmp_path / "graphql" / "operations" / "some.log", tmp_path / "graphql" / "other.log"
         # The whole folder of the configuration, with state and log of the gateway, and one that is ordinary.
@@ -262,7 +268,7 @@ async def test_what_else_is_written_in_and_beside_the_folder_is_of_no_interest(t
                     inside.write_text("a line")
                     beside.write_text("a line")
                     (tmp_path / "typegate.log").write_text("a line")
-                    await glance_again()
+                    await brief_pause()
             # Each listing is saved, and there was none.
             assert snapshot.stat().st_mtime_ns == written
             server.write("c.graphql", "query Third { find { id } }")

@@ -1,4 +1,4 @@
-"""Servers on the network that refuse, cut, stall, forget and redirect: each exchange fails alone."""
+"""HTTP servers that refuse, truncate, stall, forget sessions and redirect: each exchange fails alone."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import anyio
 import pytest
-from faults.observing import MIB, calling, eventually, rss_of, until_server
-from support.gateways import glance_again, running_gateway, text_of
+from faults.observing import MIB, append_result, eventually, rss_of, until_server
+from support.gateways import brief_pause, running_gateway, text_of
 from support.upstreams.running import builtin_tools, scripted_http_server, tool
 
 # Half of all faults are waits: of deadlines, restarts and pauses.
@@ -18,7 +18,7 @@ SECRET = "Bearer only-for-its-own-origin"
 
 
 @pytest.mark.parametrize("sse", [True, False])
-async def test_every_broken_answer_is_an_error_for_its_own_call_only(tmp_path: Path, sse: bool) -> None:
+async def test_every_broken_answer_fails_only_its_own_call(tmp_path: Path, sse: bool) -> None:
     broken: dict[str, dict[str, Any]] = {
         "half_body": {}, "reset": {}, "drop_sse": {}, "not_json": {}, "gzip_bomb": {"bytes": 2**27},
         "big": {"bytes": 50_000_000}, "hang": {}, "slow_bytes": {"delay_s": 0.3},
@@ -26,7 +26,7 @@ async def test_every_broken_answer_is_an_error_for_its_own_call_only(tmp_path: P
     tools = builtin_tools(*broken, "raw", "echo")
     async with (
         scripted_http_server(tmp_path, "h", tools=tools, sse=sse) as http,
-        # The server writes 180 MB meanwhile, in the one thread that answers `echo` too.
+        # In the meantime, the server writes 180 MB in the only thread, which also answers `echo`.
         running_gateway(tmp_path, {"h": {**http.config, "callTimeout": 8}}) as gateway,
     ):
         await gateway.until_listed("h__echo")
@@ -35,9 +35,9 @@ async def test_every_broken_answer_is_an_error_for_its_own_call_only(tmp_path: P
         with anyio.fail_after(40):
             async with anyio.create_task_group() as tasks:
                 for name, arguments in broken.items():
-                    tasks.start_soon(calling, gateway, f"h__{name}", arguments, answers)
+                    tasks.start_soon(append_result, gateway, f"h__{name}", arguments, answers)
                 for line in ("", "[", "[" * 100_000, '{"jsonrpc": "2.0"}', "[1]", '"text"', "null", "\ufeff{}"):
-                    tasks.start_soon(calling, gateway, "h__raw", {"line": line}, answers)
+                    tasks.start_soon(append_result, gateway, "h__raw", {"line": line}, answers)
                 for number in range(20):
                     result = await gateway.call("h__echo", {"n": number})
                     assert result.get("structuredContent") == {"n": number}, result
@@ -50,7 +50,7 @@ async def test_every_broken_answer_is_an_error_for_its_own_call_only(tmp_path: P
         assert rss_of(gateway.process.pid) - before < 64 * MIB
 
 
-async def test_a_status_without_an_answer_is_told_and_the_next_call_works(tmp_path: Path) -> None:
+async def test_status_without_an_answer_is_reported_and_the_next_call_works(tmp_path: Path) -> None:
     statuses = (202, 204, 301, 302, 400, 401, 403, 405, 406, 409, 410, 413, 415, 429, 500, 502, 503, 504)
     async with scripted_http_server(tmp_path, "h", tools=builtin_tools("status", "unauthorized", "echo")) as http:
         config = {**http.config, "headers": {"Authorization": SECRET}}
@@ -70,7 +70,7 @@ async def test_a_status_without_an_answer_is_told_and_the_next_call_works(tmp_pa
             assert (await gateway.server("h"))["epoch"] == 1
 
 
-async def test_no_credential_follows_a_redirect_to_another_origin(tmp_path: Path) -> None:
+async def test_credentials_do_not_follow_a_redirect_to_another_origin(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "other", tools=builtin_tools("echo")) as other,
         scripted_http_server(tmp_path, "h", tools=builtin_tools("redirect", "echo")) as http,
@@ -96,7 +96,7 @@ async def test_no_credential_follows_a_redirect_to_another_origin(tmp_path: Path
             assert other.recording.http() == []
 
 
-async def test_a_call_that_was_sent_is_repeated_only_where_its_tool_allows_it(tmp_path: Path) -> None:
+async def test_sent_call_is_repeated_only_if_its_tool_allows_it(tmp_path: Path) -> None:
     look = {**tool("look"), "annotations": {"idempotentHint": True}}
     for fault in ("reset", "half_body", "drop_sse"):
         here = tmp_path / fault
@@ -118,7 +118,7 @@ async def test_a_call_that_was_sent_is_repeated_only_where_its_tool_allows_it(tm
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-async def test_a_hung_call_is_answered_at_its_deadline_and_cancelled(tmp_path: Path, legacy: bool) -> None:
+async def test_hanging_call_times_out_and_is_cancelled(tmp_path: Path, legacy: bool) -> None:
     tools = builtin_tools("hang", "echo", "progress")
     async with (
         scripted_http_server(tmp_path, "h", tools=tools, legacy_sse_only=legacy, sse=True) as http,
@@ -136,7 +136,7 @@ async def test_a_hung_call_is_answered_at_its_deadline_and_cancelled(tmp_path: P
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-async def test_a_server_killed_in_mid_call_is_an_answer_at_once_and_back_soon(tmp_path: Path, legacy: bool) -> None:
+async def test_server_killed_during_a_call_is_an_immediate_error_and_soon_back(tmp_path: Path, legacy: bool) -> None:
     tools = builtin_tools("hang", "echo")
     async with (
         scripted_http_server(tmp_path, "h", tools=tools, legacy_sse_only=legacy) as http,
@@ -146,23 +146,23 @@ async def test_a_server_killed_in_mid_call_is_an_answer_at_once_and_back_soon(tm
         answers: list[dict[str, Any]] = []
         with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(calling, gateway, "h__hang", {}, answers)
+                tasks.start_soon(append_result, gateway, "h__hang", {}, answers)
                 await http.recording.until(lambda seen: seen.calls("hang"))
                 await http.stop()
         assert "outcome is unknown" in text_of(answers[0])
-        with anyio.fail_after(15):
+        with anyio.fail_after(25):
             down = await gateway.call("h__echo")
         assert "not reachable right now" in text_of(down)
         assert "h__echo" in await gateway.tools()
         await http.start()
         with anyio.fail_after(20):
             while "isError" in await gateway.call("h__echo"):
-                await glance_again()
+                await brief_pause()
         assert len(http.recording.calls("hang")) == 1
         assert len(http.recording.calls("echo")) == 1
 
 
-async def test_a_forgotten_session_costs_no_call(tmp_path: Path) -> None:
+async def test_forgotten_session_loses_no_call(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "h", tools=builtin_tools("forget", "echo")) as http,
         running_gateway(tmp_path, {"h": http.config}) as gateway,
@@ -177,7 +177,7 @@ async def test_a_forgotten_session_costs_no_call(tmp_path: Path) -> None:
         assert (await gateway.server("h"))["epoch"] == 5
 
 
-async def test_a_call_that_finds_its_session_forgotten_is_checked_against_the_new_listing(tmp_path: Path) -> None:
+async def test_call_in_a_forgotten_session_is_checked_against_the_new_listing(tmp_path: Path) -> None:
     number, text = ([tool("put", "n", n={"type": kind})] for kind in ("integer", "string"))
     async with (
         scripted_http_server(tmp_path, "h", tools=number) as http,
@@ -195,7 +195,7 @@ async def test_a_call_that_finds_its_session_forgotten_is_checked_against_the_ne
         assert http.recording.calls() == []
 
 
-async def test_a_slow_call_survives_a_reconnect_and_waiting_calls_share_one_connection(tmp_path: Path) -> None:
+async def test_slow_call_survives_a_reconnect_and_waiting_calls_share_one_connection(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "h", tools=builtin_tools("sleep", "forget", "echo")) as http,
         running_gateway(tmp_path, {"h": http.config}) as gateway,
@@ -204,12 +204,12 @@ async def test_a_slow_call_survives_a_reconnect_and_waiting_calls_share_one_conn
         answers: list[dict[str, Any]] = []
         others: list[dict[str, Any]] = []
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(calling, gateway, "h__sleep", {"seconds": 2}, answers)
+            tasks.start_soon(append_result, gateway, "h__sleep", {"seconds": 2}, answers)
             await http.recording.until(lambda seen: seen.calls("sleep"))
             await gateway.call("h__forget")
             async with anyio.create_task_group() as crowd:
                 for number in range(20):
-                    crowd.start_soon(calling, gateway, "h__echo", {"n": number}, others)
+                    crowd.start_soon(append_result, gateway, "h__echo", {"n": number}, others)
             assert not answers
         assert answers[0].get("structuredContent") == {"seconds": 2}, answers
         assert sorted(one["structuredContent"]["n"] for one in others) == list(range(20))
@@ -218,7 +218,7 @@ async def test_a_slow_call_survives_a_reconnect_and_waiting_calls_share_one_conn
 
         # The same when the administrator has it discovered again.
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(calling, gateway, "h__sleep", {"seconds": 1}, answers)
+            tasks.start_soon(append_result, gateway, "h__sleep", {"seconds": 1}, answers)
             await http.recording.until(lambda seen: len(seen.calls("sleep")) == 2)
             assert (await gateway.admin("servers/h/refresh", "POST")).status_code == 202
             await http.recording.until(lambda seen: len(seen.requests("tools/list")) == 3)
@@ -229,9 +229,7 @@ async def test_a_slow_call_survives_a_reconnect_and_waiting_calls_share_one_conn
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-async def test_a_server_that_refuses_connections_delays_nobody_and_joins_when_it_is_up(
-    tmp_path: Path, legacy: bool
-) -> None:
+async def test_server_refusing_connections_delays_no_other_and_joins_later(tmp_path: Path, legacy: bool) -> None:
     async with (
         scripted_http_server(tmp_path, "late", tools=builtin_tools("echo"), legacy_sse_only=legacy) as late,
         scripted_http_server(tmp_path, "fine", tools=builtin_tools("echo")) as fine,
@@ -253,7 +251,7 @@ async def test_a_server_that_refuses_connections_delays_nobody_and_joins_when_it
             assert joined_s[-1] <= 1, joined_s
 
 
-async def test_a_server_that_never_answers_the_handshake_delays_nobody(tmp_path: Path) -> None:
+async def test_server_not_answering_the_handshake_delays_no_other(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "mute", faults={"silent": True}) as mute,
         scripted_http_server(tmp_path, "deaf", faults={"silent": True}, legacy_sse_only=True) as deaf,
@@ -270,7 +268,7 @@ async def test_a_server_that_never_answers_the_handshake_delays_nobody(tmp_path:
             await gateway.until_listed("mute__echo")
 
 
-async def test_the_stream_of_changes_is_taken_up_again_when_it_drops(tmp_path: Path) -> None:
+async def test_dropped_change_stream_is_reopened(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "h", tools=builtin_tools("echo"), list_changed=True) as http,
         running_gateway(tmp_path, {"h": http.config}) as gateway,

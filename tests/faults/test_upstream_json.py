@@ -1,4 +1,4 @@
-"""Answers that are no strict JSON, or nested without end: each costs its own call, at once."""
+"""Invalid or endlessly nested JSON fails only its own call, at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from faults.observing import MIB, calling, rss_of, until_server
+from faults.observing import MIB, append_result, rss_of, until_server
 from support.callers import call_of, hello, running_host
 from support.gateways import MODERN, RunningGateway, envelope, running_gateway, text_of
 from support.upstreams.running import Recording, builtin_tools, scripted_http_server, scripted_stdio_server, tool
@@ -48,7 +48,7 @@ async def on_every_transport(tmp_path: Path, **script: Any) -> AsyncIterator[tup
         yield servers, [record, *(one.recording for one in over_http)]
 
 
-async def test_an_answer_that_is_no_strict_json_fails_its_own_call_at_once(tmp_path: Path) -> None:
+async def test_invalid_json_answer_fails_its_own_call_at_once(tmp_path: Path) -> None:
     tools = builtin_tools("raw", "sleep", "echo")
     async with (
         on_every_transport(tmp_path, tools=tools) as (servers, records),
@@ -59,7 +59,7 @@ async def test_an_answer_that_is_no_strict_json_fails_its_own_call_at_once(tmp_p
         for alias, record in zip(UPSTREAMS, records, strict=True):
             others: list[dict[str, Any]] = []
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(calling, gateway, f"{alias}__sleep", {"seconds": 1}, others)
+                tasks.start_soon(append_result, gateway, f"{alias}__sleep", {"seconds": 1}, others)
                 await record.until(lambda seen: seen.calls("sleep"))
                 for what, line in NO_JSON.items():
                     with anyio.fail_after(20):
@@ -75,7 +75,7 @@ async def test_an_answer_that_is_no_strict_json_fails_its_own_call_at_once(tmp_p
         assert rss_of(gateway.process.pid) - before < 64 * MIB
 
 
-async def test_what_json_allows_reaches_the_caller_however_odd(tmp_path: Path) -> None:
+async def test_unusual_valid_json_reaches_the_caller(tmp_path: Path) -> None:
     odd = {
         '{"jsonrpc":"2.0","id":@id,"result":{"content":[{"type":"text","text":"a\\ud800b"}]}}': "a\ud800b",
         '{"jsonrpc":"2.0","id":@id,"result":{"content":[],"content":[{"type":"text","text":"last"}]}}': "last",
@@ -93,7 +93,7 @@ async def test_what_json_allows_reaches_the_caller_however_odd(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("depth", [DEEP, 400_000])
-async def test_an_endlessly_nested_definition_costs_no_other_tool_its_place(tmp_path: Path, depth: int) -> None:
+async def test_endlessly_nested_definition_affects_no_other_tool(tmp_path: Path, depth: int) -> None:
     schema = (
         '{"type":"object","properties":{"a":' * depth + "{}" + "}}" * depth
         if depth == DEEP
@@ -133,7 +133,7 @@ async def test_an_endlessly_nested_definition_costs_no_other_tool_its_place(tmp_
             assert (await gateway.call(name, {"a": "b"}))["structuredContent"] == {"a": "b"}
 
 
-async def test_a_listing_that_nobody_can_read_is_named_at_once(tmp_path: Path) -> None:
+async def test_unreadable_listing_is_reported_at_once(tmp_path: Path) -> None:
     faults = {"raw": {"on": ["tools/list"], "line": '{"jsonrpc":"2.0","id":@id,"result":{"tools":['}}
     async with (
         on_every_transport(tmp_path, tools=builtin_tools("echo"), faults=faults) as (servers, _),
@@ -149,7 +149,7 @@ def nested_call(depth: int, opening: str = "[", closing: str = "]") -> bytes:
     return call.replace('"@deep"', opening * depth + "1" + closing * depth).encode()
 
 
-# Of these, the last two are read by every parser.
+# Every parser can read the last two of these.
 SENT_UNCHECKED = 2
 NESTED = [nested_call(DEEP), nested_call(DEEP, '{"a":', "}"), nested_call(900), nested_call(300, '{"a":', "}")]
 
@@ -178,7 +178,7 @@ async def assert_bounded_and_serving(gateway: RunningGateway, record: Recording,
 
 
 @pytest.mark.parametrize("strict", [False, True])
-async def test_a_callers_nesting_without_end_is_refused_at_once(strict: bool, tmp_path: Path) -> None:
+async def test_endlessly_nested_arguments_are_refused_at_once(strict: bool, tmp_path: Path) -> None:
     server, record = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     server |= {"validation": "strict"} if strict else {}
     async with running_gateway(tmp_path, {"up": server}) as gateway:
@@ -196,7 +196,7 @@ async def test_a_callers_nesting_without_end_is_refused_at_once(strict: bool, tm
             answer = await host.until(lambda one, wanted=wanted: "method" not in one and one.get("id") == wanted, 2)
             assert wanted or answer["error"]["code"] == -32700
             assert not wanted or answer["result"].get("isError", False) is strict
-            host.heard.clear()
+            host.received.clear()
         assert len(record.calls()) == calls + (0 if strict else SENT_UNCHECKED)
         answer = await host.answer(call_of("up__echo", {"a": 1}, request_id="after"))
         assert answer["result"]["structuredContent"] == {"a": 1}

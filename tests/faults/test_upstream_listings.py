@@ -1,4 +1,4 @@
-"""Listings that change, fail, never end or hold what cannot be shown."""
+"""Listings that change, fail, never end or contain invalid items."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from faults.observing import MIB, Announcements, announcements, eventually, rss_of, until_server
-from support.gateways import COMMANDS, RunningGateway, glance_again, running_gateway, text_of
+from support.gateways import COMMANDS, RunningGateway, brief_pause, running_gateway, text_of
 from support.upstreams.full_running import full_stdio
 from support.upstreams.running import (
     builtin_tools,
@@ -25,40 +25,40 @@ from support.upstreams.running import (
 pytestmark = pytest.mark.heavy
 
 
-async def announced_in_all(gateway: RunningGateway, told: Announcements, server: dict[str, Any]) -> int:
-    """Bring about one more change, after which none before it can be on its way, and count them without it."""
+async def announced_in_all(gateway: RunningGateway, announced: Announcements, server: dict[str, Any]) -> int:
+    """Cause one more change, after which no earlier announcement can be pending, and count the others."""
     assert (await gateway.admin("servers", "POST", {"name": "marker", **server})).status_code == 201
     await gateway.until_listed("marker__echo")
-    before = told.changes
-    await eventually(lambda: told.changes > before)
-    return told.changes - 1
+    before = announced.changes
+    await eventually(lambda: announced.changes > before)
+    return announced.changes - 1
 
 
-async def test_a_restart_with_other_tools_is_listed_and_announced_once(tmp_path: Path) -> None:
+async def test_restart_with_other_tools_is_listed_and_announced_once(tmp_path: Path) -> None:
     before = [tool("send", "to", "subject"), *builtin_tools("exit")]
     after = [tool("send", "to", "title"), *builtin_tools("exit")]
     server, record = scripted_stdio_server(tmp_path, "s", tools=before)
     other, _ = scripted_stdio_server(tmp_path, "other", tools=builtin_tools("echo"))
     async with running_gateway(tmp_path, {"s": server}, gateway=COMMANDS) as gateway:
         await gateway.until_listed("s__send")
-        async with announcements(gateway) as told:
+        async with announcements(gateway) as announced:
             rescript(server, record, tools=after)
             await gateway.call("s__exit")
             began_s = anyio.current_time()
             while "title" not in (await gateway.tools())["s__send"]["inputSchema"]["properties"]:
-                await glance_again()
+                await brief_pause()
             assert anyio.current_time() - began_s < 2
             assert (await gateway.server("s"))["epoch"] == 2
-            assert told.changes <= 1
-            await eventually(lambda: told.changes == 1)
-            assert await announced_in_all(gateway, told, other) == 1
+            assert announced.changes <= 1
+            await eventually(lambda: announced.changes == 1)
+            assert await announced_in_all(gateway, announced, other) == 1
         refused = text_of(await gateway.call("s__send", {"to": "a", "subject": "b"}))
         assert "title" in refused
         assert record.calls("send") == []
         assert "isError" not in await gateway.call("s__send", {"to": "a", "title": "b"})
 
 
-async def test_a_reconnect_with_the_same_tools_in_other_words_announces_nothing(tmp_path: Path) -> None:
+async def test_reconnect_with_reordered_definitions_announces_nothing(tmp_path: Path) -> None:
     first, second = tool("first", "a", "b", "c"), tool("second", "d")
     reordered = {key: first[key] for key in reversed(first)}
     reordered["inputSchema"] = {key: first["inputSchema"][key] for key in reversed(first["inputSchema"])}
@@ -70,21 +70,21 @@ async def test_a_reconnect_with_the_same_tools_in_other_words_announces_nothing(
     async with running_gateway(tmp_path, {"s": server}, gateway=COMMANDS) as gateway:
         await gateway.until_listed("s__first")
         names = [name for name in await gateway.tools() if name.startswith("s__")]
-        async with announcements(gateway) as told:
+        async with announcements(gateway) as announced:
             rescript(server, record, tools=[*die, second, reordered])
             await gateway.call("s__exit")
             await until_server(gateway, "s", lambda row: row["epoch"] == 2 and row["state"] == "ready")
             assert [name for name in await gateway.tools() if name.startswith("s__")] == names
-            assert await announced_in_all(gateway, told, other) == 0
+            assert await announced_in_all(gateway, announced, other) == 0
 
             described = {**first, "description": "Does it otherwise."}
             rescript(server, record, announce=True, tools=[described, second, *die])
-            await eventually(lambda: told.changes == 2)
+            await eventually(lambda: announced.changes == 2)
             assert (await gateway.tools())["s__first"]["description"] == "Does it otherwise."
             assert (await gateway.server("s"))["epoch"] == 2
 
 
-async def test_a_change_without_a_restart_is_listed_within_a_second(tmp_path: Path) -> None:
+async def test_change_without_a_restart_is_listed_within_a_second(tmp_path: Path) -> None:
     stdio, record = scripted_stdio_server(tmp_path, "s", tools=[tool("one")], list_changed=True)
     modern, modern_record = scripted_stdio_server(tmp_path, "m", tools=[tool("one")], list_changed=True, modern=True)
     script = {"tools": [tool("one")], "list_changed": True}
@@ -116,7 +116,7 @@ async def test_a_change_without_a_restart_is_listed_within_a_second(tmp_path: Pa
             assert took_s[-1] <= 1, took_s
 
 
-async def test_a_failed_listing_keeps_the_last_good_one_and_says_why(tmp_path: Path) -> None:
+async def test_failed_listing_keeps_the_last_good_one_with_a_reason(tmp_path: Path) -> None:
     script: dict[str, Any] = {"tools": builtin_tools("exit", "echo")}
     server, record = scripted_stdio_server(tmp_path, "s", **script)
     failing = {"error": {"code": -32000, "message": "the disk is full", "on": ["tools/list"]}}
@@ -127,7 +127,7 @@ async def test_a_failed_listing_keeps_the_last_good_one_and_says_why(tmp_path: P
         row = await until_server(gateway, "s", lambda row: row["lastError"] and "disk is full" in row["lastError"])
         assert row["stale"]
         assert await gateway.tools() == good
-        # What cannot be listed can still be called.
+        # A tool that cannot be listed can still be called.
         assert "isError" not in await gateway.call("s__echo")
         rescript(server, record, **script)
         await gateway.call("s__exit")
@@ -136,7 +136,7 @@ async def test_a_failed_listing_keeps_the_last_good_one_and_says_why(tmp_path: P
         assert "isError" not in await gateway.call("s__echo")
 
 
-async def test_a_relisting_that_fails_while_connected_keeps_the_last_good_one(tmp_path: Path) -> None:
+async def test_failed_relisting_while_connected_keeps_the_last_good_one(tmp_path: Path) -> None:
     once = {"error": {"code": -32000, "message": "not now", "on": ["tools/list"], "calls": 1}}
     script: dict[str, Any] = {"tools": builtin_tools("echo")}
     async with (
@@ -163,23 +163,21 @@ async def test_a_relisting_that_fails_while_connected_keeps_the_last_good_one(tm
         ("prompts/list", "prompts"),
     ],
 )
-async def test_a_list_that_fails_at_the_start_is_asked_for_again(
-    method: str, member: str, modern: bool, tmp_path: Path
-) -> None:
+async def test_list_failing_at_start_is_requested_again(method: str, member: str, modern: bool, tmp_path: Path) -> None:
     server = full_stdio(tmp_path, "s", "--stumble", method, modern=modern)
     async with running_gateway(tmp_path, {"s": server.config}) as gateway:
         await gateway.until_listed("s__echo")
-        with anyio.fail_after(15):
+        with anyio.fail_after(25):
             while not re.search("s__|full://s/", str((await gateway.rpc(method))["result"][member])):
-                await glance_again()
-    # The others are not listed anew for it, and one line tells of it.
-    asked = [len(server.recording.requests(one)) for one in ("tools/list", method)]
+                await brief_pause()
+    # The other lists are not requested again, and one line is logged.
+    request_counts = [len(server.recording.requests(one)) for one in ("tools/list", method)]
     # The opening of a subscription is followed by one comparison of what it announces.
-    assert asked == [2 if modern else 1, 3]
+    assert request_counts == [2 if modern else 1, 3]
     assert gateway.logged().count("failed: not yet") == 1
 
 
-async def test_endless_and_repeated_cursors_are_bounded_and_long_lists_are_whole(tmp_path: Path) -> None:
+async def test_endless_and_repeated_cursors_are_bounded_and_long_lists_complete(tmp_path: Path) -> None:
     same, same_record = scripted_stdio_server(tmp_path, "a", tools=[tool("echo")], faults={"cursor_loop": "same"})
     new, new_record = scripted_stdio_server(tmp_path, "b", tools=[tool("echo")], faults={"cursor_loop": "new"})
     many = [tool(f"tool{number}") for number in range(300)]
@@ -192,7 +190,7 @@ async def test_endless_and_repeated_cursors_are_bounded_and_long_lists_are_whole
         assert "isError" not in await gateway.call("b__echo")
 
 
-async def test_hostile_definitions_cost_their_own_place_at_most(tmp_path: Path) -> None:
+async def test_hostile_definitions_affect_at_most_themselves(tmp_path: Path) -> None:
     deep: dict[str, Any] = {"type": "object"}
     for _ in range(220):
         deep = {"type": "object", "properties": {"next": deep}}
@@ -234,7 +232,7 @@ async def test_hostile_definitions_cost_their_own_place_at_most(tmp_path: Path) 
             assert listed["s__told"]["description"].startswith("fine")
             rows = (await gateway.admin("quarantine")).json()["quarantine"]
             refused = {row["tool"] for row in rows if row["status"] == "quarantined"}
-            # What can be repaired is listed; either way the administrator is told.
+            # A definition that can be repaired is listed. The administrator is told of every defect.
             reported = {row["tool"] for row in rows}
             assert {"list", "text", "array", "invalid", "remote", "file", "large", "deep"} <= reported
             for name in {"list", "text", "array", "invalid", "remote", "file", "large", "deep"} - refused:
@@ -251,18 +249,18 @@ async def test_hostile_definitions_cost_their_own_place_at_most(tmp_path: Path) 
             assert rss_of(gateway.process.pid) < 300 * MIB
 
 
-async def test_a_server_that_is_added_is_listed_and_callable_without_another_list(tmp_path: Path) -> None:
+async def test_added_server_is_callable_without_another_list_request(tmp_path: Path) -> None:
     first, _ = scripted_stdio_server(tmp_path, "first", tools=builtin_tools("echo"))
     added, _ = scripted_stdio_server(tmp_path, "added", tools=builtin_tools("echo"))
     nowhere = {"type": "http", "url": f"http://127.0.0.1:{unused_port()}/mcp", "callTimeout": 1}
     async with running_gateway(tmp_path, {"first": first}, gateway=COMMANDS) as gateway:
         await gateway.until_listed("first__echo")
-        async with announcements(gateway) as told:
+        async with announcements(gateway) as announced:
             assert (await gateway.admin("servers", "POST", {"name": "added", **added})).status_code == 201
             # It is still connecting: the call waits for it.
             assert (await gateway.call("added__echo", {"a": 1}))["structuredContent"] == {"a": 1}
             assert "added__echo" in await gateway.tools()
-            await eventually(lambda: told.changes == 1)
+            await eventually(lambda: announced.changes == 1)
         assert (await gateway.admin("servers", "POST", {"name": "nowhere", **nowhere})).status_code == 201
         with anyio.fail_after(20):
             result = await gateway.call("nowhere__echo")
@@ -272,7 +270,7 @@ async def test_a_server_that_is_added_is_listed_and_callable_without_another_lis
         assert set(await gateway.tools()) == {"first__echo"}
 
 
-async def test_an_upstream_that_never_lists_its_tools_is_named_without_a_traceback(tmp_path: Path) -> None:
+async def test_upstream_that_never_lists_tools_is_reported_without_a_traceback(tmp_path: Path) -> None:
     mute, _ = scripted_stdio_server(tmp_path, "m", tools=builtin_tools("echo"), faults={"hang": {"on": ["tools/list"]}})
     async with running_gateway(tmp_path, {"m": {**mute, "startTimeout": 1}}, gateway=COMMANDS) as gateway:
         row = await until_server(gateway, "m", lambda row: row["lastError"])
@@ -280,7 +278,7 @@ async def test_an_upstream_that_never_lists_its_tools_is_named_without_a_traceba
         assert "Traceback" not in gateway.logged()
 
 
-# Announces every list while it is asked for one, and for some seconds from a thread; its tool comes and goes with each
+# Announces every list while it is requested, and for a few seconds from a thread; its tool comes and goes with each
 # listing. In the end it lists `last`.
 STORM = """
 import json, sys, threading, time
@@ -326,7 +324,7 @@ for line in sys.stdin:
 """
 
 
-async def test_storms_of_announcements_are_listed_and_announced_at_a_bounded_rate(tmp_path: Path) -> None:
+async def test_announcement_storms_are_listed_and_announced_at_a_bounded_rate(tmp_path: Path) -> None:
     program = tmp_path / "storm.py"
     program.write_text(STORM)
     storm = {"command": sys.executable, "args": ["-S", "-E", str(program)]}
@@ -334,21 +332,24 @@ async def test_storms_of_announcements_are_listed_and_announced_at_a_bounded_rat
     servers = {"a": storm, "b": storm, "c": storm, "calm": calm}
     async with running_gateway(tmp_path, servers, gateway=COMMANDS) as gateway:
         await gateway.until_listed("calm__echo")
-        async with announcements(gateway) as told:
+        async with announcements(gateway) as announced:
             began_s = anyio.current_time()
             for number in range(20):
                 assert (await gateway.call("calm__echo", {"n": number}))["structuredContent"] == {"n": number}
             tools = await gateway.until_listed("a__last", "b__last", "c__last", within_s=25)
             took_s = anyio.current_time() - began_s
             assert set(tools) == {"a__last", "b__last", "c__last", "calm__echo"}
-            await eventually(lambda: told.changes > 0)
-            assert told.changes <= 22 + took_s
+            await eventually(lambda: announced.changes > 0)
+            assert announced.changes <= 22 + took_s
             for server in "abc":
                 # As many as it may list in a burst, and one a second; resources and prompts are counted apart.
-                asked = int(text_of(await gateway.call(f"{server}__last")))
-                assert asked <= 14 + took_s
-            prompts = (await gateway.rpc("prompts/list"))["result"]["prompts"]
-            names = {prompt["name"] for prompt in prompts}
-            assert {"a__last", "b__last", "c__last"} <= names
+                list_count = int(text_of(await gateway.call(f"{server}__last")))
+                assert list_count <= 14 + took_s
+            names: set[str] = set()
+            with anyio.fail_after(25):
+                while not {"a__last", "b__last", "c__last"} <= names:
+                    prompts = (await gateway.rpc("prompts/list"))["result"]["prompts"]
+                    names = {prompt["name"] for prompt in prompts}
+                    await brief_pause()
             assert not any("flap" in name for name in names)
         assert len(calm_record.requests("tools/list")) == 1

@@ -1,4 +1,4 @@
-"""Child processes that crash, hang, babble and loop: each spoils only its own call."""
+"""Child processes that crash, hang, print noise or loop affect only their own calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from faults.observing import MIB, calling, environment_of, eventually, lives, rss_of, until_server
+from faults.observing import MIB, append_result, environment_of, eventually, is_alive, rss_of, until_server
 from support.gateways import running_gateway, text_of
 from support.upstreams.running import builtin_tools, rescript, scripted_stdio_server, tool
 
@@ -24,7 +24,7 @@ def marked(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("modern", [True, False])
-async def test_a_crash_in_mid_call_is_an_answer_at_once_and_the_next_call_works(tmp_path: Path, modern: bool) -> None:
+async def test_crash_during_a_call_is_an_immediate_error_and_the_next_call_works(tmp_path: Path, modern: bool) -> None:
     server, record = scripted_stdio_server(tmp_path, "s", tools=builtin_tools("exit", "hang", "echo"), modern=modern)
     async with running_gateway(tmp_path, {"s": server}) as gateway:
         await gateway.until_listed("s__echo")
@@ -40,15 +40,15 @@ async def test_a_crash_in_mid_call_is_an_answer_at_once_and_the_next_call_works(
         assert [one["name"] for one in record.calls()] == ["exit", "echo"]
 
         answers: list[dict[str, Any]] = []
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             async with anyio.create_task_group() as tasks:
                 for _ in range(3):
-                    tasks.start_soon(calling, gateway, "s__hang", {}, answers)
+                    tasks.start_soon(append_result, gateway, "s__hang", {}, answers)
                 await record.until(lambda seen: len(seen.calls("hang")) == 3)
                 os.kill(record.starts()[-1], signal.SIGKILL)
                 began_s = anyio.current_time()
         heard_s.append(anyio.current_time() - began_s)
-        # Of the two, for a machine that does other things too; the time of a call is a minute.
+        # The better of two measurements, because the machine may be busy; a call may take a minute.
         assert min(heard_s) <= 0.5, heard_s
         assert max(heard_s) < 5, heard_s
         assert all(one["isError"] and "outcome is unknown" in text_of(one) for one in answers), answers
@@ -58,7 +58,7 @@ async def test_a_crash_in_mid_call_is_an_answer_at_once_and_the_next_call_works(
         assert len(record.starts()) == 3
 
 
-async def test_only_a_tool_marked_as_repeatable_is_sent_again_after_a_crash(tmp_path: Path) -> None:
+async def test_only_a_repeatable_tool_is_called_again_after_a_crash(tmp_path: Path) -> None:
     script: dict[str, Any] = {"tools": [marked("look"), tool("change")]}
     dying = {"look": "exit", "change": "exit"}
     once, record = scripted_stdio_server(tmp_path, "once", **script, behaviours=dying)
@@ -80,7 +80,7 @@ async def test_only_a_tool_marked_as_repeatable_is_sent_again_after_a_crash(tmp_
         assert len(always_record.calls("look")) == 2
 
 
-async def test_annotations_that_do_not_mark_a_tool_as_repeatable_never_have_it_sent_twice(tmp_path: Path) -> None:
+async def test_tool_without_repeatable_annotations_is_never_called_twice(tmp_path: Path) -> None:
     hints: dict[str, dict[str, Any]] = {
         "writes": {"readOnlyHint": False},
         "destroys": {"destructiveHint": True, "openWorldHint": True},
@@ -103,7 +103,7 @@ async def test_annotations_that_do_not_mark_a_tool_as_repeatable_never_have_it_s
             assert len(records[name].calls()) == 1
 
 
-async def test_arguments_that_the_upstream_refuses_are_never_sent_again(tmp_path: Path) -> None:
+async def test_arguments_refused_by_the_upstream_are_not_sent_again(tmp_path: Path) -> None:
     refusing = {"error": {"code": -32602, "message": "no such date"}}
     server, record = scripted_stdio_server(tmp_path, "s", tools=[marked("look")], faults=refusing)
     async with running_gateway(tmp_path, {"s": server}) as gateway:
@@ -114,14 +114,14 @@ async def test_arguments_that_the_upstream_refuses_are_never_sent_again(tmp_path
         assert len(record.calls()) == 1
 
 
-async def test_a_hung_call_is_answered_at_its_deadline_and_harms_no_other(tmp_path: Path) -> None:
+async def test_hanging_call_times_out_without_affecting_others(tmp_path: Path) -> None:
     server, record = scripted_stdio_server(tmp_path, "s", tools=builtin_tools("hang", "echo"))
     async with running_gateway(tmp_path, {"s": {**server, "callTimeout": 1}}) as gateway:
         await gateway.until_listed("s__hang")
         answers: list[dict[str, Any]] = []
         began_s = anyio.current_time()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(calling, gateway, "s__hang", {}, answers)
+            tasks.start_soon(append_result, gateway, "s__hang", {}, answers)
             await record.until(lambda seen: seen.calls("hang"))
             for number in range(20):
                 assert (await gateway.call("s__echo", {"n": number}))["structuredContent"] == {"n": number}
@@ -134,7 +134,7 @@ async def test_a_hung_call_is_answered_at_its_deadline_and_harms_no_other(tmp_pa
         assert (await gateway.server("s"))["epoch"] == 1
 
 
-async def test_an_answer_that_stops_in_the_middle_costs_one_call_until_its_deadline(tmp_path: Path) -> None:
+async def test_partial_answer_fails_one_call_at_its_deadline(tmp_path: Path) -> None:
     server, record = scripted_stdio_server(tmp_path, "s", tools=builtin_tools("half_line", "echo"))
     async with running_gateway(tmp_path, {"s": {**server, "callTimeout": 1}}) as gateway:
         await gateway.until_listed("s__half_line")
@@ -142,7 +142,7 @@ async def test_an_answer_that_stops_in_the_middle_costs_one_call_until_its_deadl
             answers: list[dict[str, Any]] = []
             began_s = anyio.current_time()
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(calling, gateway, "s__half_line", {}, answers)
+                tasks.start_soon(append_result, gateway, "s__half_line", {}, answers)
                 await record.until(lambda seen, count=ended + 1: len(seen.calls("half_line")) == count)
                 if ended:
                     # The next answer ends the line that was cut.
@@ -159,34 +159,34 @@ async def test_an_answer_that_stops_in_the_middle_costs_one_call_until_its_deadl
 
 async def test_progress_extends_the_deadline_of_a_call(tmp_path: Path) -> None:
     server, _ = scripted_stdio_server(tmp_path, "s", tools=builtin_tools("progress"))
-    async with running_gateway(tmp_path, {"s": {**server, "callTimeout": 1}}) as gateway:
+    async with running_gateway(tmp_path, {"s": {**server, "callTimeout": 3}}) as gateway:
         await gateway.until_listed("s__progress")
-        assert "isError" not in await gateway.call("s__progress", {"count": 4, "interval_s": 0.5})
-        silent = await gateway.call("s__progress", {"count": 2, "interval_s": 3})
+        assert "isError" not in await gateway.call("s__progress", {"count": 5, "interval_s": 0.8})
+        silent = await gateway.call("s__progress", {"count": 2, "interval_s": 9})
         assert silent["isError"]
 
 
-async def test_noise_on_standard_output_is_skipped_and_bounded_in_memory(tmp_path: Path) -> None:
+async def test_noise_on_stdout_is_skipped_with_bounded_memory(tmp_path: Path) -> None:
     names = ("garbage", "invalid_utf8", "endless_line", "wrong_ids", "big", "echo")
     server, record = scripted_stdio_server(
         tmp_path, "s", tools=builtin_tools(*names), faults={"garbage_at_start": True}, modern=True
     )
-    async with running_gateway(tmp_path, {"s": {**server, "callTimeout": 3}}) as gateway:
+    async with running_gateway(tmp_path, {"s": {**server, "callTimeout": 30}}) as gateway:
         await gateway.until_listed("s__echo")
         assert "isError" not in await gateway.call("s__big", {"bytes": 4_000_000})
         before = rss_of(gateway.process.pid)
         for name in names[:4]:
             assert (await gateway.call(f"s__{name}", {"a": name}))["structuredContent"] == {"a": name}
             assert (await gateway.call("s__echo", {"b": name}))["structuredContent"] == {"b": name}
-        # An answer over the bound is skipped like any such line, but its call is told so at once.
-        with anyio.fail_after(2.5):
+        # A response over the bound is skipped like any such line, but its call fails at once.
+        with anyio.fail_after(20):
             assert "more than 8388608 bytes" in text_of(await gateway.call("s__big", {"bytes": 50_000_000}))
         assert "isError" not in await gateway.call("s__echo")
         assert rss_of(gateway.process.pid) - before < 64 * MIB
         assert len(record.starts()) == 1
 
 
-async def test_an_answer_that_is_none_is_an_error_for_its_own_caller_only(tmp_path: Path) -> None:
+async def test_invalid_answer_is_an_error_for_its_own_caller_only(tmp_path: Path) -> None:
     server, record = scripted_stdio_server(tmp_path, "s", tools=builtin_tools("raw", "sleep", "echo"))
     members = (
         '"result": null', '"result": {}', '"result": []', '"error": "broken"',
@@ -196,7 +196,7 @@ async def test_an_answer_that_is_none_is_an_error_for_its_own_caller_only(tmp_pa
         await gateway.until_listed("s__echo")
         answers: list[dict[str, Any]] = []
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(calling, gateway, "s__sleep", {"seconds": 1, "mine": True}, answers)
+            tasks.start_soon(append_result, gateway, "s__sleep", {"seconds": 1, "mine": True}, answers)
             await record.until(lambda seen: seen.calls("sleep"))
             for member in members:
                 following = record.calls()[-1]["id"] + 1
@@ -212,7 +212,7 @@ async def test_an_answer_that_is_none_is_an_error_for_its_own_caller_only(tmp_pa
         assert len(record.starts()) == 1
 
 
-async def test_answers_under_wrong_and_repeated_ids_reach_nobody_else(tmp_path: Path) -> None:
+async def test_answers_with_wrong_and_repeated_ids_reach_no_other_caller(tmp_path: Path) -> None:
     server, _ = scripted_stdio_server(tmp_path, "s", tools=builtin_tools("wrong_ids", "echo"))
     async with running_gateway(tmp_path, {"s": server}) as gateway:
         await gateway.until_listed("s__echo")
@@ -232,7 +232,9 @@ async def test_storms_of_notifications_errors_and_requests_are_bounded(tmp_path:
     stormy, record = scripted_stdio_server(
         tmp_path, "s", tools=builtin_tools(*names), list_changed=True, faults={"stderr_flood": 8 * MIB}
     )
-    asking, asked = scripted_stdio_server(tmp_path, "q", tools=builtin_tools("echo"), faults={"server_requests": 50})
+    asking, asking_record = scripted_stdio_server(
+        tmp_path, "q", tools=builtin_tools("echo"), faults={"server_requests": 50}
+    )
     calm, _ = scripted_stdio_server(tmp_path, "c", tools=builtin_tools("echo"))
     async with running_gateway(tmp_path, {"s": stormy, "q": asking, "c": calm}) as gateway:
         await gateway.until_listed("s__echo", "q__echo", "c__echo")
@@ -240,7 +242,7 @@ async def test_storms_of_notifications_errors_and_requests_are_bounded(tmp_path:
         answers: list[dict[str, Any]] = []
         slowest_s = 0.0
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(calling, gateway, "s__notification_storm", {"count": 100_000}, answers)
+            tasks.start_soon(append_result, gateway, "s__notification_storm", {"count": 100_000}, answers)
             while not answers:
                 began_s = anyio.current_time()
                 assert "isError" not in await gateway.call("c__echo")
@@ -251,14 +253,14 @@ async def test_storms_of_notifications_errors_and_requests_are_bounded(tmp_path:
         assert len(record.requests("tools/list")) < 150
         for _ in range(3):
             assert "isError" not in await gateway.call("q__echo")
-        await asked.until(lambda seen: len(seen.events("response")) == 150)
-        assert {one["message"]["error"]["code"] for one in asked.events("response")} == {-32601}
+        await asking_record.until(lambda seen: len(seen.events("response")) == 150)
+        assert {one["message"]["error"]["code"] for one in asking_record.events("response")} == {-32601}
         assert rss_of(gateway.process.pid) - before < 32 * MIB
         assert gateway.log.stat().st_size < MIB
 
 
 @pytest.mark.heavy
-async def test_a_crash_loop_costs_few_starts_however_often_it_is_called(tmp_path: Path) -> None:
+async def test_crash_loop_starts_rarely_however_often_it_is_called(tmp_path: Path) -> None:
     dead, dead_record = scripted_stdio_server(tmp_path, "dead", faults={"exit_at_start": 3})
     brief, brief_record = scripted_stdio_server(tmp_path, "brief", tools=builtin_tools("exit"))
     async with running_gateway(tmp_path, {"dead": dead, "brief": brief}) as gateway:
@@ -276,7 +278,7 @@ async def test_a_crash_loop_costs_few_starts_however_often_it_is_called(tmp_path
         assert "exited with code 3" in text_of(await gateway.call("invoke_tool", {"server": "dead", "tool": "x"}))
 
 
-async def test_children_and_their_children_end_with_a_crash_and_with_the_gateway(tmp_path: Path) -> None:
+async def test_children_and_grandchildren_end_with_a_crash_and_with_the_gateway(tmp_path: Path) -> None:
     faults = {"spawn_grandchild": True}
     plain, record = scripted_stdio_server(tmp_path, "s", tools=builtin_tools("exit"), faults=faults)
     deaf, deaf_record = scripted_stdio_server(tmp_path, "d", tools=[], faults={**faults, "ignore_eof": True})
@@ -284,17 +286,17 @@ async def test_children_and_their_children_end_with_a_crash_and_with_the_gateway
         await gateway.until_listed("s__exit")
         await until_server(gateway, "d", lambda row: row["state"] == "ready")
         first = record.grandchildren()[0]
-        assert lives(first)
+        assert is_alive(first)
         await gateway.call("s__exit")
-        await eventually(lambda: not lives(first))
+        await eventually(lambda: not is_alive(first))
         await until_server(gateway, "s", lambda row: row["state"] == "ready" and row["epoch"] == 2)
         everyone = [pid for one in (record, deaf_record) for pid in (*one.starts(), *one.grandchildren())]
-        assert sum(map(lives, everyone)) == 4
+        assert sum(map(is_alive, everyone)) == 4
         assert await gateway.stop() == 0
-        assert not any(map(lives, everyone))
+        assert not any(map(is_alive, everyone))
 
 
-async def test_a_child_sees_only_what_it_is_given_and_its_errors_are_labelled(tmp_path: Path) -> None:
+async def test_child_sees_only_its_environment_and_its_stderr_is_labeled(tmp_path: Path) -> None:
     safe = {"HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "TZ"}
     # Only on machines behind a proxy, or with certificates of their own.
     safe |= {"HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"}
@@ -314,7 +316,7 @@ async def test_a_child_sees_only_what_it_is_given_and_its_errors_are_labelled(tm
         assert all("loud-one" in line for line in labelled), labelled
 
 
-async def test_a_command_that_does_not_exist_delays_nobody_and_is_explained(tmp_path: Path) -> None:
+async def test_nonexistent_command_delays_no_other_and_is_explained(tmp_path: Path) -> None:
     fine, _ = scripted_stdio_server(tmp_path, "fine", tools=builtin_tools("echo"))
     later = tmp_path / "later"
     servers = {"gone": {"command": str(later), "args": fine["args"]}, "fine": fine}

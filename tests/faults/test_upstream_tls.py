@@ -1,4 +1,4 @@
-"""Upstreams over https: whose certificate is not vouched for, or names another host, is told nothing."""
+"""HTTPS upstreams with an untrusted or mismatched certificate receive nothing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from support.certificates import Authority, authority
 from support.gateways import running_gateway, text_of
 from support.raw_http import Peer, echo, mcp, serving
 
-from gateway.errors import ConnectionLost, HttpStatusError
-from gateway.upstream.transport.http_client import HttpClient
+from gateway.http.http_client import HttpClient
+from gateway.protocol.gateway_errors import ConnectionLost, HttpStatusError
 
 SECRET = "Bearer 0nly-for-the-right-one"
 
@@ -28,7 +28,7 @@ def stranger(tmp_path: Path) -> Authority:
 
 
 @pytest.mark.heavy
-async def test_a_server_whose_authority_is_trusted_is_called_and_others_get_no_byte_of_a_request(
+async def test_trusted_server_is_called_and_untrusted_ones_receive_nothing(
     tmp_path: Path, trusted: Authority, stranger: Authority
 ) -> None:
     headers = {"Authorization": SECRET}
@@ -76,7 +76,7 @@ async def ask(url: str) -> bytes:
         (("127.0.0.1",), -1, "expired"),
     ],
 )
-async def test_a_certificate_is_looked_at_name_and_date(
+async def test_certificate_name_and_dates_are_verified(
     trusted: Authority, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], days: int, reason: str | None
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted.file))
@@ -91,7 +91,7 @@ async def test_a_certificate_is_looked_at_name_and_date(
         assert [peer.requests for peer in site.peers] in ([], [[]])
 
 
-async def test_a_server_that_speaks_no_tls_or_only_an_old_one_is_refused(
+async def test_server_without_tls_or_with_an_old_version_is_refused(
     trusted: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted.file))
@@ -107,7 +107,7 @@ async def test_a_server_that_speaks_no_tls_or_only_an_old_one_is_refused(
             await ask(f"https://127.0.0.1:{site.port}/")
 
 
-async def test_a_kept_connection_over_tls_is_used_again_and_never_for_plain_http(
+async def test_idle_tls_connection_is_reused_and_never_for_plain_http(
     trusted: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted.file))
@@ -123,7 +123,7 @@ async def test_a_kept_connection_over_tls_is_used_again_and_never_for_plain_http
     client.close()
 
 
-async def test_no_redirect_leads_from_https_to_http(trusted: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_redirect_from_https_to_http_is_not_followed(trusted: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted.file))
     async with serving(echo) as plain:
 

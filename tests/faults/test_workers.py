@@ -1,4 +1,4 @@
-"""Workers and their parent die, are killed, and end in order; nobody is left behind."""
+"""Workers and their parent are killed or shut down; no process is left behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import socket
 import stat
 import tempfile
 from collections import Counter
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -16,8 +17,8 @@ import httpx2
 import pytest
 from support.callers import get_stream, handshake
 from support.gateways import RunningGateway, answer_of
-from support.teams import each_worker, ready, running_team, runs, until, worker_of, workers_of
 from support.upstreams.running import children_of, scripted_http_server, scripted_stdio_server, tool
+from support.worker_groups import each_worker, is_running, ready, running_workers, until, worker_of, workers_of
 
 pytestmark = pytest.mark.heavy
 
@@ -26,11 +27,11 @@ HANG = tool("hang")
 SLEEP = tool("sleep", seconds={"type": "number"})
 
 
-async def test_a_worker_killed_under_load_costs_its_own_calls_only_and_comes_back(tmp_path: Path) -> None:
+async def test_worker_killed_under_load_loses_only_its_own_calls_and_returns(tmp_path: Path) -> None:
     local, _ = scripted_stdio_server(tmp_path, "local", tools=[ECHO])
     async with (
         scripted_http_server(tmp_path, "up", tools=[ECHO, HANG]) as up,
-        running_team(tmp_path, {"up": up.config, "local": {**local, "copies": True}}) as gateway,
+        running_workers(tmp_path, {"up": up.config, "local": {**local, "copies": True}}) as gateway,
         each_worker(gateway) as workers,
         each_worker(gateway) as held,
     ):
@@ -52,7 +53,7 @@ async def test_a_worker_killed_under_load_costs_its_own_calls_only_and_comes_bac
                     ends[f"{name} lost"] += 1
 
         async def carried() -> None:
-            # It came in by the worker that lives, and runs at the one that dies.
+            # The request arrived at the worker that stays alive, and runs at the one that is killed.
             body = {"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": "up__hang", "arguments": {}}}
             answer = answer_of(await held[0].post(body, lost.headers))
             assert answer["id"] == 9
@@ -75,30 +76,30 @@ async def test_a_worker_killed_under_load_costs_its_own_calls_only_and_comes_bac
             assert (await gateway.post(ping, kept.headers)).status_code == 200
             assert (await gateway.post(ping, lost.headers)).status_code == 404
         assert workers_of(gateway)[0] == before[0]
-        await until(lambda: not any(map(runs, children)))
+        await until(lambda: not any(map(is_running, children)))
         async with each_worker(gateway) as again:
             assert (await again[1].call("up__echo", {"n": 5}))["structuredContent"] == {"n": 5}
-        assert gateway.logged().count("worker 1 has ended (SIGKILL)") == 1
+        assert gateway.logged().count("worker 1 exited (SIGKILL)") == 1
 
 
 @pytest.mark.heavy
-async def test_workers_that_die_again_and_again_are_started_again_ever_more_slowly(tmp_path: Path) -> None:
-    async with running_team(tmp_path, {}) as gateway:
+async def test_repeatedly_dying_workers_are_restarted_with_growing_pauses(tmp_path: Path) -> None:
+    async with running_workers(tmp_path, {}) as gateway:
         for _ in range(3):
             before = workers_of(gateway)
             for pid in before.values():
                 os.kill(pid, signal.SIGKILL)
             await until(lambda: len(found := workers_of(gateway)) == 2 and not {*found.values()} & {*before.values()})  # noqa: B023 - over before the next round
         await ready(gateway)
-        assert gateway.logged().count("is started again") == 6
+        assert gateway.logged().count("restarting") == 6
         assert await gateway.stop() == 0
 
 
-async def test_at_sigterm_every_call_in_flight_is_answered_and_nobody_is_left(tmp_path: Path) -> None:
+async def test_sigterm_answers_every_call_in_flight_and_leaves_no_process(tmp_path: Path) -> None:
     local, _ = scripted_stdio_server(tmp_path, "local", tools=[ECHO])
     async with (
         scripted_http_server(tmp_path, "up", tools=[SLEEP, HANG]) as up,
-        running_team(tmp_path, {"up": up.config, "local": {**local, "copies": True}}) as gateway,
+        running_workers(tmp_path, {"up": up.config, "local": {**local, "copies": True}}) as gateway,
         each_worker(gateway) as workers,
     ):
         for one in workers:
@@ -123,18 +124,18 @@ async def test_at_sigterm_every_call_in_flight_is_answered_and_nobody_is_left(tm
             gateway.process.send_signal(signal.SIGTERM)
             assert await stream.rest() == []
         assert [one["result"].get("isError", False) for one in answers] == [False] * 4
-        with anyio.fail_after(12):
+        with anyio.fail_after(25):
             assert await gateway.process.wait() == 0
-        assert not any(map(runs, pids))
+        assert not any(map(is_running, pids))
         assert not sockets.exists()
         with socket.socket() as probe:
             host, _, port = gateway.origin.removeprefix("http://").rpartition(":")
             assert probe.connect_ex((host, int(port))) != 0
 
 
-async def test_without_their_parent_workers_end_too(tmp_path: Path) -> None:
+async def test_workers_exit_without_their_parent(tmp_path: Path) -> None:
     local, _ = scripted_stdio_server(tmp_path, "local", tools=[ECHO])
-    async with running_team(tmp_path, {"local": {**local, "copies": True}}, workers=3) as gateway:
+    async with running_workers(tmp_path, {"local": {**local, "copies": True}}, workers=3) as gateway:
         await gateway.until_listed("local__echo")
         await ready(gateway)
         pids = [*workers_of(gateway).values()]
@@ -143,12 +144,12 @@ async def test_without_their_parent_workers_end_too(tmp_path: Path) -> None:
         pids += [child for pid in pids for child in children_of(pid)]
         assert len(pids) == 6
         gateway.process.send_signal(signal.SIGKILL)
-        await until(lambda: not any(map(runs, pids)), within_s=12)
+        await until(lambda: not any(map(is_running, pids)), within_s=12)
         assert not sockets.exists()
 
 
-async def test_the_private_sockets_are_for_their_owner_and_for_who_knows_the_secret(tmp_path: Path) -> None:
-    async with running_team(tmp_path, {}) as gateway:
+async def test_private_sockets_require_the_owner_and_the_secret(tmp_path: Path) -> None:
+    async with running_workers(tmp_path, {}) as gateway:
         await ready(gateway)
         sockets = sockets_of(workers_of(gateway)[0])
         assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
@@ -168,8 +169,8 @@ async def test_the_private_sockets_are_for_their_owner_and_for_who_knows_the_sec
                         assert (await stream.receive()).split(b" ")[1] == b"421"
 
 
-async def test_a_session_comes_to_a_worker_by_its_id_alone(tmp_path: Path) -> None:
-    async with running_team(tmp_path, {}, workers=3) as gateway, each_worker(gateway, 3) as workers:
+async def test_session_reaches_its_worker_by_its_id(tmp_path: Path) -> None:
+    async with running_workers(tmp_path, {}, workers=3) as gateway, each_worker(gateway, 3) as workers:
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         for index, one in enumerate(workers):
             session = await handshake(one)
@@ -183,11 +184,28 @@ async def test_a_session_comes_to_a_worker_by_its_id_alone(tmp_path: Path) -> No
                 assert (await other.post(ping, moved)).status_code == 404
 
 
+async def test_each_worker_allows_its_share_of_sessions_and_streams(tmp_path: Path) -> None:
+    settings = {"quotas": {"default": {"sessions": 7, "streams": 3}}}
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    async with running_workers(tmp_path, {}, gateway=settings) as gateway, each_worker(gateway) as workers:
+        for one in workers:
+            sessions = [await handshake(one) for _ in range(5)]
+            found = [(await gateway.post(ping, each.headers)).status_code for each in sessions]
+            assert found == [404, 200, 200, 200, 200]
+            async with AsyncExitStack() as stack:
+                for each in sessions[1:3]:
+                    await stack.enter_async_context(get_stream(replace(each, gateway=gateway)))
+                head = {**sessions[3].headers, "accept": "text/event-stream"}
+                refused = await gateway.client.get(gateway.url, headers=head)
+                assert refused.status_code == 429
+                assert "2 streams open, the most that its share of its quota at one of 2 workers allows" in refused.text
+
+
 def sockets_of(pid: int) -> Path:
     """The directory of the private sockets that a worker listens on."""
     links: list[str] = []
     for link in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
+        with suppress(FileNotFoundError):  # closed in the meantime
             links.append(os.readlink(link))
     inodes = {link[8:-1] for link in links if "socket:[" in link}
     for line in Path("/proc/net/unix").read_text().splitlines():

@@ -20,7 +20,7 @@ from tests.fuzz.targets import TARGETS, Target
 MAX_SECONDS = 5.0
 """One input: more is a stall. A check that is bounded takes milliseconds."""
 MAX_GROWTH_KIB = 200 * 1024
-"""What a whole run may add to the peak of memory after its first tenth: caches are bounded and full by then."""
+"""The bound for the growth of peak memory after a tenth of the run; all caches are bounded and full by then."""
 
 
 async def feed(target: Target, inputs: int, seed: int, first: int = 0) -> str | None:
@@ -28,8 +28,8 @@ async def feed(target: Target, inputs: int, seed: int, first: int = 0) -> str | 
 
     Args:
         target: The target.
-        inputs: How many inputs.
-        seed: What the inputs are made from.
+        inputs: The number of inputs.
+        seed: The seed of the random inputs.
         first: The number of the first one.
     """
     warm_kib = 0

@@ -10,12 +10,11 @@ from typing import Any, cast
 
 import h11
 
-from gateway.downstream.http.connections import Connections
-from gateway.downstream.http.handler import Handler
-from gateway.downstream.http.host_check import HostCheck
-from gateway.downstream.http.protocol import HttpProtocol
-from gateway.downstream.http.request import RequestHead, RequestRefused
-from gateway.downstream.http.responder import Responder
+from gateway.http.http_request import RequestHead, RequestRefused
+from gateway.http.origins import HostCheck
+from gateway.http.responder import Responder
+from gateway.http.server_connection import HttpProtocol
+from gateway.http.server_connections import Connections, Handler
 from tests.fuzz.mutation import mutated, pieces
 
 SEEDS = (
@@ -34,7 +33,7 @@ SEEDS = (
 )
 
 
-# What nearly right requests may be taken for once it is known: heads that a server has read before.
+# Requests that a server has read before. Once they are cached, nearly equal requests could be mistaken for them.
 REPEATED = tuple(
     b"POST /mcp HTTP/1.%d\r\nHost: a\r\n%bContent-Length: %d\r\n%b\r\n%b" % (minor, before, len(body), after, body)
     for before, after, body in (
@@ -49,13 +48,13 @@ REPEATED = tuple(
     for minor in (1, 0)
 )
 ALL_SEEDS = (*SEEDS, *REPEATED)
-# Of heads whose bodies come in a packet of their own.
+# The share of requests whose body comes in a separate packet.
 _PARTED = 0.5
 
 
 # An empty line before a request is to be ignored (RFC 9112, section 2.2 "Message Parsing"), and words of a request
 # line may be parted by more than one space (section 3 "Request Line"); the length of a chunk may have any number of
-# zeros before it (section 7.1 "Chunked Transfer Coding"): h11 takes none of them.
+# zeros before it (section 7.1 "Chunked Transfer Coding"): h11 accepts none of them.
 _STRICTER = (
     "no request line received",
     "illegal request line: more than one space",
@@ -66,7 +65,7 @@ _MANY_ZEROS = re.compile(r"illegal chunk header: bytearray\(b'0{10}")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be the same, whoever parses it."""
+    """The parts of a request on which all parsers have to agree."""
 
     method: bytes
     target: bytes
@@ -96,7 +95,7 @@ class Recorder:
 
     def answer(self, head: RequestHead, admitted: object, body: bytes, responder: Responder, peer: str) -> None:
         """Remember it."""
-        # Of a head that was known the length is that of the body that it came with first.
+        # The length of a cached header block is that of its first body, so replace it.
         fields = tuple(
             (name, value.strip(b" \t") if name != b"content-length" else b"%d" % len(body))
             for name, value in head.fields
@@ -122,6 +121,12 @@ class Wire(asyncio.Transport):
 
     abort = close
 
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        """End what is sent; the other direction stays open."""
+
     def is_closing(self) -> bool:
         return self.closed
 
@@ -135,8 +140,8 @@ class Wire(asyncio.Transport):
 async def compare(data: bytes, rng: random.Random) -> None:
     """Have both parse the same bytes; raises AssertionError where they differ in what matters.
 
-    What one connection has learnt, the next ones know: the same comes again, and what is nearly the same. It means what
-    it means to a server that knows nothing, in whatever packets it comes.
+    Later connections know the header blocks of earlier ones. Equal and nearly equal requests must mean the same as to
+    a server with empty caches, however they are split into packets.
     """
     connections = Connections(most=10)
     for sound in REPEATED:
@@ -167,7 +172,7 @@ def parted(rng: random.Random, data: bytes) -> list[bytes]:
 
 
 async def taken_by_ours(packets: list[bytes], connections: Connections) -> tuple[list[Request | None], bytes]:
-    """What our protocol makes of these packets on a connection: requests, None for refused ones, and its answers."""
+    """Return the requests that the gateway reads from these packets, None for refused ones, and its responses."""
     recorder, wire = Recorder(), Wire()
     protocol = HttpProtocol(connections, recorder)
     protocol.connection_made(wire)
@@ -175,7 +180,7 @@ async def taken_by_ours(packets: list[bytes], connections: Connections) -> tuple
         if wire.closed:
             break
         protocol.data_received(packet)
-    for _ in range(200):  # each turn of a row of requests is one of the loop
+    for _ in range(200):  # each pipelined request takes one turn of the loop
         await asyncio.sleep(0)
         if not protocol._waiting:
             break
@@ -195,15 +200,15 @@ def require_same(ours: list[Request | None], taken: list[Request], refused: str)
         if number < len(taken):
             assert equal(request, taken[number]), f"request {number} differs:\n{request}\n{taken[number]}"
         else:
-            # What h11 has refused, or waits for the rest of, must not have been run.
+            # A request that h11 refuses or has not completely received must not have run.
             raise AssertionError(f"request {number} was taken, and h11 {refused or 'waits for more'}: {request}")
 
 
 def equal(ours: Request, theirs: Request) -> bool:
-    """Whether both mean the same.
+    """Return whether both requests mean the same.
 
-    A wish to upgrade is left out before a request is read again, and ignored either way; the authority of an absolute
-    target stands in the place of Host.
+    An upgrade is removed before a request is read again, and ignored in both cases; the authority of an absolute
+    target replaces Host.
     """
     left_out = {b"connection", b"upgrade", b"http2-settings"}
     if not ours.target.startswith(b"/"):
@@ -217,7 +222,7 @@ def equal(ours: Request, theirs: Request) -> bool:
 
 
 def requests_of_h11(data: bytes) -> tuple[list[Request], str]:
-    """What h11 makes of the bytes: the requests that it takes, and why it refuses the next."""
+    """Return the requests that h11 reads from the bytes, and why it refuses the next."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 17)
     connection.receive_data(data)
     taken: list[Request] = []

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, cast
 
 import h11
 
-from gateway.upstream.transport.http_connection import HttpConnection
-from gateway.upstream.transport.known_heads import KNOWN_HEADS
-from gateway.upstream.transport.media_type import media_type
+from gateway.http.client_connection import RESPONSE_HEADERS, HttpConnection
+from gateway.http.event_stream import media_type
 from tests.fuzz.http_requests import Wire, parted
 from tests.fuzz.mutation import mutated, pieces
 
@@ -38,12 +37,12 @@ SEEDS = (
     b"HTTP/1.1 307 Temporary Redirect\r\nLocation: http://other.test/\r\nContent-Length: 0\r\n\r\n",
     _JSON + b"Connection: close\r\nContent-Length: 2\r\n\r\n{}",
 )
-# Nobody looks at these of an answer that is there.
+# Fields that no reader uses in a complete response.
 _NOT_LOOKED_AT = ("content-length", "date")
 
 
 class Answer(NamedTuple):
-    """What is the same, whoever reads it."""
+    """The parts of a response on which all readers have to agree."""
 
     status: int
     headers: dict[str, str]
@@ -53,15 +52,15 @@ class Answer(NamedTuple):
 async def compare(data: bytes, rng: random.Random) -> None:
     """Read the same bytes, and nearly the same; raises AssertionError where what they mean differs."""
     for one in (data, mutated(rng, (data,)), mutated(rng, (data,))):
-        KNOWN_HEADS._heads.clear()
+        RESPONSE_HEADERS._heads.clear()
         ours = read([one])
         require_same(ours, of_h11(one))
         for sound in REPEATED:
             read([sound])
-        # What is read for the first time is known the second time.
+        # The first packet is parsed; the second is found in the cache.
         for packets in ([one], [one], pieces(rng, one), parted(rng, one)):
             again = read(packets)
-            assert again == ours, f"it is a matter of packets: {packets}\n{ours}\n{again}"
+            assert again == ours, f"the result depends on the packets: {packets}\n{ours}\n{again}"
             before = rng.choice(SEEDS)
             connection = connected()
             read([before], connection)
@@ -78,7 +77,7 @@ def connected() -> HttpConnection:
 
 
 def read(packets: list[bytes], connection: HttpConnection | None = None) -> Answer | None:
-    """What a connection makes of these packets, and of the end behind them; None where it gives up."""
+    """Return what a connection reads from these packets and the end after them; None if it gives up."""
     connection = connection or connected()
     connection.write(b"as if it were a request")
     body = b""
@@ -86,7 +85,7 @@ def read(packets: list[bytes], connection: HttpConnection | None = None) -> Answ
         if connection.lost is not None or connection.complete:
             break
         connection.data_received(packet)
-        body += connection.take()
+        body += connection.read_body()
     if not connection.complete:
         connection.eof_received()
         connection.connection_lost(None)
@@ -101,7 +100,7 @@ def read(packets: list[bytes], connection: HttpConnection | None = None) -> Answ
 
 
 def of_h11(data: bytes) -> Answer | None:
-    """What h11 makes of them; None where it refuses them, or where they end too early."""
+    """Return what h11 reads from the bytes; None if it refuses them, or if they end too early."""
     connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=1 << 17)
     connection.send(h11.Request(method="POST", target="/", headers=[("host", "a"), ("content-length", "0")]))
     connection.send(h11.EndOfMessage())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 MAX_BYTES = 64 * 1024
-"""Of one input: mutations that double must not make a run slow."""
+"""The limit for one input, so that mutations that double it do not slow the run down."""
 _DEEPER = 0.8
 _OTHER_KEY = 0.15
 _MAX_DEPTH = 12
@@ -25,7 +25,7 @@ _KEYS: Sequence[str] = (
     "params", "method", "id", "a", "", "__proto__", "\u0000", "dependentSchemas", "unevaluatedProperties",
     "$dynamicRef", "$id",
 )  # fmt: skip
-# What parsers stumble over: line ends, zeros, signs, lengths, quotes, nesting, escapes, half of a character.
+# Tokens that are difficult for parsers: line ends, zeros, signs, lengths, quotes, nesting, escapes, half a character.
 TOKENS: Sequence[bytes] = (
     b"\r\n", b"\n", b"\r", b"\0", b" ", b"\t", b":", b";", b",", b"0", b"-1", b"+1", b"0x10", b"1e999", b"NaN", b"\x0b",
     b"18446744073709551616", b"\"", b"\\", b"\\u0000", b"\\ud800", b"{", b"}", b"[", b"]", b"{}", b"[]", b"null",

@@ -1,4 +1,4 @@
-"""What a platform lacks is not needed before it is used, and what stands in for it works."""
+"""Features that a platform lacks are not needed before they are used, and their replacements work."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.downstream.standard_streams import _Input, _ThreadReader
-from gateway.signals import _handlers
+from gateway.downstream.stdio_server import _Input, _ThreadReader
+from gateway.process.tasks import _interpreter_signals
 
 ROOT = Path(__file__).parents[2]
-# What the interpreter of Windows has not; asyncio itself is loaded before, as that of this platform.
+# Remove the modules that Windows lacks; asyncio is imported before, in the version of this platform.
 LACKING = """
 import asyncio, os, pkgutil, signal, socket, subprocess, sys, importlib
 import anyio, multiprocessing, uvicorn, watchfiles, zoneinfo, mcp.server.stdio, rich.console, tempfile, ctypes
@@ -42,26 +42,27 @@ print("imported")
 """
 
 
-def test_every_module_is_imported_where_signals_groups_and_unix_sockets_are_lacking() -> None:
+@pytest.mark.heavy
+def test_every_module_imports_without_signals_groups_and_unix_sockets() -> None:
     done = subprocess.run([sys.executable, "-c", LACKING], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout == "imported\n", done.stderr
 
 
-async def test_a_handler_of_the_interpreter_receives_what_the_loop_cannot() -> None:
-    with anyio.fail_after(5), _handlers(signal.SIGTERM) as received:
+async def test_interpreter_signal_handler_works_without_loop_support() -> None:
+    with anyio.fail_after(25), _interpreter_signals(signal.SIGTERM) as received:
         os.kill(os.getpid(), signal.SIGTERM)
         assert await anext(received) == signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 @pytest.mark.parametrize("last", [b"", b"\n"])
-async def test_a_thread_reads_lines_where_the_loop_cannot_wait_for_them(last: bytes) -> None:
+async def test_reader_thread_delivers_lines_without_loop_support(last: bytes) -> None:
     read, write = os.pipe()
     lines = _Input()
     reader = _ThreadReader(asyncio.get_running_loop(), lines, os.fdopen(read, "rb", buffering=0))
     os.write(write, b"one\ntwo" + last)
     os.close(write)
-    with anyio.fail_after(5):
+    with anyio.fail_after(25):
         while not lines.ended:
             lines.arrived.clear()
             await lines.arrived.wait()

@@ -1,21 +1,20 @@
-"""The pages of gateways that share a store: what is changed at one shows at the other, and a lost store is told."""
+"""Admin pages of replicas: a change at one shows at the other, and a lost store is reported."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from playwright.async_api import expect
-from support.browsers import running_browser, visiting
+from support.browsers import expect, running_browser, visiting
 from support.clusters import running_cluster, running_store
 from support.gateways import RunningGateway
-from support.teams import until
 from support.upstreams.running import builtin_tools, scripted_http_server
+from support.worker_groups import until
 
 pytestmark = pytest.mark.heavy
 
 
-async def test_a_change_at_one_gateway_shows_on_the_open_page_of_another_and_a_lost_store_is_told(
+async def test_page_shows_a_change_at_another_replica_and_a_lost_store(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -35,13 +34,13 @@ async def test_a_change_at_one_gateway_shows_on_the_open_page_of_another_and_a_l
             await visit.go("settings")
             shown = visit.page.get_by_role("region", name="Cluster")
             await expect(shown).to_contain_text("The shared store is up")
-            await expect(shown).to_contain_text("by all together")
+            await expect(shown).to_contain_text("shared by all replicas")
             await visit.check_access()
             await store.stop()
             await until(lambda: lost(second))
             await visit.go("overview")
             found = visit.page.get_by_role("region", name="Needs attention")
-            await expect(found).to_contain_text("The store that the gateways share is down")
+            await expect(found).to_contain_text("The shared store is down")
             visit.check_quiet()
 
 

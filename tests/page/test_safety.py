@@ -1,4 +1,4 @@
-"""The session of a browser, and texts of upstreams that would do something on the page if they could."""
+"""Browser sessions, and hostile upstream texts on the page."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from playwright.async_api import expect
-from support.browsers import ROOMS, running_browser, visiting
+from support.browsers import ROOMS, expect, running_browser, visiting
 from support.gateways import TOKEN, RunningGateway, running_gateway, serving
-from support.teams import ready, running_team
 from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server, tool
+from support.worker_groups import ready, running_workers
 
 ATTACK = (
     "<img src=x onerror=\"window.hit=1\"><script>window.hit=2</script><svg onload='window.hit=3'>"
@@ -39,7 +38,7 @@ async def session_of(gateway: RunningGateway, credentials: str = TOKEN) -> tuple
     return answer, {"cookie": cookie, "origin": gateway.origin, "x-csrf-token": answer.json()["csrf"]}
 
 
-async def test_a_browser_signs_in_by_a_cookie_that_no_script_reads_and_no_other_site_uses(tmp_path: Path) -> None:
+async def test_browser_session_uses_an_http_only_same_site_cookie(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, {}) as gateway:
         answer, session = await session_of(gateway)
         cookie = answer.headers["set-cookie"].lower()
@@ -63,7 +62,7 @@ async def test_a_browser_signs_in_by_a_cookie_that_no_script_reads_and_no_other_
 
 
 @pytest.mark.heavy
-async def test_a_link_signs_in_once_and_opens_nothing_else(tmp_path: Path) -> None:
+async def test_link_signs_in_once_and_grants_nothing_else(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, {}) as gateway:
         command = [sys.executable, "-m", "gateway", "admin", "--no-browser", "--url", gateway.origin]
         done = await anyio.run_process([*command, "--state-dir", str(gateway.state_dir)], env=_env(), check=False)
@@ -77,7 +76,7 @@ async def test_a_link_signs_in_once_and_opens_nothing_else(tmp_path: Path) -> No
         assert code not in gateway.logged()
 
 
-async def test_every_answer_below_admin_forbids_what_the_page_does_not_need(tmp_path: Path) -> None:
+async def test_admin_responses_have_a_restrictive_content_security_policy(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, {}) as gateway:
         for path in ("", "page/app.js", "servers", "nowhere"):
             answer = await gateway.admin(path)
@@ -95,7 +94,7 @@ async def test_every_answer_below_admin_forbids_what_the_page_does_not_need(tmp_
             assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", script.read_text())
 
 
-async def test_wrong_tokens_on_the_page_are_logged_and_slowed(tmp_path: Path) -> None:
+async def test_wrong_tokens_on_the_page_are_logged_and_delayed(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, {}) as gateway:
         statuses = [(await session_of(gateway, f"guess-{number}"))[0].status_code for number in range(8)]
         assert statuses[:5] == [401] * 5
@@ -107,7 +106,7 @@ async def test_wrong_tokens_on_the_page_are_logged_and_slowed(tmp_path: Path) ->
 
 
 @pytest.mark.heavy
-async def test_tokens_have_roles_and_another_token_ends_the_sessions_of_the_one_before(tmp_path: Path) -> None:
+async def test_tokens_have_roles_and_a_replaced_token_ends_its_sessions(tmp_path: Path) -> None:
     import hashlib
 
     def hashed(token: str) -> str:
@@ -129,13 +128,13 @@ async def test_tokens_have_roles_and_another_token_ends_the_sessions_of_the_one_
         assert (await gateway.client.get(url, headers=head)).json()["role"] == "operator"
         tokens[1]["tokenHash"] = hashed("another")
         gateway.config.write_text(json.dumps({"mcpServers": {}, "gateway": {"admin": {"tokens": tokens}}}))
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while (await gateway.client.get(url, headers=head)).status_code != 401:
                 await anyio.sleep(0.02)
 
 
 @pytest.mark.heavy
-async def test_texts_of_a_hostile_upstream_do_nothing_anywhere_on_the_page(tmp_path: Path) -> None:
+async def test_hostile_upstream_texts_have_no_effect_on_the_page(tmp_path: Path) -> None:
     schema = {
         "type": "object", "title": ATTACK, "description": ATTACK,
         "properties": {
@@ -191,7 +190,7 @@ def _env() -> dict[str, str]:
 
 
 @pytest.mark.heavy
-async def test_a_stale_session_asks_for_the_token_and_a_second_tab_sees_changes(tmp_path: Path) -> None:
+async def test_stale_session_asks_for_the_token_and_a_second_tab_sees_changes(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "up", tools=builtin_tools("echo")) as up,
         running_gateway(tmp_path, {"up": up.config}) as gateway,
@@ -214,16 +213,16 @@ async def test_a_stale_session_asks_for_the_token_and_a_second_tab_sees_changes(
 
 
 @pytest.mark.heavy
-async def test_a_late_answer_about_the_ended_session_takes_no_token_away(tmp_path: Path) -> None:
+async def test_late_answer_of_an_ended_session_keeps_the_new_token(tmp_path: Path) -> None:
     async with (
         running_gateway(tmp_path, {}) as gateway,
         running_browser() as browser,
         visiting(browser, gateway) as visit,
     ):
-        page, asked, answered = visit.page, anyio.Event(), anyio.Event()
+        page, requested, answered = visit.page, anyio.Event(), anyio.Event()
 
         async def hold(route: Any) -> None:
-            asked.set()
+            requested.set()
             await answered.wait()
             await route.fulfill(status=401, body="{}")
 
@@ -232,8 +231,8 @@ async def test_a_late_answer_about_the_ended_session_takes_no_token_away(tmp_pat
         await page.evaluate(
             "void (window.late = import('/admin/page/api.js').then((api) => api.get('notes')).catch(() => {}))"
         )
-        with anyio.fail_after(10):
-            await asked.wait()
+        with anyio.fail_after(25):
+            await requested.wait()
         await page.get_by_role("button", name="Sign out").click()
         await page.get_by_label("Admin token").fill(TOKEN)
         await page.keyboard.press("Enter")
@@ -245,7 +244,7 @@ async def test_a_late_answer_about_the_ended_session_takes_no_token_away(tmp_pat
 
 
 @pytest.mark.heavy
-async def test_a_dialog_ends_with_its_room_and_what_it_asked_is_not_done(tmp_path: Path) -> None:
+async def test_dialog_closes_with_its_room_without_acting(tmp_path: Path) -> None:
     async with (
         running_gateway(tmp_path, {"up": {"url": "http://127.0.0.1:9/mcp"}}) as gateway,
         running_browser() as browser,
@@ -263,14 +262,14 @@ async def test_a_dialog_ends_with_its_room_and_what_it_asked_is_not_done(tmp_pat
         await remove.press("Enter")
         await visit.page.keyboard.press("Escape")
         await expect(visit.page.get_by_role("dialog")).to_have_count(0)
-        # Whoever uses a keyboard is where they were.
+        # The keyboard focus stays where it was.
         await expect(remove).to_be_focused()
         assert (await gateway.server("up"))["name"] == "up"
         visit.check_quiet()
 
 
 @pytest.mark.heavy
-async def test_tools_that_change_while_they_are_shown_leave_nothing_loading(tmp_path: Path) -> None:
+async def test_tools_changing_while_shown_leave_no_spinner(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "up", tools=builtin_tools("echo")) as up,
         scripted_http_server(tmp_path, "other", tools=builtin_tools("echo")) as other,
@@ -280,14 +279,14 @@ async def test_tools_that_change_while_they_are_shown_leave_nothing_loading(tmp_
     ):
         await visit.go("tools")
         assert (await gateway.admin("servers/other/disable", "POST", {})).status_code == 200
-        await expect(visit.page.get_by_text("1 in all")).to_be_visible()
-        # Nothing is disabled or in quarantine, which is fetched anew without a word.
+        await expect(visit.page.get_by_text("1 in total")).to_be_visible()
+        # Nothing is disabled or in quarantine, and the page refreshes its data silently.
         await visit.settle()
         visit.check_quiet()
 
 
 @pytest.mark.heavy
-async def test_a_gateway_that_starts_again_finds_the_open_page_and_the_changes_made_on_it(tmp_path: Path) -> None:
+async def test_open_page_reconnects_to_a_restarted_gateway_with_its_changes(tmp_path: Path) -> None:
     async with running_browser() as browser, scripted_http_server(tmp_path, "up", tools=builtin_tools("echo")) as up:
         async with running_gateway(tmp_path, {"up": up.config}) as gateway:
             async with visiting(browser, gateway) as visit:
@@ -301,15 +300,15 @@ async def test_a_gateway_that_starts_again_finds_the_open_page_and_the_changes_m
                     # The same session, and what was changed is still so.
                     await expect(visit.page.locator(".live")).to_contain_text("Live", timeout=15_000)
                     assert (await again.server("up"))["state"] == "disabled"
-                    await visit.page.get_by_role("button", name="Enable").click()
+                    await visit.page.get_by_role("button", name="Enable", exact=True).click()
                     await expect(visit.page.get_by_role("region", name="State")).to_contain_text("Ready")
 
 
 @pytest.mark.heavy
-async def test_with_two_workers_the_page_is_one(tmp_path: Path) -> None:
+async def test_page_is_consistent_with_two_workers(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "up", tools=builtin_tools("echo")) as up,
-        running_team(tmp_path, {"up": up.config}) as gateway,
+        running_workers(tmp_path, {"up": up.config}) as gateway,
         running_browser() as browser,
     ):
         await ready(gateway)
@@ -317,18 +316,18 @@ async def test_with_two_workers_the_page_is_one(tmp_path: Path) -> None:
             await visit.go("activity")
             for number in range(8):
                 await gateway.call("up__echo", {"message": str(number)})
-            # Calls of both workers, each on a connection of its own, appear where one of them streams.
+            # Calls at both workers, each over a separate connection, appear on a page that streams from one of them.
             await expect(visit.page.get_by_role("row").filter(has_text="up__echo")).to_have_count(8)
             await visit.go("tools")
-            await visit.page.get_by_role("button", name="Disable up__echo").click()
-            await visit.page.get_by_role("button", name="Enable up__echo").wait_for()
+            await visit.page.get_by_role("button", name="Disable up__echo", exact=True).click()
+            await visit.page.get_by_role("button", name="Enable up__echo", exact=True).wait_for()
             for _ in range(6):
                 assert "up__echo" not in await gateway.tools()
             visit.check_quiet()
 
 
 @pytest.mark.heavy
-async def test_a_thousand_tools_and_fifty_servers_stay_fluent(tmp_path: Path) -> None:
+async def test_page_stays_responsive_with_a_thousand_tools_and_fifty_servers(tmp_path: Path) -> None:
     servers: dict[str, Any] = {}
     for number in range(50):
         tools = [tool(f"tool_{index}", "a", "b", "c") for index in range(20)]
@@ -343,7 +342,7 @@ async def test_a_thousand_tools_and_fifty_servers_stay_fluent(tmp_path: Path) ->
             paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
             assert await visit.page.evaluate(paint) <= 1000
             await visit.go("tools")
-            await expect(visit.page.get_by_text("1000 in all")).to_be_visible()
+            await expect(visit.page.get_by_text("1000 in total")).to_be_visible()
             took_ms = await visit.page.evaluate(
                 """() => { const find = document.querySelector('input[type=search]'); find.value = 's7__tool_1';
                 const began = performance.now(); find.dispatchEvent(new Event('input')); document.body.offsetHeight;
@@ -352,5 +351,5 @@ async def test_a_thousand_tools_and_fifty_servers_stay_fluent(tmp_path: Path) ->
             assert took_ms <= 100
             await expect(visit.page.get_by_text("11 of 1000")).to_be_visible()
             await visit.go("servers")
-            await expect(visit.page.get_by_text("50 in all")).to_be_visible()
+            await expect(visit.page.get_by_text("50 in total")).to_be_visible()
             visit.check_quiet()

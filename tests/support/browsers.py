@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
-from axe_core_python.async_playwright import Axe
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+from support.clients.installed import heavy_package, missing
 from support.gateways import TOKEN, RunningGateway
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, BrowserContext, Page
 
 ROOMS = ("overview", "servers", "tools", "try", "changes", "activity", "access", "connect", "settings")
 SHOTS = Path(__file__).parents[1] / "page" / "screenshots"
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-# What the sandbox needs is not there in most containers; the pages are ours.
+# Most containers lack what the sandbox of the browser needs, and the pages are trusted.
 _OPTIONS = ("--no-sandbox", "--disable-dev-shm-usage")
 
 
 def chromium() -> str:
-    """Where the browser is; without one the test is skipped, and fails where everything has to be there."""
+    """Return the path of the browser; without one, skip the test, or fail it where every program is required."""
     found = next(filter(None, map(shutil.which, _PROGRAMS)), None)
     if found is None:
-        reason = "chromium is not installed (apt-get install chromium)"
-        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+        missing("chromium is not installed (apt-get install chromium)")
     return found
+
+
+def expect(shown: Any) -> Any:
+    """Return what Playwright asserts about a page or an element, waiting until it holds."""
+    return heavy_package("playwright.async_api").expect(shown)
 
 
 @asynccontextmanager
 async def running_browser() -> AsyncIterator[Browser]:
     """Start a browser."""
     program = chromium()
-    async with async_playwright() as playwright:
+    async with heavy_package("playwright.async_api").async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=program, args=[*_OPTIONS])
         try:
             yield browser
@@ -67,7 +71,7 @@ class Visit:
         return self.gateway.origin
 
     def _console(self, message: Any) -> None:
-        # A refused request is told by the browser itself; whether it is right is for each test.
+        # The browser itself logs refused requests; each test decides whether they are right.
         if message.type == "error" and "Failed to load resource" not in message.text:
             self.faults.append(message.text)
 
@@ -83,26 +87,37 @@ class Visit:
         await self.page.get_by_role("heading", level=1, name="Overview").wait_for()
 
     async def go(self, room: str) -> None:
-        """Open a room, and wait until it shows what it has."""
+        """Open a room, and wait until its content is shown."""
         await self.page.evaluate("room => { location.hash = `#/${room}`; }", room)
         shown = "room => document.querySelector('[aria-current=page]')?.dataset.room === room"
         await self.page.wait_for_function(shown, arg=re.split("[/?]", room)[0])
         await self.settle()
 
     async def settle(self) -> None:
-        """Wait until nothing is being loaded any more."""
+        """Wait until the page has finished loading."""
         await self.page.wait_for_function(
             "() => document.querySelector('.room')?.childElementCount && !/Loading…/.test(document.body.innerText)"
         )
 
     async def check_access(self) -> None:
-        """No serious fault of accessibility."""
-        found = await Axe().run(self.page)
+        """Check that the page has no serious accessibility violation."""
+        found = await heavy_package("axe_core_python.async_playwright").Axe().run(self.page)
         serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
         assert not serious, [(one["id"], [node["html"][:200] for node in one["nodes"]][:4]) for one in serious]
 
+    async def check_layout(self, what: str = "the page") -> None:
+        """Check that the page is accessible, and fits the width of the window."""
+        await self.check_access()
+        excess = await self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert excess <= 0, f"{what} is {excess} px too wide"
+
+    async def keep_picture(self, name: str) -> None:
+        """Store a picture of the whole page for the person who judges it."""
+        SHOTS.mkdir(exist_ok=True)
+        await self.page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
+
     def check_quiet(self) -> None:
-        """Nothing was thrown, refused by the policy, or asked of another site."""
+        """Check that no error was thrown, nothing was refused by the policy, and no other site was requested."""
         assert self.faults == []
         assert self.foreign == []
 
@@ -118,7 +133,7 @@ async def visiting(
     signed_in: bool = True,
     **options: Any,
 ) -> AsyncIterator[Visit]:
-    """Open a tab in a browser profile of its own."""
+    """Open a tab in a separate browser profile."""
     context: BrowserContext = await browser.new_context(
         viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", **options
     )

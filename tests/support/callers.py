@@ -16,19 +16,19 @@ import anyio
 import httpx2
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
-from support.gateways import TOKEN, RunningGateway, answer_of, ended, envelope, glance_again
+from support.gateways import TOKEN, RunningGateway, answer_of, brief_pause, envelope, terminate
 
 _ROOT = Path(__file__).parents[2]
 
 
 def call_of(name: str, arguments: Any = None, *, request_id: Any = 1, **meta: Any) -> dict[str, Any]:
-    """A 2026-07-28 tools/call."""
+    """Return a 2026-07-28 `tools/call` request."""
     params = {"name": name, "arguments": arguments or {}, "_meta": envelope(**meta)}
     return {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
 
 
 def listen_to(request_id: Any = "listen-1") -> dict[str, Any]:
-    """A 2026-07-28 subscriptions/listen for changed tools."""
+    """Return a 2026-07-28 `subscriptions/listen` request for changed tools."""
     params = {"notifications": {"toolsListChanged": True}, "_meta": envelope()}
     return {"jsonrpc": "2.0", "id": request_id, "method": "subscriptions/listen", "params": params}
 
@@ -57,7 +57,7 @@ class HandshakeSession:
 
 
 def hello(version: str = "2025-11-25", request_id: Any = 0) -> dict[str, Any]:
-    """An `initialize` request."""
+    """Return an `initialize` request."""
     params = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "caller", "version": "1"}}
     return {"jsonrpc": "2.0", "id": request_id, "method": "initialize", "params": params}
 
@@ -80,8 +80,8 @@ class Stream:
         self.response = response
         self._lines = response.aiter_lines()
 
-    async def next(self, within_s: float = 10) -> dict[str, Any]:
-        """The next message; the end of the stream fails the test."""
+    async def next(self, within_s: float = 25) -> dict[str, Any]:
+        """Return the next message; the end of the stream fails the test."""
         with anyio.fail_after(within_s):
             async for line in self._lines:
                 if line.startswith("data: ") and line != "data: ":
@@ -89,7 +89,7 @@ class Stream:
                     return message
         raise AssertionError("the stream ended")
 
-    async def rest(self, within_s: float = 15) -> list[dict[str, Any]]:
+    async def rest(self, within_s: float = 25) -> list[dict[str, Any]]:
         """Everything until the stream's end."""
         with anyio.fail_after(within_s):
             return [
@@ -99,7 +99,7 @@ class Stream:
 
 @asynccontextmanager
 async def get_stream(session: HandshakeSession) -> AsyncIterator[Stream]:
-    """The GET stream of a session."""
+    """Open the GET stream of a session."""
     head = {**session.headers, "accept": "text/event-stream"}
     async with session.gateway.client.stream("GET", session.gateway.url, headers=head, timeout=30) as response:
         assert response.status_code == 200
@@ -108,7 +108,7 @@ async def get_stream(session: HandshakeSession) -> AsyncIterator[Stream]:
 
 @asynccontextmanager
 async def post_stream(gateway: RunningGateway, body: dict[str, Any]) -> AsyncIterator[Stream]:
-    """A modern request whose response is read as it comes."""
+    """Send a modern request and read its response as a stream."""
     head = {
         "accept": "application/json, text/event-stream", "mcp-protocol-version": "2026-07-28",
         "mcp-method": body["method"],
@@ -120,7 +120,7 @@ async def post_stream(gateway: RunningGateway, body: dict[str, Any]) -> AsyncIte
         yield Stream(response)
 
 
-async def raw_exchange(gateway: RunningGateway, *parts: bytes, within_s: float = 10) -> bytes:
+async def raw_exchange(gateway: RunningGateway, *parts: bytes, within_s: float = 25) -> bytes:
     """Send bytes as they are and return what comes back until the other side closes."""
     host, _, port = gateway.origin.removeprefix("http://").rpartition(":")
     received = b""
@@ -136,14 +136,14 @@ async def raw_exchange(gateway: RunningGateway, *parts: bytes, within_s: float =
 
 
 def raw_post(body: bytes, *headers: str, host: str = "127.0.0.1", path: str = "/mcp", length: bool = True) -> bytes:
-    """The bytes of one POST that asks for the connection to be closed."""
+    """Return the bytes of a POST request that closes the connection."""
     lines = [f"POST {path} HTTP/1.1", f"host: {host}", "content-type: application/json", "connection: close", *headers]
     lines += [f"content-length: {len(body)}"] if length else []
     return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
 
 def status_of(received: bytes) -> int:
-    """The status of a raw response, 0 where the connection was just closed."""
+    """Return the status of a raw response, 0 if the connection was closed without one."""
     return int(received.split(b" ", 2)[1]) if received.startswith(b"HTTP/1.1 ") else 0
 
 
@@ -154,7 +154,7 @@ class Host:
     process: Process
     log: Path
     lines: BufferedByteReceiveStream
-    heard: list[dict[str, Any]] = field(default_factory=list)
+    received: list[dict[str, Any]] = field(default_factory=list)
 
     async def send(self, *messages: Any) -> None:
         """Send messages; bytes go as they are."""
@@ -163,24 +163,24 @@ class Host:
             line = message if isinstance(message, bytes) else json.dumps(message).encode()
             await self.process.stdin.send(line + b"\n")
 
-    async def until(self, wanted: Callable[[dict[str, Any]], Any], within_s: float = 10) -> dict[str, Any]:
-        """The first message, heard already or to come, that is wanted."""
-        for message in self.heard:
+    async def until(self, wanted: Callable[[dict[str, Any]], Any], within_s: float = 25) -> dict[str, Any]:
+        """Return the first message that matches, already received or still to come."""
+        for message in self.received:
             if wanted(message):
                 return message
         with anyio.fail_after(within_s):
             while True:
                 message = json.loads(await self.lines.receive_until(b"\n", 2**25))
-                self.heard.append(message)
+                self.received.append(message)
                 if wanted(message):
                     return message
 
-    async def answer(self, request: dict[str, Any], within_s: float = 10) -> dict[str, Any]:
+    async def answer(self, request: dict[str, Any], within_s: float = 25) -> dict[str, Any]:
         """Send one request and return its answer."""
         await self.send(request)
         return await self.until(lambda one: "method" not in one and one.get("id") == request["id"], within_s)
 
-    async def until_listed(self, *names: str, within_s: float = 10) -> None:
+    async def until_listed(self, *names: str, within_s: float = 25) -> None:
         """Wait until every name is listed, asking in the handshake era."""
         count = 0
         with anyio.fail_after(within_s):
@@ -189,9 +189,9 @@ class Host:
                 answer = await self.answer({"jsonrpc": "2.0", "id": f"list-{count}", "method": "tools/list"})
                 if set(names) <= {tool["name"] for tool in answer["result"]["tools"]}:
                     return
-                await glance_again()
+                await brief_pause()
 
-    async def leave(self, within_s: float = 10) -> int:
+    async def leave(self, within_s: float = 25) -> int:
         """Close standard input and return the exit code."""
         assert self.process.stdin is not None
         await self.process.stdin.aclose()
@@ -213,4 +213,4 @@ async def running_host(
     try:
         yield Host(process=process, log=log, lines=BufferedByteReceiveStream(process.stdout))
     finally:
-        await ended(process)
+        await terminate(process)

@@ -25,7 +25,7 @@ class Authority:
     file: Path
 
     def server(self, *names: str, days: int = 1) -> ssl.SSLContext:
-        """What a server of these names, or addresses, answers with; of negative days, one that has expired."""
+        """Return the TLS context of a server with these names or addresses; an expired one if the days are negative."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = (
             _builder(names[0], days)
@@ -47,7 +47,7 @@ class Authority:
 
 
 def authority(file: Path) -> Authority:
-    """A new authority, whose certificate is in `file`."""
+    """Return a new authority, whose certificate is in `file`."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder("authority of the test", 1)
     certificate = (

@@ -18,13 +18,13 @@ import anyio
 import httpx2
 import pytest
 from anyio.abc import Process, SocketStream
-from support.gateways import RunningGateway, ended, glance_again, serving
+from support.gateways import RunningGateway, brief_pause, serving, terminate
 
 SECRET = "the secret that all gateways of the test have"
 
 
 def lasting_port() -> int:
-    """A port that stays free while nobody listens on it: below those that connections are given."""
+    """Return a port that stays free while no program listens on it: below the range for outgoing connections."""
     while True:
         port = random.randint(10_000, 30_000)
         with socket.socket() as probe, suppress(OSError):
@@ -84,13 +84,13 @@ async def _copy(source: SocketStream, target: SocketStream, scope: anyio.CancelS
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
         async for data in source:
             await target.send(data)
-    # Whoever ends the connection at one side ends it at the other.
+    # When one side closes the connection, close the other side.
     scope.cancel()
 
 
 @dataclass(slots=True)
 class Cluster:
-    """Gateways by name, each reached by itself, and `any`: all of them through the balancer."""
+    """Gateways by name, each at its own address, and `any`: the load balancer in front of all of them."""
 
     names: list[str]
     gateways: list[RunningGateway]
@@ -99,7 +99,7 @@ class Cluster:
     folder: Path
 
     def named(self, session_id: str) -> int:
-        """Which gateway has a session."""
+        """Return the index of the gateway that has a session."""
         return self.names.index(session_id.partition(".")[0])
 
 
@@ -114,7 +114,7 @@ async def running_cluster(
     environment: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Cluster]:
-    """Start gateways that know of each other, each with these files beside its configuration, behind a balancer."""
+    """Start gateways that know each other, each with these files beside its configuration, behind a load balancer."""
     names = [f"typegate-{index}" for index in range(count)]
     peer_ports = {name: lasting_port() for name in names}
     addresses = {name: f"127.0.0.1:{port}" for name, port in peer_ports.items()}
@@ -155,7 +155,7 @@ def write_config(
     store: Mapping[str, Any] | None,
     gateway: Mapping[str, Any] | None,
 ) -> None:
-    """The configuration of one gateway."""
+    """Write the configuration of one gateway."""
     peers = {"listen": f"127.0.0.1:{port}", "secret": SECRET, "name": name, "discovery": {"addresses": addresses}}
     cluster = {"peers": peers, **({"store": store} if store is not None else {})}
     config = {"mcpServers": dict(servers), "gateway": {**(gateway or {}), "cluster": cluster}}
@@ -192,22 +192,22 @@ class Store:
             command += ["--requirepass", self.password]
         with (self.folder / "redis.log").open("ab") as log:
             self.process = await anyio.open_process(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while True:
                 with suppress(OSError):
                     # One with a password says that it wants it.
                     if (await self.ask("PING")).startswith(("+PONG", "-NOAUTH")):
                         return
-                await glance_again()
+                await brief_pause()
 
     async def stop(self) -> None:
         """Stop it, and forget everything."""
         if self.process is not None:
-            await ended(self.process)
+            await terminate(self.process)
             self.process = None
 
     async def ask(self, *words: str) -> str:
-        """One command; returns the first line of the answer."""
+        """Send one command and return the first line of the response."""
         async with await anyio.connect_tcp("127.0.0.1", self.port) as stream:
             parts = [f"*{len(words)}\r\n", *(f"${len(word.encode())}\r\n{word}\r\n" for word in words)]
             await stream.send("".join(parts).encode())
@@ -221,7 +221,7 @@ class Store:
 
 
 def redis_server() -> str:
-    """The program; without it the test is skipped, or fails where everything has to be there."""
+    """Return the path of the program; without it, skip the test, or fail it where every program is required."""
     found = shutil.which("redis-server")
     if found is None:
         assert os.environ.get("CI") != "true", "redis-server is missing"
@@ -231,7 +231,7 @@ def redis_server() -> str:
 
 @asynccontextmanager
 async def running_store(folder: Path, *, password: str | None = None) -> AsyncIterator[Store]:
-    """A store of its own for a test."""
+    """Run a store for one test."""
     own = folder / "store"
     own.mkdir()
     store = Store(own, lasting_port(), password)

@@ -30,12 +30,12 @@ class ReceivedSpan:
 
 @dataclass(slots=True)
 class Collector:
-    """What has come so far.
+    """The received data.
 
     Attributes:
-        metrics: How many durations the latest points of each metric count.
-        points: Of each metric, those of each sending.
-        resources: What each sending says of its sender, by path.
+        metrics: The number of durations in the latest points of each metric.
+        points: The points of each export, by metric.
+        resources: The resource of each export, by path.
     """
 
     url: str
@@ -45,8 +45,8 @@ class Collector:
     headers: list[dict[str, str]] = field(default_factory=list)
     resources: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
-    async def until(self, count: int, within_s: float = 15) -> list[ReceivedSpan]:
-        """The spans, once there are so many."""
+    async def until(self, count: int, within_s: float = 25) -> list[ReceivedSpan]:
+        """Return the spans as soon as there are enough."""
         with anyio.fail_after(within_s):
             while len(self.spans) < count:
                 await anyio.sleep(0.05)
@@ -60,7 +60,7 @@ def _value(value: Any) -> Any:
 
 @contextmanager
 def collector() -> Iterator[Collector]:
-    """Run one on a port of its own."""
+    """Run a collector on a separate port."""
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 

@@ -1,4 +1,4 @@
-"""What each host and model API refuses, written down apart from the rules under test."""
+"""The schemas that each host and model API refuses, written independently of the rules under test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DESCRIPTIONS = {"claude-code": 2_048, "claude-desktop": 2_048, "openai": 1_024, 
 
 
 def nodes(schema: Any) -> Iterator[dict[str, Any]]:
-    """Every schema inside a schema that is an object."""
+    """Yield every schema inside a schema that is an object."""
     if not isinstance(schema, dict):
         return
     yield schema
@@ -35,7 +35,7 @@ def nodes(schema: Any) -> Iterator[dict[str, Any]]:
                 yield from nodes(below)
 
 
-def offences(definition: Mapping[str, Any], dialect: str) -> list[str]:
+def violations(definition: Mapping[str, Any], dialect: str) -> list[str]:
     """Return what a host or API of this dialect would refuse, drop or strip in a definition."""
     schema = definition["inputSchema"]
     found = [] if schema.get("type") == "object" else ["the root is no object"]
@@ -119,15 +119,15 @@ def renamed(value: Any, keys: Mapping[str, str], understood: Any = None) -> Any:
     return written
 
 
-def without_nulls(value: Any) -> Any:
+def remove_null_alternatives(value: Any) -> Any:
     """Return a value without the members that are null."""
     if isinstance(value, dict):
-        return {key: without_nulls(one) for key, one in value.items() if one is not None}
-    return [without_nulls(one) for one in value] if isinstance(value, list) else value
+        return {key: remove_null_alternatives(one) for key, one in value.items() if one is not None}
+    return [remove_null_alternatives(one) for one in value] if isinstance(value, list) else value
 
 
 def admitted(schema: dict[str, Any]) -> Any:
-    """The compiled form, or None for what intake would not admit."""
+    """Return the compiled form, or None if intake would reject the schema."""
     try:
         schemas.check_bounds(schema)
         return schemas.compile_schema(schema)

@@ -101,7 +101,7 @@ DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
 
 def in_draft_7(schema: Any) -> Any:
-    """The same schema in the words of draft 7, where what stands beside `$ref` says nothing."""
+    """Return the same schema in draft 7, where keywords next to `$ref` are ignored."""
     if isinstance(schema, list):
         return [in_draft_7(one) for one in schema]
     if not isinstance(schema, dict):
@@ -126,7 +126,7 @@ ARGUMENTS = st.dictionaries(NAMES, VALUES, max_size=3)
 
 @st.composite
 def fitting(draw: st.DrawFn, schema: Any, root: Any, depth: int = 0) -> Any:
-    """A value that has to do with a schema, and often fits."""
+    """Draw a value related to a schema, which often matches it."""
     schema = resolve_reference(schema, root)
     if not isinstance(schema, dict) or depth > 4 or draw(st.integers(0, 9)) == 0:
         return draw(VALUES)
@@ -162,7 +162,7 @@ def fitting(draw: st.DrawFn, schema: Any, root: Any, depth: int = 0) -> Any:
 
 
 def with_arguments(schema: Any) -> st.SearchStrategy[tuple[Any, list[Any]]]:
-    """The schema with a few objects to call it with."""
+    """Return a strategy for the schema with a few argument objects."""
     calls = fitting(schema, schema).filter(lambda value: isinstance(value, dict)) | ARGUMENTS
     return st.tuples(st.just(schema), st.lists(calls, min_size=1, max_size=6))
 

@@ -1,4 +1,4 @@
-"""An issuer that misbehaves on purpose: it signs whatever a test wants, and publishes its keys late, hugely or not."""
+"""A misbehaving issuer: it signs any token for a test, and publishes its keys late, in huge documents, or not."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class SigningKey:
 
     @property
     def public(self) -> dict[str, Any]:
-        """As it is published."""
+        """Return the published form of the key."""
         kind = next((kind for base, kind in _KINDS if isinstance(self.key, base)), RSAAlgorithm)
         made: dict[str, Any] = json.loads(kind.to_jwk(self.key.public_key()))  # type: ignore[arg-type] # of its own kind
         return {**made, "kid": self.id, "use": "sig"}
 
 
 def other_key(key_id: str = "other") -> SigningKey:
-    """A key of somebody else."""
+    """Return a key of another issuer."""
     return SigningKey(key_id, _RSA[1])
 
 
@@ -60,12 +60,12 @@ class FakeIssuer:
     """One issuer on loopback.
 
     Attributes:
-        url: Its issuer identifier.
-        keys: What it signs with, the first one by default, and publishes.
+        url: The issuer identifier.
+        keys: The keys that are published; the first one signs by default.
         requests: The paths that were asked for.
-        documents: What it answers with by path; those of an issuer unless the test replaces them.
+        documents: The responses by path; those of an issuer unless the test replaces them.
         behaviour: Instead of an answer, by path.
-        active: What introspection says of each opaque token.
+        active: The introspection response for each opaque token.
     """
 
     url: str = ""
@@ -76,11 +76,11 @@ class FakeIssuer:
     active: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def config(self, **members: Any) -> dict[str, Any]:
-        """Its entry in `gateway.auth.oauth.issuers`."""
+        """Return the entry of this issuer in `gateway.auth.oauth.issuers`."""
         return {"issuer": self.url, "audiences": [AUDIENCE], **members}
 
     def claims(self, **claims: Any) -> dict[str, Any]:
-        """Those of a good token, with others; None leaves one out."""
+        """Return the claims of a valid token with some replaced; None removes a claim."""
         now_s = int(time.time())
         usual = {
             "iss": self.url, "aud": AUDIENCE, "sub": "ann", "iat": now_s, "exp": now_s + 300, "client_id": "host",
@@ -96,7 +96,7 @@ class FakeIssuer:
         header: dict[str, Any] | None = None,
         **claims: Any,
     ) -> str:
-        """A token: good, but for what is said."""
+        """Return a token that is valid except for the given changes."""
         key = key or self.keys[0]
         head = {"typ": "at+jwt", "kid": key.id, **(header or {})}
         head = {name: value for name, value in head.items() if value is not None}
@@ -107,7 +107,7 @@ class FakeIssuer:
         return signer.encode(payload, key.key, algorithm, headers=head)  # type: ignore[arg-type] # of the algorithm's kind
 
     def count(self, path: str) -> int:
-        """How often a path was asked for."""
+        """Return how often a path was requested."""
         return self.requests.count(path)
 
     def _document(self, path: str, form: bytes) -> Any:
@@ -140,7 +140,7 @@ class FakeIssuer:
 
 
 def answer(document: Any, status: str | None = None, *fields: str) -> bytes:
-    """A JSON document as an HTTP response; None is none."""
+    """Return a JSON document as an HTTP response; None stands for 404."""
     body = json.dumps(document).encode()
     status = status or ("404 Not Found" if document is None else "200 OK")
     more = "".join(f"{one}\r\n" for one in fields)
@@ -149,7 +149,7 @@ def answer(document: Any, status: str | None = None, *fields: str) -> bytes:
 
 
 def part(value: Any) -> str:
-    """A part of a token."""
+    """Return a part of a token."""
     raw = value if isinstance(value, bytes) else json.dumps(value).encode()
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 

@@ -1,6 +1,6 @@
 """Gateways forked from a process that has imported them: imports are most of a start, and the same each time.
 
-All else is as it would be: a process of its own with its own arguments, environment, directory, log and exit code.
+Everything else is as usual: the process has its own arguments, environment, directory, log and exit code.
 Where the start itself matters, or variables of the interpreter are set, another interpreter is started instead.
 
 As a program this is the process that is forked. On its socket it is given an environment and arguments, each with
@@ -31,7 +31,7 @@ _MOST_BYTES = 1024 * 1024
 
 
 def can_fork(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether a gateway that is forked is like one that is started in the usual way."""
+    """Return whether a forked gateway behaves like one that was started in the usual way."""
     # A parent of workers starts them as what it was started as.
     return (
         sys.platform == "linux"
@@ -44,14 +44,14 @@ class ForkedProcess:
     """As much of `anyio.abc.Process` as tests need of a gateway.
 
     Attributes:
-        pid: Its process id.
+        pid: The process id.
     """
 
-    def __init__(self, told: socket.socket) -> None:
-        with told.makefile("rb", buffering=0) as lines:
+    def __init__(self, connection: socket.socket) -> None:
+        with connection.makefile("rb", buffering=0) as lines:
             self.pid = int(lines.readline())
-        told.setblocking(False)
-        self._told = told
+        connection.setblocking(False)
+        self._connection = connection
         self._text = b""
         self._code: int | None = None
 
@@ -60,20 +60,20 @@ class ForkedProcess:
         """Its exit code; None while it runs."""
         while self._code is None:
             try:
-                heard = self._told.recv(64)
+                data = self._connection.recv(64)
             except BlockingIOError:
                 return None
-            self._text += heard
-            if not heard:
-                # Whoever waits for it was killed, so that nobody knows.
+            self._text += data
+            if not data:
+                # The process that waits for the gateway was killed, so the exit code is unknown.
                 self._code = int(self._text or -signal.SIGKILL)
-                self._told.close()
+                self._connection.close()
         return self._code
 
     async def wait(self) -> int:
         """Return its exit code once it has ended."""
         while (code := self.returncode) is None:
-            await anyio.wait_readable(self._told)
+            await anyio.wait_readable(self._connection)
         return code
 
     def send_signal(self, sign: int) -> None:
@@ -107,7 +107,7 @@ def fork_gateway(arguments: Sequence[str], environment: Mapping[str, str], log: 
 
 @cache
 def _parent() -> socket.socket:
-    """The socket of the process that is forked, which ends with this one."""
+    """Return the socket of the process that forks, which ends with this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
     command = [sys.executable, __file__, str(theirs.fileno())]
@@ -131,7 +131,7 @@ def _import_what_gateways_do() -> None:
     import gateway.commands.serve
     import gateway.serving.over_http
     import gateway.upstream.mcp_connectors
-    import gateway.upstream.transport.stdio
+    import gateway.upstream.transport.stdio_transport
     import gateway.upstream.transport.streamable_http  # noqa: F401
     from gateway.config.load import parse
 
@@ -140,7 +140,7 @@ def _import_what_gateways_do() -> None:
 
 def _next_gateway(control: socket.socket) -> dict[str, Any]:
     """Return in each gateway what it is to be."""
-    # Those that wait for a gateway each are waited for by nobody.
+    # Let the kernel reap the forked processes, because this process does not wait for them.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         text, descriptors, _, _ = socket.recv_fds(control, _MOST_BYTES, 2)
@@ -151,16 +151,16 @@ def _next_gateway(control: socket.socket) -> dict[str, Any]:
         for descriptor in descriptors:
             os.close(descriptor)
     control.close()
-    told, log = descriptors
+    status_fd, log = descriptors
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid:
-        os.write(told, b"%d\n" % pid)
+        os.write(status_fd, b"%d\n" % pid)
         os.close(log)
         _, status = os.waitpid(pid, 0)
-        os.write(told, b"%d" % os.waitstatus_to_exitcode(status))
+        os.write(status_fd, b"%d" % os.waitstatus_to_exitcode(status))
         os._exit(0)
-    os.close(told)
+    os.close(status_fd)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)

@@ -17,7 +17,8 @@ class ForwardProxy:
     Attributes:
         hosts: The port on loopback of each name.
         authorization: The value of Proxy-Authorization that it wants; None for none.
-        refuses: What it answers to every request, in place of forwarding it; empty for nothing.
+        refuses: The response to every request instead of forwarding it; empty to forward.
+        established: The response when a tunnel is open.
         asked: The first line of each request.
         headers: The header block of each request, in lower case.
     """
@@ -25,8 +26,9 @@ class ForwardProxy:
     hosts: Mapping[str, int]
     authorization: str | None = None
     refuses: bytes = b""
+    established: bytes = b"HTTP/1.1 200 Connection established\r\nvia: the proxy of the test\r\n\r\n"
     port: int = 0
-    asked: list[str] = field(default_factory=list)
+    request_lines: list[str] = field(default_factory=list)
     headers: list[str] = field(default_factory=list)
 
     @property
@@ -40,7 +42,7 @@ class ForwardProxy:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             first, _, rest = head.decode("latin-1").partition("\r\n")
-            self.asked.append(first)
+            self.request_lines.append(first)
             self.headers.append(rest.lower())
             if self.refuses:
                 writer.write(self.refuses)
@@ -56,7 +58,9 @@ class ForwardProxy:
                 return
             source, inner = await asyncio.open_connection("127.0.0.1", self.hosts[host])
             if method == "CONNECT":
-                writer.write(b"HTTP/1.1 200 Connection established\r\nvia: the proxy of the test\r\n\r\n")
+                for part in self.established.splitlines(keepends=True):
+                    writer.write(part)
+                    await asyncio.sleep(0)
             else:
                 inner.write(head)
             there = asyncio.get_running_loop().create_task(_copy(reader, inner))

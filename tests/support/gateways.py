@@ -1,4 +1,4 @@
-"""A real `typegate serve` process for a test, and the plainest possible caller of it."""
+"""A real `typegate serve` process for a test, and a minimal client for it."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from gateway.calls.builtin_tools import BUILTIN_TOOLS
 MODERN = "2026-07-28"
 META = "io.modelcontextprotocol/"
 TOKEN = "admin-token-of-the-test"
-# Of a gateway whose administrators may add servers that are programs.
+# Settings of a gateway whose administrators may add servers that are programs.
 COMMANDS = {"admin": {"allowCommands": True}}
 _ROOT = Path(__file__).parents[2]
-# What the interpreter says of a coroutine that refuses to end, up to the next line of ours.
+# The message of the interpreter about a coroutine that refuses to end, up to the next line of the log.
 _OF_HOSTILE_HOOKS = re.compile(r"Exception ignored in: <coroutine object Hostile.*?(?=^\d{4}-\d\d|\Z)", re.S | re.M)
 
-# What servers write to their standard error.
+# The lines that servers write to their standard error.
 _OF_SERVERS = re.compile(r"^.* INFO stderr: .*$", re.M)
 
 
 def envelope(**members: Any) -> dict[str, Any]:
-    """The `_meta` that a 2026-07-28 request carries."""
+    """Return the `_meta` of a 2026-07-28 request."""
     return {META + "protocolVersion": MODERN, META + "clientCapabilities": {}, **members}
 
 
@@ -49,6 +49,7 @@ class RunningGateway:
     config: Path
     client: httpx2.AsyncClient
     log: Path
+    _tried_servers: bool = False
 
     @property
     def url(self) -> str:
@@ -71,6 +72,9 @@ class RunningGateway:
 
     async def rpc(self, method: str, params: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
         """Send one 2026-07-28 request and return the whole JSON-RPC answer."""
+        if method == "tools/list" and not self._tried_servers:
+            self._tried_servers = True
+            await self._until_tried()
         params = dict(params or {})
         params["_meta"] = envelope(**params.get("_meta", {}))
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
@@ -84,21 +88,21 @@ class RunningGateway:
         result: dict[str, Any] = answer["result"]
         return result
 
-    async def tools(self) -> dict[str, dict[str, Any]]:
-        """What `tools/list` shows now, by name, without the gateway's own."""
-        answer = await self.rpc("tools/list")
+    async def tools(self, **options: Any) -> dict[str, dict[str, Any]]:
+        """Return the tools of `tools/list` by name, without those of the gateway itself."""
+        answer = await self.rpc("tools/list", **options)
         own = {one["name"] for one in BUILTIN_TOOLS}
         return {tool["name"]: tool for tool in answer["result"]["tools"] if tool["name"] not in own}
 
-    async def until_listed(self, *names: str, within_s: float = 10) -> dict[str, dict[str, Any]]:
+    async def until_listed(self, *names: str, within_s: float = 30, **options: Any) -> dict[str, dict[str, Any]]:
         """Wait until every name is listed."""
         tools: dict[str, dict[str, Any]] = {}
         with anyio.move_on_after(within_s):
             while True:
-                tools = await self.tools()
+                tools = await self.tools(**options)
                 if all(name in tools for name in names):
                     return tools
-                await glance_again()
+                await brief_pause()
         raise AssertionError(f"not listed within {within_s} s: {set(names) - set(tools)}")
 
     async def admin(
@@ -109,15 +113,27 @@ class RunningGateway:
         return await self.client.request(method, f"{self.origin}/admin/{path}", json=body, headers=headers)
 
     async def server(self, name: str) -> dict[str, Any]:
-        """The row of one upstream."""
+        """Return the row of one upstream."""
         row: dict[str, Any] = (await self.admin(f"servers/{name}")).json()
         return row
+
+    async def _until_tried(self) -> None:
+        """Wait until no server connects for the first time, but not for servers that never answer.
+
+        The gateway itself waits a few seconds with its first list, which a busy machine exceeds.
+        """
+        with anyio.move_on_after(20):
+            while True:
+                answer = await self.admin("servers")
+                if answer.status_code != 200 or all(row["state"] != "connecting" for row in answer.json()["servers"]):
+                    return
+                await brief_pause()
 
     def logged(self) -> str:
         """Everything on standard error so far."""
         return self.log.read_text(errors="replace")
 
-    async def stop(self, sign: signal.Signals = signal.SIGTERM, *, within_s: float = 12) -> int:
+    async def stop(self, sign: signal.Signals = signal.SIGTERM, *, within_s: float = 25) -> int:
         """Signal it and return its exit code."""
         self.process.send_signal(sign)
         with anyio.fail_after(within_s):
@@ -125,7 +141,7 @@ class RunningGateway:
 
 
 def answer_of(response: httpx2.Response) -> dict[str, Any]:
-    """The JSON-RPC answer in a response, whether it came as JSON or as the last event of a stream."""
+    """Return the JSON-RPC message in a response, sent as JSON or as the last event of a stream."""
     if response.headers.get("content-type", "").startswith("text/event-stream"):
         return messages_of(response.text)[-1]
     answer: dict[str, Any] = response.json()
@@ -133,12 +149,12 @@ def answer_of(response: httpx2.Response) -> dict[str, Any]:
 
 
 def messages_of(text: str) -> list[dict[str, Any]]:
-    """All messages of an event stream; an event without data only has an id."""
+    """Return all messages of an event stream; an event without data only has an id."""
     return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ") and line != "data: "]
 
 
 def text_of(result: Mapping[str, Any]) -> str:
-    """The text of a result."""
+    """Return the text of a result."""
     return "\n".join(item["text"] for item in result["content"] if item["type"] == "text")
 
 
@@ -198,22 +214,22 @@ async def serving(
         async with httpx2.AsyncClient() as client:
             yield RunningGateway(process=process, origin=origin, state_dir=state, config=config, client=client, log=log)
     except BaseException:
-        await ended(process)
-        # What a test shows of its own failure is often not enough to find the cause.
-        print(_said(log, said_before)[-4000:])
+        await terminate(process)
+        # The failure of a test rarely shows the cause, so print the log as well.
+        print(_log_since(log, said_before)[-4000:])
         raise
     was_running = process.returncode is None
-    await ended(process)
+    await terminate(process)
     if was_running:
-        assert process.returncode == 0, f"exit code {process.returncode}: {_said(log, said_before)[-4000:]}"
-    said = _OF_SERVERS.sub("", _OF_HOSTILE_HOOKS.sub("", _said(log, said_before)))
-    assert "Traceback" not in said, said[-4000:]
+        assert process.returncode == 0, f"exit code {process.returncode}: {_log_since(log, said_before)[-4000:]}"
+    new_log = _OF_SERVERS.sub("", _OF_HOSTILE_HOOKS.sub("", _log_since(log, said_before)))
+    assert "Traceback" not in new_log, new_log[-4000:]
 
 
-async def ended(process: Process | ForkedProcess, *, asked: bool = False) -> None:
+async def terminate(process: Process | ForkedProcess, *, is_signalled: bool = False) -> None:
     """End a process for good, killing one that does not end within 12 s of being asked to."""
     with anyio.CancelScope(shield=True):
-        if process.returncode is None and not asked:
+        if process.returncode is None and not is_signalled:
             process.terminate()
         with anyio.move_on_after(12):
             await process.wait()
@@ -224,21 +240,21 @@ async def ended(process: Process | ForkedProcess, *, asked: bool = False) -> Non
 
 
 async def _until_listening(process: Process | ForkedProcess, log: Path, said_before: int) -> str:
-    with anyio.move_on_after(15):
+    with anyio.move_on_after(60):
         while process.returncode is None:
-            for word in _said(log, said_before).split():
+            for word in _log_since(log, said_before).split():
                 if word.startswith("http://") and word.endswith("/mcp"):
                     return word.removesuffix("/mcp")
-            # Its log is all that tells the port; there is no event to wait for.
-            await glance_again()
-    raise AssertionError(f"the gateway did not start: {_said(log, said_before)[-2000:]}")
+            # The port is only known from the log; there is no event to wait for.
+            await brief_pause()
+    raise AssertionError(f"the gateway did not start: {_log_since(log, said_before)[-2000:]}")
 
 
-def _said(log: Path, before: int) -> str:
+def _log_since(log: Path, before: int) -> str:
     return log.read_bytes()[before:].decode(errors="replace")
 
 
-async def glance_again() -> None:
+async def brief_pause() -> None:
     """Let other processes work before looking again at what they give no event for."""
     with anyio.move_on_after(0.02):
         await anyio.sleep_forever()

@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from playwright.async_api import Locator, Page
+if TYPE_CHECKING:
+    from playwright.async_api import Locator, Page
 
-# More than any room has; whoever has not arrived by then cannot be reached by keyboard.
+# More than the elements of any room; an element that was not reached by then is not reachable by keyboard.
 _MOST_TABS = 160
 
 
 class Mouse:
-    """Clicks and types."""
+    """Clicks and types.
+
+    Attributes:
+        actions: The number of clicks, texts and choices.
+    """
 
     def __init__(self, page: Page) -> None:
         self.page = page
+        self.actions = 0
 
     async def press(self, target: Locator) -> None:
         """Press a button, follow a link, tick a box."""
+        self.actions += 1
         await target.click()
 
     async def write(self, target: Locator, text: str) -> None:
         """Put a text into a field."""
+        self.actions += 1
         await target.fill(text)
 
     async def choose(self, target: Locator, label: str) -> None:
         """Choose an option."""
+        self.actions += 1
         await target.select_option(label=label)
 
 
 class Keyboard:
-    """Moves with the tab key and types; the mouse is never used."""
+    """Moves with the tab key and types; the mouse is never used.
+
+    Attributes:
+        actions: The number of presses, texts and choices, without those for moving the focus.
+    """
 
     def __init__(self, page: Page) -> None:
         self.page = page
+        self.actions = 0
 
     async def reach(self, target: Locator) -> None:
         """Move the focus there."""
@@ -46,12 +60,14 @@ class Keyboard:
 
     async def press(self, target: Locator) -> None:
         """Press a button, follow a link, tick a box."""
+        self.actions += 1
         await self.reach(target)
         box = await target.evaluate("element => ['checkbox', 'radio'].includes(element.type)")
         await self.page.keyboard.press("Space" if box else "Enter")
 
     async def write(self, target: Locator, text: str) -> None:
         """Put a text into a field."""
+        self.actions += 1
         await self.reach(target)
         kind = await target.get_attribute("type")
         if kind == "date":
@@ -63,6 +79,7 @@ class Keyboard:
 
     async def choose(self, target: Locator, label: str) -> None:
         """Choose an option by its first letters."""
+        self.actions += 1
         await self.reach(target)
         await self.page.keyboard.type(label)
 

@@ -106,8 +106,8 @@ class Stamper(Hook):
         return result.with_value({**result.value, "content": content})
 
     async def after_prompt(self, call: Call, result: Result) -> After:
-        said = {"role": "user", "content": {"type": "text", "text": self.config["stamp"]}}
-        return result.with_value({**result.value, "messages": [*result.content, said]})
+        message = {"role": "user", "content": {"type": "text", "text": self.config["stamp"]}}
+        return result.with_value({**result.value, "messages": [*result.content, message]})
 
     async def after_resource(self, call: Call, result: Result) -> After:
         return result.with_value({"contents": [{"uri": call.name, "text": self.config["stamp"]}]})

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from support.callers import HandshakeSession, handshake
-from support.gateways import RunningGateway, answer_of, envelope, glance_again, running_gateway
+from support.gateways import RunningGateway, answer_of, brief_pause, envelope, running_gateway
 from support.upstreams.running import Recording, scripted_stdio_server, tool
 
 SAMPLES = Path(__file__).parent / "hook_samples.py"
@@ -23,7 +23,7 @@ every_way = pytest.mark.parametrize(("era", "route"), [(era, route) for era in E
 
 
 def sample(kind: str, /, **entry: Any) -> dict[str, Any]:
-    """The entry of one of the sample hooks."""
+    """Return the entry of one of the sample hooks."""
     return {"name": kind.lower(), "path": f"{SAMPLES}:{kind}", **entry}
 
 
@@ -37,27 +37,27 @@ class Hooked:
     session: HandshakeSession | None = None
 
     def seen(self, phase: str | None = None, by: str | None = None) -> list[dict[str, Any]]:
-        """What recording hooks have written down."""
+        """Return the entries that recording hooks have written."""
         if not self.path.exists():
             return []
         lines = [json.loads(line) for line in self.path.read_text().splitlines()]
         return [one for one in lines if phase in (None, one["phase"]) and by in (None, one["hook"])]
 
     def every_way(self) -> Iterator[tuple[str, str]]:
-        """Each era on each route, one after the other; what was recorded before is forgotten."""
+        """Yield each era with each route in turn; clear earlier recordings before each."""
         for era in ERAS:
             for route in ROUTES:
                 for record in (self.path, self.recording.path):
                     if record.exists():
-                        # Their writers append, so they go on at the new end.
+                        # The writers append, so they continue at the new end.
                         os.truncate(record, 0)
                 yield era, route
 
     async def until_seen(self, count: int, phase: str | None = None, by: str | None = None) -> list[dict[str, Any]]:
-        """Wait for so many lines: another process writes them."""
-        with anyio.fail_after(5):
+        """Wait for this many lines, which another process writes."""
+        with anyio.fail_after(25):
             while len(found := self.seen(phase, by)) < count:
-                await glance_again()
+                await brief_pause()
         return found
 
     async def ask(
@@ -86,7 +86,7 @@ class Hooked:
         return answer_of(await self.session.post(body))
 
     async def hook(self, name: str) -> dict[str, Any]:
-        """One hook's row."""
+        """Return the row of one hook."""
         rows = (await self.gateway.admin("hooks")).json()["hooks"]
         row: dict[str, Any] = next(row for row in rows if row["name"] == name)
         return row
@@ -97,7 +97,7 @@ async def hooked(
     tmp_path: Path, *hooks: dict[str, Any], gateway: dict[str, Any] | None = None, server: dict[str, Any] | None = None,
     **script: Any,
 ) -> AsyncIterator[Hooked]:  # fmt: skip
-    """A gateway before a scripted upstream with the tools `echo` and `send`, and these hooks."""
+    """Start a gateway with these hooks and a scripted upstream with the tools `echo` and `send`."""
     record = tmp_path / "hooks.jsonl"
     script.setdefault("tools", [tool("echo"), tool("send", "to", note="string")])
     config, recording = scripted_stdio_server(tmp_path, "up", **script)
@@ -114,6 +114,6 @@ async def hooked(
         yield Hooked(gateway=running, recording=recording, path=record)
 
 
-def said(answer: dict[str, Any]) -> str:
-    """All texts of the result in an answer."""
+def text_of_answer(answer: dict[str, Any]) -> str:
+    """Return all texts of the result in a response."""
     return "\n".join(item.get("text", "") for item in answer["result"]["content"])

@@ -135,7 +135,7 @@ OPENCODE: Final = """\
   "theme": "system"
 }
 """
-# Host, its file below the user's folder on Linux, its content, and the aliases that come out of it.
+# For each host: its file below the home directory on Linux, its content, and the resulting aliases.
 SAMPLES: Final = {
     "claude-desktop": (".config/Claude/claude_desktop_config.json", CLAUDE_DESKTOP, {"files", "Git-Hub"}),
     "claude-code": (".claude.json", CLAUDE_CODE, {"docs", "time", "local"}),

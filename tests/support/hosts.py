@@ -21,7 +21,7 @@ ABILITIES: Message = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "r
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class ReceivedMessage:
     """A notification or a request that reached a host, and its way: the id of a request, "get" or "stdio"."""
 
     message: Message
@@ -29,12 +29,12 @@ class Heard:
 
     @property
     def method(self) -> str:
-        """What it is."""
+        """Return the method of the message."""
         return str(self.message["method"])
 
     @property
     def params(self) -> Message:
-        """What it says."""
+        """Return the params of the message."""
         params: Message = self.message.get("params") or {}
         return params
 
@@ -55,28 +55,28 @@ def agreeable(method: str, params: Message) -> Message:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Host:
-    """One host; `heard` holds what came besides answers."""
+    """One host; `received` holds what came besides answers."""
 
     version: str
     declared: Message
     group: TaskGroup
     name: str = "host"
     reply: Callable[[str, Message], Message] = agreeable
-    hold: bool = False  # questions are heard, and left for the test to answer
+    hold: bool = False  # questions are received, and left for the test to answer
     log_level: str | None = None
     hello: Message = field(default_factory=dict)
-    heard: list[Heard] = field(default_factory=list)
+    received: list[ReceivedMessage] = field(default_factory=list)
     answers: dict[Any, Message] = field(default_factory=dict)
     _changed: anyio.Event = field(default_factory=anyio.Event)
     _count: int = 0
 
     @property
     def modern(self) -> bool:
-        """Whether it speaks 2026-07-28."""
+        """Return whether the host speaks 2026-07-28."""
         return self.version == MODERN
 
     async def send(self, message: Message) -> None:
-        """Send one message and go on."""
+        """Send one message without waiting for an answer."""
         raise NotImplementedError
 
     async def cancel(self, message_id: Any) -> None:
@@ -88,7 +88,7 @@ class Host:
         if "method" not in message:
             self.answers[message.get("id")] = message
         else:
-            self.heard.append(Heard(message=message, via=via))
+            self.received.append(ReceivedMessage(message=message, via=via))
             if "id" in message and not self.hold:
                 self.group.start_soon(self._respond, message)
         changed, self._changed = self._changed, anyio.Event()
@@ -98,8 +98,8 @@ class Host:
         result = self.reply(question["method"], question.get("params") or {})
         await self.send({"jsonrpc": "2.0", "id": question["id"], "result": result})
 
-    async def until(self, found: Callable[[], Any], *, within_s: float = 8) -> Any:
-        """Wait for what is heard to hold something, and return it."""
+    async def until(self, found: Callable[[], Any], *, within_s: float = 25) -> Any:
+        """Wait until `found` returns a true value for the received messages, and return it."""
         with anyio.fail_after(within_s):
             while not (value := found()):
                 await self._changed.wait()
@@ -120,19 +120,19 @@ class Host:
         await self.send({"jsonrpc": "2.0", "id": message_id, "method": method, "params": sent})
         return message_id
 
-    async def answer(self, message_id: Any, *, within_s: float = 8) -> Message:
-        """The whole answer to a request."""
+    async def answer(self, message_id: Any, *, within_s: float = 25) -> Message:
+        """Return the whole response to a request."""
         answer: Message = await self.until(lambda: self.answers.get(message_id), within_s=within_s)
         return answer
 
     async def ask(
-        self, method: str, params: Mapping[str, Any] | None = None, *, within_s: float = 8, message_id: Any = None
+        self, method: str, params: Mapping[str, Any] | None = None, *, within_s: float = 25, message_id: Any = None
     ) -> Message:
         """Send a request and return its whole answer."""
         return await self.answer(await self.begin(method, params, message_id=message_id), within_s=within_s)
 
-    async def settle(self, method: str, params: Mapping[str, Any], *, within_s: float = 8) -> Message:
-        """As `ask`, answering what a modern server wants to know first."""
+    async def settle(self, method: str, params: Mapping[str, Any], *, within_s: float = 25) -> Message:
+        """Send a request like `ask`, and answer the questions that a modern server asks first."""
         answer = await self.ask(method, params, within_s=within_s)
         while (result := answer.get("result", {})).get("resultType") == "input_required":
             wanted = result.get("inputRequests") or {}
@@ -143,14 +143,14 @@ class Host:
         return answer
 
     async def result(self, method: str, params: Mapping[str, Any] | None = None, **options: Any) -> Message:
-        """As `settle`; an error fails the test."""
+        """Return the result of `settle`; an error fails the test."""
         answer = await self.settle(method, params or {}, **options)
         assert "result" in answer, answer
         result: Message = answer["result"]
         return result
 
     async def call(self, name: str, arguments: Message | None = None, **options: Any) -> Message:
-        """The result of a tool."""
+        """Call a tool and return its result."""
         return await self.result("tools/call", {"name": name, "arguments": arguments or {}}, **options)
 
     async def every(self, kind: str, method: str | None = None) -> list[Message]:
@@ -168,9 +168,9 @@ class Host:
         """Send a notification."""
         await self.send({"jsonrpc": "2.0", "method": method, "params": params})
 
-    def of(self, method: str, since: int = 0) -> list[Heard]:
-        """What was heard of one method."""
-        return [one for one in self.heard[since:] if one.method == method]
+    def of(self, method: str, since: int = 0) -> list[ReceivedMessage]:
+        """Return the received messages of one method."""
+        return [one for one in self.received[since:] if one.method == method]
 
     async def level(self, level: str) -> None:
         """Want logs from this level on."""
@@ -179,7 +179,7 @@ class Host:
             await self.result("logging/setLevel", {"level": level})
 
     async def watch(self, *uris: str, lists: tuple[str, ...] = ()) -> Any:
-        """Want to hear of changed resources and lists; what is returned ends it in `unwatch`."""
+        """Subscribe to changes of resources and lists; pass the returned value to `unwatch` to end the subscription."""
         if self.modern:
             wanted: Message = {f"{kind}ListChanged": True for kind in lists}
             wanted |= {"resourceSubscriptions": list(uris)} if uris else {}
@@ -216,11 +216,11 @@ class Host:
         await self.notify("notifications/initialized")
 
 
-def tag_of(heard: Heard) -> Any:
-    """The subscription that a modern notification belongs to."""
-    return (heard.params.get("_meta") or {}).get(META + "subscriptionId")
+def tag_of(message: ReceivedMessage) -> Any:
+    """Return the subscription that a modern notification belongs to."""
+    return (message.params.get("_meta") or {}).get(META + "subscriptionId")
 
 
 def abilities(version: str) -> Message:
-    """What a host of a version can declare."""
+    """Return the capabilities that a host of a version can declare."""
     return {**ABILITIES, "elicitation": {}} if version < "2025-11-25" else ABILITIES

@@ -16,7 +16,7 @@ import anyio
 import httpx2
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
-from support.gateways import ended
+from support.gateways import terminate
 from support.hosts import Host, Message, abilities
 
 _NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
@@ -24,13 +24,13 @@ _NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class HttpHost(Host):
-    """A host over Streamable HTTP; each request has a stream of its own."""
+    """A host over Streamable HTTP; each request has a separate stream."""
 
     url: str
     client: httpx2.AsyncClient
     headers: dict[str, str] = field(default_factory=dict)
     statuses: dict[Any, int] = field(default_factory=dict)
-    event_ids: list[tuple[str, Any]] = field(default_factory=list)  # of events: id, and the way it came
+    event_ids: list[tuple[str, Any]] = field(default_factory=list)  # the id of each event, and how it arrived
     _scopes: dict[Any, anyio.CancelScope] = field(default_factory=dict)
 
     async def send(self, message: Message) -> None:
@@ -50,7 +50,7 @@ class HttpHost(Host):
             params = message.get("params") or {}
             named = params.get(_NAMED.get(str(method), "taskId" if str(method).startswith("tasks/") else ""))
             head |= {"mcp-method": str(method), **({"mcp-name": encoded(named)} if named is not None else {})}
-        # A reply carries the id of the other side's question: it is no request of ours.
+        # A reply has the id of the other side's question, and does not belong to a request of this host.
         with (self._scopes.get(number) if method else None) or anyio.CancelScope():
             try:
                 await self._exchange(message, head)
@@ -77,14 +77,14 @@ class HttpHost(Host):
                 self.receive(json.loads(line[5:]), via)
 
     async def cancel(self, message_id: Any) -> None:
-        """A modern request is cancelled by closing its stream."""
+        """Cancel a modern request by closing its stream."""
         if self.modern:
             self._scopes[message_id].cancel()
         else:
             await Host.cancel(self, message_id)
 
     async def open_stream(self) -> None:
-        """Open the GET stream of the session, once; the modern era has none."""
+        """Open the GET stream of the session once; the modern era does not have one."""
         if not self.modern and "get" not in self._scopes:
             self._scopes["get"] = anyio.CancelScope()
             await self.group.start(self.listen)
@@ -92,7 +92,7 @@ class HttpHost(Host):
     async def listen(
         self, since: str | None = None, *, via: str = "get", task_status: Any = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Read the GET stream of the session until it ends, from after an event if one is named."""
+        """Read the GET stream of the session until it ends, after the given event if there is one."""
         head = {**self.headers, "accept": "text/event-stream", "mcp-protocol-version": self.version}
         head |= {"last-event-id": since} if since is not None else {}
         with self._scopes.setdefault(via, anyio.CancelScope()):
@@ -131,7 +131,7 @@ class StdioHost(Host):
 
 
 def encoded(value: str) -> str:
-    """A header value, as 2026-07-28 wants one that is no plain ASCII."""
+    """Return a header value in the encoding of 2026-07-28 for text that is not plain ASCII."""
     if value.isascii() and value.isprintable() and value == value.strip():
         return value
     return f"=?base64?{base64.b64encode(value.encode()).decode()}?="
@@ -146,7 +146,7 @@ async def http_host(
     headers: Mapping[str, str] | None = None,
     declared: Message | None = None,
 ) -> AsyncIterator[HttpHost]:
-    """A host that has introduced itself over HTTP."""
+    """Connect a host over HTTP and initialize it."""
     async with anyio.create_task_group() as group:
         declared = abilities(version) if declared is None else declared
         host = HttpHost(
@@ -161,7 +161,7 @@ async def http_host(
 async def stdio_host(
     config: Mapping[str, Any], version: str, log: Path, *, declared: Message | None = None
 ) -> AsyncIterator[StdioHost]:
-    """A host that has started what an `mcpServers` entry says, and introduced itself."""
+    """Start the command of an `mcpServers` entry as a host does, and initialize."""
     environment = {**os.environ, **config.get("env", {})}
     with log.open("ab") as sink:
         command = [config["command"], *config["args"]]
@@ -175,4 +175,4 @@ async def stdio_host(
             yield host
             group.cancel_scope.cancel()
     finally:
-        await ended(process)
+        await terminate(process)

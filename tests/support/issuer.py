@@ -1,6 +1,6 @@
 """A real authorization server for the tests: npm's `oidc-provider`, with consent that is given at once.
 
-It issues access tokens as JWTs (or opaque ones) for whatever `resource` is asked for, wants PKCE, registers clients
+It issues access tokens as JWTs (or opaque ones) for any requested `resource`, requires PKCE, registers clients
 dynamically, by documents and beforehand, knows client credentials, introspection and revocation, and rotates refresh
 tokens.
 
@@ -26,7 +26,7 @@ import anyio
 import httpx2
 from anyio.streams.buffered import BufferedByteReceiveStream
 from support.clients.installed import beside, node22, npm
-from support.gateways import ended
+from support.gateways import terminate
 
 OIDC_PROVIDER = ("oidc-provider@9.13.3",)
 SCOPES = ("mcp", "tools", "tools:read", "prompts", "resources", "metrics", "read", "write")
@@ -46,34 +46,34 @@ class RunningIssuer:
     """One authorization server.
 
     Attributes:
-        url: Its issuer identifier.
+        url: The issuer identifier.
         client: Sends requests, without cookies.
     """
 
     url: str
     client: httpx2.AsyncClient
 
-    async def tell(self, **settings: Any) -> dict[str, Any]:
-        """Change what it does from now on; returns what it has seen.
+    async def configure(self, **settings: Any) -> dict[str, Any]:
+        """Change the behaviour of the issuer from now on, and return what it has received.
 
         Args:
-            settings: `account` and `groups` of who signs in; `rotate`: true for new keys alone, "keep" to publish the
-                old ones beside them; `fail`: statuses by path, as `{"/token": 503}`; `delay`: seconds by path.
+            settings: `account` and `groups` of the user who signs in; `rotate`: true for new keys alone, "keep" to
+                publish the old ones as well; `fail`: statuses by path, as `{"/token": 503}`; `delay`: seconds by path.
 
         Returns:
-            These, `requests` (`METHOD path` each), `grants`: what was asked of its token endpoint, in their order, and
+            The settings, `requests` (`METHOD path` each), `grants`: the requests to the token endpoint, in order, and
             `subjects`: the tokens that were exchanged there.
         """
         seen: dict[str, Any] = (await self.client.post(f"{self.url}/control", json=settings)).json()
         return seen
 
     async def metadata(self) -> dict[str, Any]:
-        """Its own description."""
+        """Return the metadata of the issuer."""
         found: dict[str, Any] = (await self.client.get(f"{self.url}/.well-known/openid-configuration")).json()
         return found
 
     async def token(self, *, resource: str, scope: str = "mcp", client: Mapping[str, Any] = MACHINE) -> str:
-        """An access token by client credentials."""
+        """Return an access token by client credentials."""
         form = {"grant_type": "client_credentials", "resource": resource, "scope": scope}
         identity = (client["client_id"], client["client_secret"])
         response = await self.client.post(f"{self.url}/token", data=form, auth=identity)
@@ -113,18 +113,18 @@ async def running_issuer(
     """Start an authorization server on loopback; it ends with the block.
 
     Args:
-        account: Who signs in, as `sub`.
+        account: The user who signs in, as `sub`.
         groups: The claim `groups` of every token.
-        clients: Known beforehand, with the members of RFC 7591.
+        clients: The clients that are registered in advance, with the members of RFC 7591.
         documents: Client id metadata documents by their URL.
-        scopes: Those of every resource.
+        scopes: The scopes of every resource.
         algorithm: Signs access tokens: RS256 or ES256.
         opaque: Access tokens are opaque, to be introspected.
         registration: Whether clients may register dynamically.
         rotate_refresh_tokens: Whether each refresh gives another refresh token, and a second use ends the grant.
         access_token_s: Life of an access token.
         refresh_token_s: Life of a refresh token.
-        port: 0 for any that is free.
+        port: The port; 0 for any free one.
     """
     settings = {
         "account": account,
@@ -152,7 +152,7 @@ async def running_issuer(
         async with httpx2.AsyncClient() as client:
             yield RunningIssuer(url=json.loads(line)["issuer"], client=client)
     finally:
-        await ended(process)
+        await terminate(process)
 
 
 def _command() -> list[str]:
@@ -161,14 +161,14 @@ def _command() -> list[str]:
 
 
 async def token_of(issuer: RunningIssuer, account: str, *, resource: str, scope: str = "mcp") -> str:
-    """The access token of somebody who has signed in with a host of their own."""
+    """Return the access token of a user who has signed in with another host."""
     callback, verifier = "http://127.0.0.1:9/callback", "v" * 64
     body = {"redirect_uris": [callback], "token_endpoint_auth_method": "none", "application_type": "native"}
     client_id = (await issuer.client.post(f"{issuer.url}/reg", json=body)).json()["client_id"]
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
     wanted = {"client_id": client_id, "redirect_uri": callback, "response_type": "code", "scope": scope}
     wanted |= {"resource": resource, "code_challenge": challenge, "code_challenge_method": "S256", "state": "s"}
-    await issuer.tell(account=account)
+    await issuer.configure(account=account)
     back = await issuer.approve(f"{issuer.url}/auth?{urlencode(wanted)}")
     form = {"grant_type": "authorization_code", "code": parse_qs(urlsplit(back).query)["code"][0]}
     form |= {"redirect_uri": callback, "code_verifier": verifier, "client_id": client_id, "resource": resource}

@@ -12,10 +12,10 @@ from typing import Any
 
 @dataclass(slots=True)
 class Lying:
-    """What is answered at each path: a document, a pair of status and document, raw bytes, or nothing for 404.
+    """The response at each path: a document, a pair of status and document, raw bytes, or nothing for 404.
 
     Attributes:
-        origin: Of both.
+        origin: The origin of both.
         paths: Answers by path.
         requests: Method and target of every request.
         forms: Bodies of what was posted.
@@ -30,7 +30,7 @@ class Lying:
 
     @property
     def url(self) -> str:
-        """Of the MCP endpoint."""
+        """Return the URL of the MCP endpoint."""
         return f"{self.origin}/mcp"
 
     def tell_the_truth(self, **changed: Any) -> None:

@@ -18,7 +18,7 @@ Manifests = tuple[dict[str, Any], ...]
 
 
 def program(name: str, package: str) -> str:
-    """The path of a program; without it the test is skipped, and fails in CI."""
+    """Return the path of a program; without it, skip the test, or fail it in CI."""
     found = shutil.which(name)
     if found is None:
         assert os.environ.get("CI") != "true", f"{name} is missing"
@@ -28,7 +28,7 @@ def program(name: str, package: str) -> str:
 
 @cache
 def rendered(folder: Path) -> Manifests:
-    """The manifests of a folder."""
+    """Return the manifests of a folder."""
     kubectl = program("kubectl", "kubernetes-client")
     done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, f"{done.stderr}\nexpected kubectl 1.21 or newer"
@@ -36,7 +36,7 @@ def rendered(folder: Path) -> Manifests:
 
 
 def with_components(tmp_path: Path, *components: str) -> Manifests:
-    """The gateway of a team, with these components beside its own."""
+    """Return the manifests of the team's gateway with these components added."""
     copy = tmp_path / "kubernetes"
     shutil.copytree(FOLDER, copy, dirs_exist_ok=True)
     kustomization = copy / "overlays/gateway/kustomization.yaml"
@@ -48,6 +48,6 @@ def with_components(tmp_path: Path, *components: str) -> Manifests:
 
 
 def only(manifests: Manifests, kind: str, name: str | None = None) -> dict[str, Any]:
-    """The one manifest of a kind."""
+    """Return the only manifest of a kind."""
     [found] = [one for one in manifests if one["kind"] == kind and name in (None, one["metadata"]["name"])]
     return found

@@ -8,12 +8,12 @@ import time
 
 import anyio
 
-# Of an import of the gateway, which is most of a start: beyond it whatever is late waits for something.
+# A limit is at least this many imports of the gateway, which are most of a start. A longer delay has another cause.
 _STARTS = 4
 
 
 async def limit_now(limit_s: float) -> float:
     """This limit; more, where a bare start of the gateway takes so long at present that it could not be kept."""
     began_s = time.monotonic()
-    await anyio.run_process([sys.executable, "-c", "import gateway.app"], stderr=subprocess.DEVNULL)
+    await anyio.run_process([sys.executable, "-c", "import gateway.serving.app"], stderr=subprocess.DEVNULL)
     return max(limit_s, _STARTS * (time.monotonic() - began_s))

@@ -22,7 +22,7 @@ from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 from mcp_types import Resource, Tool
-from support.gateways import TOKEN, RunningGateway, ended
+from support.gateways import TOKEN, RunningGateway, terminate
 from support.issuer import MACHINE, RunningIssuer
 
 
@@ -31,10 +31,10 @@ class Protected:
     """One protected server.
 
     Attributes:
-        url: Of its MCP endpoint.
-        seen: How often each token was presented.
-        refused: Tokens that it takes no longer, whatever the issuer says.
-        hold: What `slow` waits for.
+        url: The URL of the MCP endpoint.
+        seen: The number of requests with each token.
+        refused: Tokens that the server no longer accepts, whatever the issuer says.
+        hold: The event that `slow` waits for.
     """
 
     url: str
@@ -66,7 +66,7 @@ class _Introspecting:
 
 
 class _Personal(MCPServer):
-    """Lists to each caller what is of that caller alone, beside what it lists to all."""
+    """Lists items of the caller alone, in addition to those for all callers."""
 
     async def list_tools(self) -> list[Tool]:
         tools = await super().list_tools()
@@ -92,8 +92,8 @@ async def protected_server(
 
     Args:
         issuer: Gives opaque tokens.
-        scopes: What every request needs.
-        sse: It speaks HTTP+SSE, and nothing newer.
+        scopes: The scopes that every request needs.
+        sse: Whether the server speaks only HTTP+SSE.
     """
     listener = socket.create_server(("127.0.0.1", 0))
     origin = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -170,14 +170,14 @@ async def command(gateway: RunningGateway, *arguments: str) -> AsyncIterator[Pro
     try:
         yield process
     finally:
-        await ended(process)
+        await terminate(process)
 
 
 async def link_of(process: Process) -> str:
-    """The link that a command prints."""
+    """Return the link that a command prints."""
     assert process.stdout is not None
     text = b""
-    with anyio.fail_after(15):
+    with anyio.fail_after(25):
         while not text.endswith(b"\n"):
             text += await process.stdout.receive()
     return text.decode().strip()

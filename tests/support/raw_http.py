@@ -26,7 +26,7 @@ class Peer:
     left: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def request(self) -> bytes:
-        """The next request, head and body."""
+        """Return the next request with its header block and body."""
         head = await self.reader.readuntil(b"\r\n\r\n")
         length = next((int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:")), 0)
         self.requests.append(head + await self.reader.readexactly(length))
@@ -56,7 +56,7 @@ class Site:
 
 @asynccontextmanager
 async def serving(serve: Serve, *, tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[Site]:
-    """Serve each connection with `serve`, until left; on a free port unless one is given."""
+    """Serve each connection with `serve` until the block ends, on a free port by default."""
     site = Site()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -73,7 +73,7 @@ async def serving(serve: Serve, *, tls: ssl.SSLContext | None = None, port: int 
     server = await asyncio.start_server(connected, "127.0.0.1", port, ssl=tls)
     site.port = server.sockets[0].getsockname()[1]
     try:
-        with anyio.fail_after(30):
+        with anyio.fail_after(120):
             yield site
     finally:
         server.close()
@@ -105,7 +105,7 @@ RESULTS: dict[str, Any] = {
 
 
 def mcp_answer(message: dict[str, Any], result: dict[str, Any] | None = None) -> bytes:
-    """What a small MCP server answers to a message: the whole response."""
+    """Return the whole response of a small MCP server to a message."""
     if "id" not in message:
         return b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n"
     found = result or RESULTS.get(message["method"])
@@ -122,7 +122,7 @@ async def mcp(peer: Peer) -> None:
 
 
 def message_of(request: bytes) -> dict[str, Any]:
-    """The message in a request; nothing in one without a body."""
+    """Return the message in a request; an empty object if the request has no body."""
     body = request.partition(b"\r\n\r\n")[2]
     message: dict[str, Any] = json.loads(body) if body else {}
     return message

@@ -1,4 +1,4 @@
-"""A receiver of webhooks for tests: a real HTTP server that keeps what it got and answers as it is told."""
+"""A receiver of webhooks for tests: a real HTTP server that stores the requests and answers as configured."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from gateway.hooks.carriers.webhook import verify
+from gateway.hooks.adapters.webhook import verify
 
 SECRET = "a-secret-of-the-test-only"
 
 
 @dataclass(slots=True)
 class Receiver:
-    """What came, and what is answered: a function from the body to status, body and headers."""
+    """The received requests, and the answer: a function from the body to status, body and headers."""
 
     answer: Callable[[dict[str, Any]], tuple[int, bytes, dict[str, str]]]
     got: list[dict[str, Any]] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Receiver:
 
 @contextmanager
 def receiver(answer: Any = None) -> Iterator[Receiver]:
-    """Receive on a free port; an answer that is no function is that JSON value every time."""
+    """Receive on a free port. An answer that is not a function is the JSON value of every response."""
     if not callable(answer):
         value = {} if answer is None else answer
         found = Receiver(lambda body: (200, json.dumps(value).encode(), {}))
@@ -49,19 +49,19 @@ def receiver(answer: Any = None) -> Iterator[Receiver]:
             found.headers.append(headers)
             body = json.loads(data)
             found.got.append(body)
-            status, said, more = found.answer(body)
+            status, content, more = found.answer(body)
             self.send_response(status)
-            for name, value in {"content-length": str(len(said)), **more}.items():
+            for name, value in {"content-length": str(len(content)), **more}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(content)
 
         def log_message(self, *_: Any) -> None:
             """Say nothing."""
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, *_: Any) -> None:
-            """Say nothing: a handler that raises drops its connection on purpose."""
+            """Log nothing: a handler that raises drops its connection intentionally."""
 
     server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -14,16 +14,16 @@ VARIABLES = ("TYPEGATE_REGISTRY_URL", "NPM_CONFIG_REGISTRY", "TYPEGATE_PYPI_URL"
 
 
 class Double:
-    """A registry, npm and PyPI in one; `pages` holds answers by path, `asked` what was asked for."""
+    """A registry, npm and PyPI in one; `pages` holds answers by path, `paths` the requested paths."""
 
     def __init__(self) -> None:
         self.pages: dict[str, Any] = {}
-        self.asked: list[str] = []
+        self.paths: list[str] = []
         double = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                double.asked.append(self.path)
+                double.paths.append(self.path)
                 found = double.pages.get(self.path, double.pages.get(self.path.partition("?")[0]))
                 if callable(found):
                     found = found(self.path)
@@ -67,6 +67,6 @@ def running_double() -> Iterator[Double]:
 
 
 def npm(**package: Any) -> dict[str, Any]:
-    """A package as the registry describes it."""
+    """Return the metadata of a package as the registry returns it."""
     return {"registryType": "npm", "identifier": "@example/weather", "version": "1.2.3",
             "transport": {"type": "stdio"}, **package}  # fmt: skip

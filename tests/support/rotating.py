@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 import anyio
 import httpx2
-from support.gateways import RunningGateway, glance_again
+from support.gateways import RunningGateway, brief_pause
 from support.lying import Lying, lying_server
 
 
@@ -20,7 +20,7 @@ class Rotating:
     """The server.
 
     Attributes:
-        lying: What answers its requests.
+        lying: The server that answers its requests.
         good: The access token that is accepted.
         refresh: The refresh token that has not been used.
         spent: Refresh tokens that were used.
@@ -53,7 +53,7 @@ class Rotating:
         if form["refresh_token"] != self.refresh:
             self.revoked, self.good = True, ""
             return (400, {"error": "invalid_grant"})
-        # Spent the moment it arrives, whether or not anybody waits for the answer.
+        # The token is used up when it arrives, even if the client does not wait for the answer.
         self.spent.append(form["refresh_token"])
         answer = self.pair()
         self.arrived.set()
@@ -103,9 +103,9 @@ async def rotating_server() -> AsyncIterator[Rotating]:
 
 async def sign_in_to(gateway: RunningGateway, name: str = "shop") -> None:
     """Sign in as an administrator, and wait until the tools are listed."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(25):
         while (await gateway.server(name))["state"] != "signInNeeded":
-            await glance_again()
+            await brief_pause()
     link = (await gateway.admin(f"servers/{name}/sign-in", "POST")).json()["url"]
     state = parse_qs(link.partition("?")[2])["state"][0]
     async with httpx2.AsyncClient() as browser:

@@ -1,4 +1,4 @@
-"""Hosts as they were seen to behave, written down apart from the rules under test.
+"""Simulations of hosts according to observations, written independently of the rules under test.
 
 How each writes names, what it truncates, confuses and drops, and what makes it lose the whole list.
 """
@@ -21,14 +21,14 @@ class Host:
     """One host as it was seen to behave.
 
     Attributes:
-        form: How it writes a name.
+        form: The form in which the host writes a name.
         kept: The characters that it does not replace by `_`.
         limit: Characters of the whole name; longer ones are cut.
-        namesakes: What becomes of two names that are one.
-        drops: What in a schema loses the tool.
-        fails: What in a schema loses the whole list.
+        namesakes: The treatment of two tools with equal names.
+        drops: The parts of a schema that make the host drop the tool.
+        fails: The parts of a schema that make the host drop the whole list.
         description: Characters of a description that it shows.
-        most: How many tools it takes; our lists have one page.
+        most: The most tools that the host accepts; the lists of the gateway have one page.
     """
 
     form: str = "{tool}"
@@ -107,7 +107,7 @@ HOSTS: Mapping[str, Host] = {
 
 
 def servers_for(host: Host) -> dict[str, list[dict[str, Any]]]:
-    """As many servers as a host has places for tools."""
+    """Return as many servers as a host has places for tools."""
     chosen: dict[str, list[dict[str, Any]]] = {}
     for server, tools in sorted(listings().items(), key=lambda item: len(item[1])):
         if sum(map(len, chosen.values())) + len(tools) <= host.most:
@@ -116,7 +116,7 @@ def servers_for(host: Host) -> dict[str, list[dict[str, Any]]]:
 
 
 def with_nulls(value: Any, schema: dict[str, Any]) -> Any:
-    """What a model writes that has to give every parameter there is."""
+    """Return the arguments of a model that has to give every declared parameter."""
     schema = schema.get("anyOf", [schema])[0]
     if isinstance(value, list) and "items" in schema:
         return [with_nulls(one, schema["items"]) for one in value]

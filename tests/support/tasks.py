@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from gateway.owned_tasks import OwnedTasks
+from gateway.process.tasks import OwnedTasks
 
 
 @asynccontextmanager

@@ -31,11 +31,11 @@ class Visitor:
 
     @property
     def modern(self) -> bool:
-        """Whether it speaks 2026-07-28."""
+        """Return whether the visitor speaks 2026-07-28."""
         return self.era == MODERN
 
     def url(self, profile: str | None) -> str:
-        """The path of a profile."""
+        """Return the path of a profile."""
         return self.gateway.url if profile is None else f"{self.gateway.url}/{profile}"
 
     async def sent(
@@ -53,7 +53,7 @@ class Visitor:
         return await self.gateway.client.post(self.url(profile), json=body, headers=head, timeout=30)
 
     async def session(self, profile: str | None = None) -> dict[str, str]:
-        """The headers of its session with one path, which is opened when first wanted."""
+        """Return the headers of the session at one path, which is opened on first use."""
         if profile not in self._sessions:
             opened = await self.gateway.client.post(self.url(profile), json=hello(self.era), headers=_ACCEPT)
             assert opened.status_code == 200, opened.text
@@ -65,7 +65,7 @@ class Visitor:
             await self.gateway.client.post(self.url(profile), json=done, headers=self._sessions[profile])
         return self._sessions[profile]
 
-    async def asked(
+    async def request(
         self, method: str, params: Mapping[str, Any] | None = None, profile: str | None = None
     ) -> dict[str, Any]:
         """Put one question and return the result; an error fails the test."""
@@ -75,22 +75,22 @@ class Visitor:
         return result
 
     async def greeted(self, profile: str | None = None) -> dict[str, Any]:
-        """What the gateway says of itself at first."""
+        """Return the result of the first `initialize` or `server/discover` request."""
         if self.modern:
-            return await self.asked("server/discover", profile=profile)
+            return await self.request("server/discover", profile=profile)
         await self.session(profile)
         return self.hellos[profile]
 
     async def listed(self, profile: str | None = None) -> dict[str, dict[str, Any]]:
-        """What is listed now, by name."""
-        return {one["name"]: one for one in (await self.asked("tools/list", profile=profile))["tools"]}
+        """Return the tools that are listed now, by name."""
+        return {one["name"]: one for one in (await self.request("tools/list", profile=profile))["tools"]}
 
     async def called(self, name: str, arguments: Any, profile: str | None = None) -> dict[str, Any]:
-        """The result of one call."""
-        return await self.asked("tools/call", {"name": name, "arguments": arguments}, profile)
+        """Return the result of one call."""
+        return await self.request("tools/call", {"name": name, "arguments": arguments}, profile)
 
     async def heard_at(self, name: str, arguments: Any, profile: str | None = None) -> list[str]:
-        """The methods of what came with the answer to one call, which is named "answer", in order."""
+        """Return the methods of the messages sent with the response to a call, in order; "answer" is the response."""
         response = await self.sent("tools/call", {"name": name, "arguments": arguments}, profile)
         if not response.headers["content-type"].startswith("text/event-stream"):
             return ["answer"]
@@ -98,7 +98,7 @@ class Visitor:
 
     @asynccontextmanager
     async def changes(self, profile: str | None = None) -> AsyncIterator[Stream]:
-        """What it hears of changed tools."""
+        """Open the stream of notifications about changed tools."""
         client = self.gateway.client
         if self.modern:
             head = {**_ACCEPT, "mcp-protocol-version": MODERN, "mcp-method": "subscriptions/listen"}

@@ -1,4 +1,4 @@
-"""The plainest proxy that the SDK can be made into: its server in front, one client of its own behind."""
+"""A minimal proxy built with the SDK: its server in front, and one client behind."""
 
 from __future__ import annotations
 

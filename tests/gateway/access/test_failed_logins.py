@@ -1,4 +1,4 @@
-"""Failed log-ins are slowed down for the address they come from, within bounded memory."""
+"""Failed logins delay further attempts from the same address, within bounded memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from gateway.access.failed_logins import FREE_ATTEMPTS, FailedLogins
+from gateway.access.administrators import FREE_ATTEMPTS, FailedLogins
 
 
 class Clock:
@@ -24,7 +24,7 @@ def failing(logins: FailedLogins, peer: str, times: int) -> None:
         logins.failed(peer)
 
 
-def test_each_failure_after_the_first_ones_makes_its_address_wait_longer_up_to_a_minute() -> None:
+def test_wait_grows_with_each_failed_login_up_to_a_minute() -> None:
     clock = Clock()
     logins = FailedLogins(clock)
     failing(logins, "192.0.2.1:1000", FREE_ATTEMPTS - 1)
@@ -39,7 +39,7 @@ def test_each_failure_after_the_first_ones_makes_its_address_wait_longer_up_to_a
     assert logins.wait_s("192.0.2.2:7") == 0
 
 
-def test_a_success_and_a_long_silence_make_an_address_begin_anew() -> None:
+def test_success_or_a_long_pause_resets_the_count() -> None:
     clock = Clock()
     logins = FailedLogins(clock)
     failing(logins, "192.0.2.1:1", 20)
@@ -63,13 +63,13 @@ def test_a_success_and_a_long_silence_make_an_address_begin_anew() -> None:
         ("", "192.0.2.1:1", False),
     ],
 )
-def test_addresses_are_told_apart_as_their_owners_can_choose_them(first: str, second: str, same: bool) -> None:
+def test_addresses_are_compared_by_the_prefix_their_owner_controls(first: str, second: str, same: bool) -> None:
     logins = FailedLogins(Clock())
     failing(logins, first, 20)
     assert (logins.wait_s(second) > 0) is same
 
 
-def test_any_number_of_addresses_takes_bounded_memory_and_the_latest_are_kept() -> None:
+def test_number_of_tracked_addresses_is_bounded() -> None:
     logins = FailedLogins(Clock())
     for number in range(1_100):
         failing(logins, f"10.0.{number // 256}.{number % 256}:1", 1)
@@ -78,7 +78,7 @@ def test_any_number_of_addresses_takes_bounded_memory_and_the_latest_are_kept() 
     assert logins.wait_s("10.0.4.75:1") > 0
 
 
-def test_each_failure_is_logged_with_its_address_and_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_login_is_logged_with_address_and_count(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     failing(FailedLogins(Clock()), "192.0.2.1:1", 2)
     assert [record.getMessage() for record in caplog.records] == [

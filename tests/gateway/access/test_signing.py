@@ -1,4 +1,4 @@
-"""What travels through a caller comes back only from that caller, for that request, in time."""
+"""Signed state is accepted only from its caller, for its request, before it expires."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ KEPT = Signer()
 
 
 @given(st.text(), st.lists(st.text(max_size=5), max_size=3))
-def test_a_signed_text_is_verified_for_what_it_was_signed_for(text: str, binding: list[str]) -> None:
+def test_signed_text_verifies_with_its_binding(text: str, binding: list[str]) -> None:
     if any("\ud800" <= one <= "\udfff" for one in text):
         return
     assert KEPT.verify(KEPT.sign(text, *binding), *binding) == text
 
 
 @given(st.lists(st.text(max_size=3), max_size=3), st.lists(st.text(max_size=3), max_size=3))
-def test_no_other_binding_opens_it_however_its_parts_are_cut(one: list[str], other: list[str]) -> None:
+def test_signature_does_not_verify_with_another_binding(one: list[str], other: list[str]) -> None:
     if one == other:
         return
     with pytest.raises(BadSignature):
@@ -33,7 +33,7 @@ def test_no_other_binding_opens_it_however_its_parts_are_cut(one: list[str], oth
 
 
 @pytest.mark.parametrize("forged", ["", ".", "x", "x.y", "é.é", "a" * 100_000, "W10.AAAA"])
-def test_what_was_never_signed_here_is_refused(forged: str) -> None:
+def test_forged_text_is_refused(forged: str) -> None:
     with pytest.raises(BadSignature):
         KEPT.verify(forged, "ann")
 
@@ -46,13 +46,13 @@ def test_one_changed_character_breaks_the_signature() -> None:
             KEPT.verify(signed[:at] + other + signed[at + 1 :], "ann")
 
 
-def test_a_signature_ends_after_its_time(tmp_path: Path) -> None:
+def test_signature_expires(tmp_path: Path) -> None:
     signed = Signer(tmp_path).sign("state", "ann")
     with pytest.raises(BadSignature):
         Signer(tmp_path, max_age_s=-1.0).verify(signed, "ann")
 
 
-def test_the_key_outlives_the_process_and_is_nobody_elses(tmp_path: Path) -> None:
+def test_signing_key_is_persistent_and_private(tmp_path: Path) -> None:
     state = tmp_path / "state"
     signed = Signer(state).sign("state", "ann")
     assert Signer(state).verify(signed, "ann") == "state"
@@ -62,9 +62,7 @@ def test_the_key_outlives_the_process_and_is_nobody_elses(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("planted", ["open to others", "a link", "a pipe", "another user's", "too short", "too long"])
-def test_a_planted_or_damaged_key_is_replaced_by_a_good_one(
-    planted: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_planted_or_damaged_key_is_replaced(planted: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, known = tmp_path / FILE_NAME, b"k" * 32
     if planted == "a link":
         (tmp_path / "elsewhere").write_bytes(known)
@@ -80,8 +78,8 @@ def test_a_planted_or_damaged_key_is_replaced_by_a_good_one(
             pytest.skip("only the superuser can give a file away")
         os.chown(path, 12_345, -1)
     signed = Signer(tmp_path).sign("state", "ann")
-    assert "the signing key is replaced" in caplog.text
-    # What is there now is kept, is as secret as it should be, and is not what was planted.
+    assert "signing key replaced" in caplog.text
+    # The current key stays, is readable only by its owner, and is not the planted one.
     assert Signer(tmp_path).verify(signed, "ann") == "state"
     found = path.lstat()
     assert stat.S_ISREG(found.st_mode)
@@ -90,20 +88,20 @@ def test_a_planted_or_damaged_key_is_replaced_by_a_good_one(
         Signer(key=known).verify(signed, "ann")
 
 
-def test_a_key_that_a_volume_has_given_to_a_group_is_narrowed_and_used(tmp_path: Path) -> None:
+def test_key_opened_to_a_group_by_a_volume_is_restricted_and_used(tmp_path: Path) -> None:
     signed = Signer(tmp_path).sign("state", "ann")
     (tmp_path / FILE_NAME).chmod(0o660)
     assert Signer(tmp_path).verify(signed, "ann") == "state"
     assert stat.S_IMODE((tmp_path / FILE_NAME).stat().st_mode) == 0o600
 
 
-def test_a_signed_text_cannot_be_read() -> None:
+def test_signed_text_is_not_readable() -> None:
     signed = KEPT.sign("the state of an upstream", "ann")
     assert b"state" not in base64.urlsafe_b64decode(signed + "=" * (-len(signed) % 4))
     assert signed != KEPT.sign("the state of an upstream", "ann")
 
 
-def test_a_damaged_key_is_replaced_and_one_that_cannot_be_kept_costs_a_warning(tmp_path: Path) -> None:
+def test_damaged_key_is_replaced_and_an_unstorable_one_is_warned_about(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"short")
     kept = Signer(tmp_path)
     assert Signer(tmp_path).verify(kept.sign("state"), *()) == "state"

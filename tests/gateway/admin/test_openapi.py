@@ -1,4 +1,4 @@
-"""The description of the admin API is valid, drives a client, and every request that it allows is answered well."""
+"""The OpenAPI document of the admin API is valid, drives a client, and matches the responses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 from jsonschema import Draft202012Validator
-from openapi_spec_validator import OpenAPIV31SpecValidator
+from support.clients.installed import heavy_package
 from support.gateways import TOKEN, RunningGateway, running_gateway
 from support.upstreams.running import builtin_tools, scripted_http_server
 
@@ -33,7 +33,7 @@ def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]
 
 
 def body_of(operation: dict[str, Any]) -> dict[str, Any]:
-    """What the description says of the JSON body of an operation."""
+    """Return the schema of the JSON body of an operation."""
     found: dict[str, Any] = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
     return found
 
@@ -43,15 +43,16 @@ def url_of(gateway: RunningGateway, path: str, values: dict[str, str]) -> str:
 
 
 def check(document: dict[str, Any], schema: dict[str, Any], value: Any, where: str) -> None:
-    """A value is as the description says of it."""
+    """Check a value against its schema in the description."""
     validator = Draft202012Validator({**schema, "components": document["components"]})
     assert not (found := next(validator.iter_errors(value), None)), (where, found.message, list(found.absolute_path))
 
 
-async def test_the_description_is_valid_and_its_examples_are_of_what_they_stand_for(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_openapi_document_and_its_examples_are_valid(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, {}) as gateway:
         document = await described(gateway)
-    OpenAPIV31SpecValidator(document).validate()
+    heavy_package("openapi_spec_validator").OpenAPIV31SpecValidator(document).validate()
     names = [operation["operationId"] for _, _, operation in operations(document)]
     assert len(set(names)) == len(names)
     assert {"/admin", "/admin/", "/admin/openapi.json", "/admin/events", "/admin/overlay"} <= set(document["paths"])
@@ -77,7 +78,7 @@ async def test_the_description_is_valid_and_its_examples_are_of_what_they_stand_
 
 
 @pytest.mark.heavy
-async def test_the_description_is_made_once_and_sent_again_only_where_it_differs(tmp_path: Path) -> None:
+async def test_openapi_document_is_generated_once_and_cached_by_etag(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, {}) as gateway:
         first = await gateway.admin("openapi.json")
         head = {"authorization": f"Bearer {TOKEN}", "if-none-match": first.headers["etag"]}
@@ -87,10 +88,9 @@ async def test_the_description_is_made_once_and_sent_again_only_where_it_differs
         assert all(member.get("description") for member in entry["properties"].values())
 
 
-async def test_a_client_made_of_the_description_drives_every_operation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Files of hosts are in the folder of whoever runs the gateway.
+@pytest.mark.heavy
+async def test_generated_client_drives_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Files of hosts are in the home directory of the user who runs the gateway.
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     async with (
         scripted_http_server(tmp_path, "calendar", tools=builtin_tools("echo")) as up,
@@ -98,7 +98,7 @@ async def test_a_client_made_of_the_description_drives_every_operation(
     ):
         await gateway.until_listed("calendar__echo")
         document = await described(gateway)
-        # What removes comes last: before it there is something to remove.
+        # Routes that remove come last, so that they have something to remove.
         ordered = sorted(operations(document), key=lambda one: METHODS.index(one[0]))
         for method, path, operation in ordered:
             if path in ENDLESS:
@@ -115,23 +115,23 @@ async def test_a_client_made_of_the_description_drives_every_operation(
             answer = await gateway.client.request(
                 method, url_of(gateway, path, values), json=body, headers={"authorization": f"Bearer {TOKEN}"}
             )
-            told = operation["responses"].get(str(answer.status_code))
-            assert told is not None, (method, path, answer.status_code, answer.text[:300])
-            wanted = next(iter(told.get("content", {})), None)
+            declared = operation["responses"].get(str(answer.status_code))
+            assert declared is not None, (method, path, answer.status_code, answer.text[:300])
+            wanted = next(iter(declared.get("content", {})), None)
             if wanted not in (None, "*/*"):
                 assert answer.headers["content-type"].startswith(wanted), path
             if wanted == "application/json":
-                check(document, told["content"][wanted]["schema"], answer.json(), f"{method} {path}")
+                check(document, declared["content"][wanted]["schema"], answer.json(), f"{method} {path}")
             if answer.status_code >= 400:
                 assert set(answer.json()) == {"error"}, path
             gateway.client.cookies.clear()
-            # Nobody without the token, whatever it is; the page itself is open.
+            # Every request without the token is refused, except for the page.
             if operation.get("security") != []:
                 bare = await gateway.client.request(method, url_of(gateway, path, values), json=body)
                 assert bare.status_code == 401, path
 
 
-async def test_the_record_is_searched_and_paged_like_other_lists(tmp_path: Path) -> None:
+async def test_audit_log_is_searched_and_paged(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "up", tools=builtin_tools("echo", "error")) as up,
         running_gateway(tmp_path, {"up": up.config}) as gateway,
@@ -155,7 +155,7 @@ async def test_the_record_is_searched_and_paged_like_other_lists(tmp_path: Path)
             assert (await gateway.admin(path)).status_code == 400, path
 
 
-async def test_a_query_that_a_route_does_not_know_is_refused_with_what_is_meant(tmp_path: Path) -> None:
+async def test_unknown_query_parameter_is_refused_with_a_suggestion(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, {}) as gateway:
         refused = await gateway.admin("wrappers?sever=x")
         assert refused.status_code == 400
@@ -184,7 +184,7 @@ async def test_lists_are_filtered_and_paged(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-async def test_thousands_of_odd_requests_are_answered_without_an_internal_error(
+async def test_thousands_of_random_requests_cause_no_internal_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"
@@ -228,5 +228,5 @@ async def test_thousands_of_odd_requests_are_answered_without_an_internal_error(
             driven.add((method, path))
         assert driven == {(method, path) for method, path, _ in every}
         assert (await gateway.admin("servers")).status_code == 200
-        # Nothing that was not looked at first is written into anybody's files.
+        # No request writes a host file that was not previewed first.
         assert not any(home.iterdir())

@@ -1,4 +1,4 @@
-"""The modules of the page fit together: there is no build that would tell."""
+"""The JavaScript modules of the admin page are consistent, which no build step checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PAGE = Path(__file__).parents[3] / "gateway" / "admin" / "page"
 IMPORT = re.compile(r'import \{ ([^}]*) \} from "\./([^"]+)"')
 
 
-def test_what_is_imported_is_exported_and_used() -> None:
+def test_every_import_is_exported_and_used() -> None:
     texts = {path.name: path.read_text() for path in PAGE.glob("*.js")}
     for name, text in texts.items():
         for words, target in IMPORT.findall(text):
@@ -21,7 +21,7 @@ def test_what_is_imported_is_exported_and_used() -> None:
                 assert len(re.findall(rf"\b{word}\b", text)) > 1, f"{name} imports {word} in vain"
 
 
-def test_classes_of_the_style_sheet_are_used() -> None:
+def test_every_css_class_is_used() -> None:
     texts = "\n".join(path.read_text() for path in PAGE.iterdir() if path.suffix in (".js", ".html"))
     sheet = re.sub(r"url\([^)]*\)|/\*.*?\*/", "", (PAGE / "style.css").read_text())
     named = set(re.findall(r"\.([a-z][a-z-]+)\b", sheet))

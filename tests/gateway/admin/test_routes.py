@@ -1,4 +1,4 @@
-"""Every admin route says how several processes' answers merge and what it is; none can be added without."""
+"""Every admin route declares its documentation and how answers of several processes are merged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gateway.admin.openapi import document
 from gateway.admin.routes import AdminRoute, Combined, Merge, route, routes_of
 
 
-def test_a_route_without_a_merge_rule_or_documentation_cannot_be_declared() -> None:
+def test_route_requires_a_merge_rule_and_documentation() -> None:
     async def documented(request: Request) -> Response:
         """Show it.
 
@@ -43,10 +43,10 @@ def test_a_route_without_a_merge_rule_or_documentation_cannot_be_declared() -> N
 
 
 def every_route() -> tuple[AdminRoute, ...]:
-    """Every route that any class declares; what they answer about is of no matter here."""
+    """Return every route of every class; the objects that the routes use do not matter here."""
     modules = [f"gateway.admin.operations.{each.name}" for each in iter_modules(operations.__path__)]
     found = []
-    for name in ("gateway.admin.api", "gateway.cluster.cluster_routes", *modules):
+    for name in ("gateway.admin.api", "gateway.cluster.replica", *modules):
         module = import_module(name)
         for each in vars(module).values():
             if isinstance(each, type) and each.__module__ == name and not issubclass(each, BaseModel):
@@ -60,7 +60,7 @@ def api_of(routes: tuple[AdminRoute, ...]) -> AdminApi:
     return api
 
 
-async def test_what_is_declared_is_all_that_is_served_below_admin(tmp_path: Path) -> None:
+async def test_every_served_admin_route_is_declared(tmp_path: Path) -> None:
     routes = every_route()
     async with running_gateway(tmp_path, {}) as gateway:
         described = (await gateway.admin("openapi.json")).json()["paths"]
@@ -71,7 +71,7 @@ async def test_what_is_declared_is_all_that_is_served_below_admin(tmp_path: Path
         assert isinstance(each.merge, Merge | Combined)
 
 
-def test_the_description_has_every_route_and_every_reference_in_it_leads_somewhere() -> None:
+def test_openapi_document_has_every_route_and_no_dangling_reference() -> None:
     routes = every_route()
     made = json.loads(json.dumps(document(routes)))
     assert {(path, method) for path, methods in made["paths"].items() for method in methods} == {
@@ -88,7 +88,7 @@ def test_the_description_has_every_route_and_every_reference_in_it_leads_somewhe
             pending.extend(node)
 
 
-def test_a_path_finds_its_own_route_and_no_other() -> None:
+def test_path_matches_its_own_route_only() -> None:
     class Api:
         @route("GET", "/admin/a/{name}", merge=Merge.SAME, example={})
         async def show(self, request: Request) -> Response:
@@ -105,7 +105,7 @@ def test_a_path_finds_its_own_route_and_no_other() -> None:
         assert api.route_of(method, path) is None
 
 
-async def test_a_running_gateway_describes_its_admin_api_to_whoever_has_the_token(tmp_path: Path) -> None:
+async def test_running_gateway_serves_its_openapi_document(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, {}) as gateway:
         described = (await gateway.admin("openapi.json")).json()
         assert "/admin/servers/{name}/refresh" in described["paths"]

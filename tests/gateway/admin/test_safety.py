@@ -1,10 +1,11 @@
-"""What the admin API does not do for whoever has its token, and what it does about those who have not."""
+"""Limits of the admin API for clients with its token, and its defense against clients without one."""
 
 from __future__ import annotations
 
 import json
 import re
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,22 +14,22 @@ import anyio
 import httpx2
 import pytest
 from support.callers import raw_exchange, status_of
-from support.gateways import COMMANDS, TOKEN, RunningGateway, glance_again, running_gateway, serving
-from support.teams import each_worker, running_team
+from support.gateways import COMMANDS, TOKEN, RunningGateway, brief_pause, running_gateway, serving
 from support.upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server, tool
+from support.worker_groups import each_worker, running_workers
 
 from gateway.cli import main
 from registry.schema.display_text import is_hidden
 
 
 async def until_logged(gateway: RunningGateway, pattern: str) -> str:
-    with anyio.fail_after(10):
+    with anyio.fail_after(25):
         while (found := re.search(pattern, gateway.logged())) is None:
-            await glance_again()
+            await brief_pause()
     return found[1]
 
 
-async def test_no_program_and_no_file_of_this_machine_comes_through_the_admin_api(tmp_path: Path) -> None:
+async def test_admin_api_adds_no_local_program_and_reads_no_local_file(tmp_path: Path) -> None:
     server, record = scripted_stdio_server(tmp_path, "up", tools=[tool("one")])
     graphql = {"endpoint": "http://127.0.0.1:9/graphql", "introspectionTools": True}
     refused: list[tuple[dict[str, Any], str]] = [
@@ -40,10 +41,11 @@ async def test_no_program_and_no_file_of_this_machine_comes_through_the_admin_ap
     async with running_gateway(tmp_path, {}) as gateway:
         for config, keys in refused:
             for body in ({"name": "x", "config": config}, {"name": "x", **config}):
-                answer = await gateway.admin("servers", "POST", body)
-                assert answer.status_code == 403, answer.text
-                assert f"its {keys} would" in answer.json()["error"]
-                assert "gateway.admin.allowCommands" in answer.json()["error"]
+                for path in ("servers", "trials"):
+                    answer = await gateway.admin(path, "POST", body)
+                    assert answer.status_code == 403, answer.text
+                    assert f"its {keys} would" in answer.json()["error"]
+                    assert "gateway.admin.allowCommands" in answer.json()["error"]
         assert (await gateway.admin("servers")).json() == {"servers": []}
         assert record.starts() == []
         assert not (tmp_path / "made").exists()
@@ -55,7 +57,7 @@ async def test_no_program_and_no_file_of_this_machine_comes_through_the_admin_ap
         assert "takes effect at the next start" not in gateway.logged()
 
 
-async def test_a_placeholder_in_a_server_that_is_added_reads_no_file_and_no_variable(tmp_path: Path) -> None:
+async def test_placeholders_of_an_added_server_are_not_expanded(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("of-this-machine")
     headers = {"X-A": "${file:" + str(tmp_path / "secret") + "}", "X-B": "${HOME}"}
     async with (
@@ -70,7 +72,7 @@ async def test_a_placeholder_in_a_server_that_is_added_reads_no_file_and_no_vari
         }
 
 
-async def test_wrong_tokens_are_logged_and_slowed_and_a_token_that_cannot_be_guessed_still_works(
+async def test_wrong_tokens_are_logged_and_delayed_and_a_strong_token_still_works(
     tmp_path: Path,
 ) -> None:
     async with running_gateway(tmp_path, {}) as gateway:
@@ -88,7 +90,7 @@ async def test_wrong_tokens_are_logged_and_slowed_and_a_token_that_cannot_be_gue
         assert (await gateway.admin("servers")).status_code == 200
 
 
-async def test_a_token_that_could_be_guessed_is_not_even_looked_at_while_its_address_waits(tmp_path: Path) -> None:
+async def test_weak_token_is_not_checked_while_its_address_is_delayed(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, {}, environment={"TYPEGATE_ADMIN_TOKEN": "short"}) as gateway:
         assert (await gateway.admin("servers", token="short")).status_code == 200
         for number in range(5):
@@ -96,7 +98,7 @@ async def test_a_token_that_could_be_guessed_is_not_even_looked_at_while_its_add
         assert (await gateway.admin("servers", token="short")).status_code == 429
         with anyio.fail_after(20):
             while (await gateway.admin("servers", token="short")).status_code != 200:
-                await glance_again()
+                await brief_pause()
 
 
 async def check_apart(gateway: RunningGateway, admin: str, client: httpx2.AsyncClient) -> None:
@@ -113,14 +115,15 @@ async def check_apart(gateway: RunningGateway, admin: str, client: httpx2.AsyncC
     assert (await client.post(f"{admin}/mcp", json={}, headers=headers)).status_code == 404
 
 
-async def test_with_a_port_of_its_own_the_admin_api_is_not_on_that_of_the_callers(
+@pytest.mark.heavy
+async def test_admin_api_with_its_own_port_is_not_on_the_public_port(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
         scripted_http_server(tmp_path, "up", tools=builtin_tools("echo")) as up,
         running_gateway(tmp_path, {"up": up.config}, gateway={"admin": {"listen": 0}}) as gateway,
     ):
-        admin = await until_logged(gateway, r"the admin API is at (\S+)")
+        admin = await until_logged(gateway, r"admin API listening on (\S+)")
         await check_apart(gateway, admin, gateway.client)
         foreign = await gateway.client.get(f"{admin}/admin/servers", headers={"host": "evil.test"})
         assert foreign.status_code == 421
@@ -134,7 +137,8 @@ async def test_with_a_port_of_its_own_the_admin_api_is_not_on_that_of_the_caller
         assert await gateway.stop() == 0
 
 
-async def test_with_a_socket_of_its_own_the_admin_api_is_there_for_its_owner_alone(
+@pytest.mark.heavy
+async def test_admin_socket_is_accessible_to_its_owner_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "admin.sock"
@@ -152,7 +156,7 @@ async def test_with_a_socket_of_its_own_the_admin_api_is_there_for_its_owner_alo
         monkeypatch.setenv("TYPEGATE_ADMIN_TOKEN", TOKEN)
         assert await anyio.to_thread.run_sync(main, ["servers", "--url", f"unix:{path}"]) == 0
         assert "up" in capsys.readouterr().out
-        # A second gateway does not take it away.
+        # A second gateway does not remove the socket of the first.
         (tmp_path / "second").mkdir()
         with pytest.raises(AssertionError, match="cannot listen on"):
             async with serving(gateway.config, tmp_path / "second"):
@@ -163,11 +167,11 @@ async def test_with_a_socket_of_its_own_the_admin_api_is_there_for_its_owner_alo
 
 
 @pytest.mark.heavy
-async def test_several_workers_answer_administrators_at_one_address_whichever_ends(tmp_path: Path) -> None:
+async def test_several_workers_serve_one_admin_socket(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     async with (
         scripted_http_server(tmp_path, "up", tools=builtin_tools("echo")) as up,
-        running_team(tmp_path, {"up": up.config}, gateway={"admin": {"listen": f"unix:{path}"}}) as gateway,
+        running_workers(tmp_path, {"up": up.config}, gateway={"admin": {"listen": f"unix:{path}"}}) as gateway,
         httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=str(path))) as client,
         each_worker(gateway) as workers,
     ):
@@ -177,7 +181,7 @@ async def test_several_workers_answer_administrators_at_one_address_whichever_en
     assert not path.exists()
 
 
-# Nobody sees these: a zero-width space, an override of the direction, a tag, a control, a private one, an escape.
+# Invisible characters: a zero-width space, a direction override, a tag, a control, a private one, and an escape.
 _UNSEEN = "\u200b\u202e\U000e0041\x07\ue000\x1b[31m"
 _PATHS = (
     *("servers", "servers/up", "servers/dead", "wrappers", "quarantine", "changes", "failures", "budget", "profiles"),
@@ -194,7 +198,8 @@ _PATHS = (
 )
 
 
-async def test_no_answer_of_the_admin_api_holds_hidden_characters_of_an_upstream(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_admin_answers_contain_no_hidden_characters_of_upstreams(tmp_path: Path) -> None:
     def odd(text: str) -> str:
         return text[:2] + _UNSEEN + text[2:]
 
@@ -212,19 +217,19 @@ async def test_no_answer_of_the_admin_api_holds_hidden_characters_of_an_upstream
         "capabilities": {"experimental": {odd("able"): {}}},
     }
     up, recording = scripted_stdio_server(tmp_path, "up", **script)
-    said = f"print({odd('Error: no key')!r}, file=sys.stderr); print({odd('Usage')!r}); sys.exit(1)"
-    dead = {"command": "python3", "args": ["-c", f"import sys; {said}"]}
+    statements = f"print({odd('Error: no key')!r}, file=sys.stderr); print({odd('Usage')!r}); sys.exit(1)"
+    dead = {"command": "python3", "args": ["-c", f"import sys; {statements}"]}
     async with running_gateway(tmp_path, {"up": up, "dead": dead}) as gateway:
         listed = await gateway.until_listed("up__one")
-        # Hosts get names and values as the server takes them.
+        # Hosts get names and values in the form that the server accepts.
         assert odd("name") in listed["up__one"]["inputSchema"]["properties"]
         for _ in range(3):
             await gateway.call("up__error")
         tried = (await gateway.admin("try", "POST", {"wrapper": "up__error"})).json()
         rescript(up, recording, announce=True, **{**script, "tools": [{**one, "description": odd("Another.")}]})
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             while not (await gateway.admin("changes")).json()["changes"]:
-                await glance_again()
+                await brief_pause()
         wrapper = (await gateway.admin("wrappers/up__one")).json()
         shown = {"wrappers/up__one": wrapper, "try": tried}
         for path in _PATHS:
@@ -235,13 +240,13 @@ async def test_no_answer_of_the_admin_api_holds_hidden_characters_of_an_upstream
         for text in texts_in(document):
             assert not any(is_hidden(char) for char in text), (path, text)
     properties = wrapper["definition"]["inputSchema"]["properties"]
-    # Two names that look the same are told apart.
+    # Two names that look equal are shown differently.
     assert [name for name in properties if name.startswith("na")] == ["na" + json.dumps(_UNSEEN)[1:-1] + "me", "name"]
     assert next(iter(properties.values()))["enum"] == ["choice", "choice"]
     assert shown["servers/up"]["serverInfo"]["name"] == "the name"
     assert "ror: no key" in shown["servers/dead"]["lastError"]
     assert "an error" in json.dumps(tried["response"])
-    # What differs is seen, though it may be nothing but hidden characters.
+    # A difference is visible, even if it consists only of hidden characters.
     assert "\\u200b" in json.dumps([one["after"] for one in shown["changes"]["changes"]])
 
 
@@ -255,3 +260,23 @@ def texts_in(value: Any) -> Iterator[str]:
         for name, member in value.items():
             yield name
             yield from texts_in(member)
+
+
+@pytest.mark.heavy
+async def test_server_on_trial_that_does_not_start_is_answered_with_the_reason(tmp_path: Path) -> None:
+    failing: list[tuple[dict[str, Any], str]] = [
+        ({"command": "/missing/program"}, "command not found"),
+        ({"command": sys.executable, "args": ["-c", "pass"]}, "exited with code 0"),
+        ({"command": sys.executable, "args": ["x" * 200_000]}, "Argument list too long"),
+        ({"url": "http://127.0.0.1:1/mcp"}, "Connection refused"),
+    ]
+    async with running_gateway(tmp_path, {}, gateway={"admin": {"allowCommands": True}}) as gateway:
+        for config, reason in failing:
+            for accept in ("application/json", "text/event-stream"):
+                head = {"authorization": f"Bearer {TOKEN}", "accept": accept}
+                body = {"name": "x", "config": config}
+                url = f"{gateway.origin}/admin/trials"
+                answer = await gateway.client.post(url, json=body, headers=head, timeout=60)
+                last = answer.text.strip().splitlines()[-1].removeprefix("data: ")
+                assert answer.status_code == 200, answer.text
+                assert reason in json.loads(last)["error"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.calls.builtin_arguments import repair_builtin
+from gateway.calls.builtin_tools import repair_builtin
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,9 @@ from gateway.calls.builtin_arguments import repair_builtin
         ("get_server_details", {"servers": ["od-a"]}, {"server": "od-a"}, ["renamed", "item_taken"]),
     ],
 )
-def test_what_was_meant_is_taken_and_named(name: str, sent: Any, meant: Any, named: list[str]) -> None:
+def test_alternative_parameter_names_are_repaired_and_reported(
+    name: str, sent: Any, meant: Any, named: list[str]
+) -> None:
     arguments, repairs = repair_builtin(name, sent)
     assert arguments == meant
     assert [repair.name for repair in repairs] == named
@@ -34,5 +36,5 @@ def test_what_was_meant_is_taken_and_named(name: str, sent: Any, meant: Any, nam
 @pytest.mark.parametrize(
     "sent", [{"query": "mail", "q": "x"}, {"query": "a"}, {"limit": 5}, [], 5, {"query": "a", "x": 1}]
 )
-def test_what_is_right_or_in_doubt_stays(sent: Any) -> None:
+def test_correct_or_ambiguous_arguments_are_unchanged(sent: Any) -> None:
     assert repair_builtin("find_tools", sent) == (sent, ())

@@ -11,31 +11,32 @@ import pytest
 
 from gateway.access.principal import LOCAL
 from gateway.access.signing import Signer
-from gateway.audit.record import Audit
-from gateway.calls.approval_book import ApprovalBook
-from gateway.calls.approvals import Approvals
-from gateway.calls.call_stats import CallStats
-from gateway.calls.context import Caller
-from gateway.calls.permission import Permission
-from gateway.calls.pipeline import CallPipeline
+from gateway.audit.recording import Audit
+from gateway.calls.advice.call_stats import CallStats
+from gateway.calls.advice.unknown_tool import UnknownToolErrors
+from gateway.calls.approval_requests import Approvals
+from gateway.calls.approval_store import ApprovalStore
+from gateway.calls.call_targets import Permission
+from gateway.calls.caller import Caller
+from gateway.calls.caller_ids import TaskIds
+from gateway.calls.pipeline import CallPipeline, ExposedNames
 from gateway.calls.profile_views import ProfileViews
-from gateway.calls.task_ids import TaskIds
+from gateway.calls.results import ResourceUris
 from gateway.calls.thorough_checks import ThoroughChecks
-from gateway.calls.unknown_tool import UnknownToolErrors
-from gateway.config.approvals import ApprovalsConfig
-from gateway.config.audit import AuditConfig
-from gateway.config.hooks import HookConfig
-from gateway.errors import RpcError, UpstreamTimeout
+from gateway.calls.tool_call import CallParts
+from gateway.config.hooks_config import HookConfig
+from gateway.config.operation_config import ApprovalsConfig, AuditConfig
 from gateway.hooks import After, Answer, Before, Call, Hook, Result
-from gateway.hooks.active import ActiveHooks
-from gateway.hooks.hooked_request import PASS_THROUGH, Rejection
+from gateway.hooks.hook_loading import ActiveHooks
+from gateway.hooks.invocation import PASS_THROUGH, Rejection
 from gateway.hooks.runner import HookRunner
+from gateway.protocol.gateway_errors import RpcError, UpstreamTimeout
+from gateway.upstream.caller_links import UserLinks
 from gateway.upstream.oauth.sign_ins import SignIns
-from gateway.upstream.user_links import UserLinks
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
+from registry.catalog.registry import Registry
 from registry.catalog.shape import Shape
-from registry.catalog.store import Registry
 
 TEXT: dict[str, Any] = {"type": "string"}
 DONE: dict[str, Any] = {"content": [{"type": "text", "text": "done"}]}
@@ -48,10 +49,10 @@ def listing(*, epoch: int = 1, tool: str = "send", to: dict[str, Any] = TEXT) ->
 
 
 class FakeLink:
-    """A link that is connected at an epoch; `wait_ready` runs what the test wants to have happened meanwhile."""
+    """A link that is connected at an epoch; `wait_ready` runs the action that the test has prepared."""
 
     patience_s = 0.0
-    per_user = False
+    per_user = has_instances = False
     owner = ""
 
     def __init__(self, epoch: int = 1) -> None:
@@ -66,7 +67,7 @@ class FakeLink:
 
 
 class FakeForwarder:
-    """Records what would be sent, and answers with what the test says."""
+    """Records each call, and returns the answer that the test has set."""
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -92,12 +93,10 @@ class Setup:
         self.views = ProfileViews(self.registry, {})
         links = cast("Any", {"up": self.link})
         users = UserLinks(cast("Any", None), cast("Any", None), SignIns(cast("Any", None)), links)
-        self.pipeline = CallPipeline(
+        parts = CallParts(
             registry=self.registry,
-            links=links,
-            users=users,
             forwarder=cast("Any", self.forwarder),
-            task_ids=TaskIds(Signer(), self.hooks),
+            thorough_checks=ThoroughChecks(cast("Any", None)),
             unknown_tool=UnknownToolErrors(
                 registry=self.registry,
                 users=users,
@@ -105,14 +104,20 @@ class Setup:
                 successor=lambda alias: None,
                 faulty=lambda alias: False,
             ),
+            permission=Permission(self.registry),
+            audit=(audit := Audit(AuditConfig(), None)),
+            result_parts=cast("Any", None),
+        )
+        self.pipeline = CallPipeline(
+            parts,
+            links=links,
+            users=users,
+            names=ExposedNames(task_ids=TaskIds(Signer(), self.hooks), resource_uris=ResourceUris()),
             call_stats=self.stats,
             search_tools=cast("Any", None),
             hooks=self.hooks,
-            thorough_checks=ThoroughChecks(cast("Any", None)),
-            permission=Permission(self.registry),
-            audit=(audit := Audit(AuditConfig(), None)),
             approvals=Approvals(
-                ApprovalBook(ApprovalsConfig(), audit), Signer(), cast("Any", None), asked_by_default=lambda: None
+                ApprovalStore(ApprovalsConfig(), audit), Signer(), cast("Any", None), asked_by_default=lambda: None
             ),
         )
 
@@ -127,12 +132,12 @@ def text_of(result: dict[str, Any]) -> str:
     return "\n".join(item["text"] for item in result["content"])
 
 
-async def test_a_call_sees_one_catalog_from_start_to_end() -> None:
+async def test_call_uses_one_catalog_from_start_to_end() -> None:
     up = Setup()
     caller = up.caller()
     pinned = caller.view.catalog.get("up__send")
     assert pinned is not None
-    # Of the same connection there is a later listing by now, in which these arguments would be wrong.
+    # The same connection has a later listing by now, for which these arguments would be wrong.
     up.registry.put(listing(to={"type": "integer"}))
     assert (await up.call({"to": "ann"}, caller))["content"] == DONE["content"]
     assert up.forwarder.sent[0]["arguments"] == {"to": "ann"}
@@ -147,7 +152,7 @@ async def test_a_call_sees_one_catalog_from_start_to_end() -> None:
 
 
 @pytest.mark.parametrize("connected", [True, False])
-async def test_wrong_arguments_are_refused_before_anything_is_sent_or_waited_for(connected: bool) -> None:
+async def test_invalid_arguments_are_refused_before_waiting_or_sending(connected: bool) -> None:
     up = Setup()
     up.link.state.session = object() if connected else None
     answer = await up.call({"too": "ann", "x": 1})
@@ -157,14 +162,14 @@ async def test_wrong_arguments_are_refused_before_anything_is_sent_or_waited_for
     assert {row["kind"] for row in up.stats.failure_rows()} >= {"argument_missing"}
 
 
-async def test_a_name_that_is_unknown_is_no_call() -> None:
+async def test_unknown_name_is_not_counted_as_a_call() -> None:
     up = Setup()
     with pytest.raises(RpcError, match="Unknown tool: nothing"):
         await up.call({}, name="nothing")
     assert up.stats.calls == {}
 
 
-async def test_on_another_epoch_a_call_is_resolved_once_and_sent_once() -> None:
+async def test_call_on_a_new_epoch_is_resolved_and_sent_once() -> None:
     up = Setup()
     up.link.epoch = 2
     up.link.on_wait = lambda: up.registry.put(listing(epoch=2))
@@ -172,7 +177,7 @@ async def test_on_another_epoch_a_call_is_resolved_once_and_sent_once() -> None:
     assert (len(up.forwarder.sent), up.link.waits) == (1, 1)
 
 
-async def test_on_another_epoch_a_changed_tool_is_checked_again_before_anything_is_sent() -> None:
+async def test_changed_tool_on_a_new_epoch_is_checked_again_before_sending() -> None:
     up = Setup()
     up.link.epoch = 2
     caller = up.caller()
@@ -182,7 +187,7 @@ async def test_on_another_epoch_a_changed_tool_is_checked_again_before_anything_
     assert (up.forwarder.sent, up.link.waits) == ([], 1)
 
 
-async def test_on_another_epoch_a_tool_that_is_gone_is_named_as_gone() -> None:
+async def test_removed_tool_on_a_new_epoch_is_reported_as_removed() -> None:
     up = Setup()
     up.link.epoch = 2
     up.link.on_wait = lambda: up.registry.put(listing(epoch=2, tool="post"))
@@ -191,22 +196,22 @@ async def test_on_another_epoch_a_tool_that_is_gone_is_named_as_gone() -> None:
 
 
 class Rewrites(Hook):
-    """Sends to somebody else: to whom, its configuration says."""
+    """Sends the call to the address in its configuration."""
 
     async def before_call(self, call: Call) -> Before:
         return call.with_args({"to": self.config["to"]})
 
 
-async def test_what_a_hook_has_rewritten_is_checked_again_and_then_sent() -> None:
+async def test_arguments_rewritten_by_a_hook_are_checked_and_sent() -> None:
     up = Setup(Rewrites({"to": "bob"}))
     await up.call({"to": "ann"})
     assert [params["arguments"] for params in up.forwarder.sent] == [{"to": "bob"}]
 
 
-async def test_what_a_hook_has_spoilt_is_refused_and_not_sent() -> None:
+async def test_arguments_made_invalid_by_a_hook_are_refused() -> None:
     up = Setup(Rewrites({"to": 5}))
     answer = await up.call({"to": "ann"})
-    assert "hook 'Rewrites' changed the arguments so that they do not fit any more" in text_of(answer)
+    assert "hook 'Rewrites' changed the arguments so that they are no longer valid" in text_of(answer)
     assert up.forwarder.sent == []
 
 
@@ -219,7 +224,7 @@ class Waits(Hook):
         return None
 
 
-async def test_a_tool_that_changed_while_hooks_ran_is_checked_again() -> None:
+async def test_tool_that_changed_while_hooks_ran_is_checked_again() -> None:
     change: dict[str, Any] = {}
     up = Setup(Waits(change))
     change["meanwhile"] = lambda: up.registry.put(listing(to={"type": "integer"}))
@@ -229,13 +234,13 @@ async def test_a_tool_that_changed_while_hooks_ran_is_checked_again() -> None:
 
 
 class Answers(Hook):
-    """Answers in place of the upstream."""
+    """Answers instead of the upstream."""
 
     async def before_call(self, call: Call) -> Before:
         return Answer(value={"content": [{"type": "text", "text": "from the hook"}]})
 
 
-async def test_an_answer_of_a_hook_says_nothing_about_its_tool() -> None:
+async def test_answer_from_a_hook_does_not_count_as_a_success_of_its_tool() -> None:
     up = Setup(Answers({}))
     assert text_of(await up.call({"to": "ann"})) == "from the hook"
     assert (up.forwarder.sent, up.succeeded) == ([], [])
@@ -252,7 +257,7 @@ class Sees(Hook):
         return None
 
 
-async def test_hooks_see_what_an_upstream_could_not_do_and_it_is_counted() -> None:
+async def test_hooks_receive_upstream_failures_and_they_are_counted() -> None:
     seen: list[Any] = []
     up = Setup(Sees({"seen": seen}))
 
@@ -267,7 +272,7 @@ async def test_hooks_see_what_an_upstream_could_not_do_and_it_is_counted() -> No
     assert dict(up.stats.calls) == {("up", "send", "wrapper", "error_result"): 1}
 
 
-async def test_a_call_without_hooks_passes_through_an_invocation_that_does_nothing() -> None:
+async def test_call_without_hooks_uses_the_pass_through_invocation() -> None:
     up = Setup()
     wrapper = up.registry.catalog.get("up__send")
     assert wrapper is not None
@@ -278,7 +283,7 @@ async def test_a_call_without_hooks_passes_through_an_invocation_that_does_nothi
             raise AssertionError("nothing is revised where nobody has changed anything")
 
         def send(self) -> Any:
-            return DONE  # what is returned here is what the pipeline awaits: there is no coroutine in between
+            return DONE  # the pipeline awaits this value directly, without a coroutine in between
 
     with PASS_THROUGH as invocation:
         assert invocation.send({}, Request()) is DONE

@@ -10,12 +10,12 @@ import pytest
 
 from gateway.access.principal import LOCAL, Principal
 from gateway.calls import profile_views
-from gateway.calls.profile_views import MAX_MADE_INLINE, ProfileViews
-from gateway.discovery import listing_of
+from gateway.calls.profile_views import MAX_BUILT_INLINE, ProfileViews
+from gateway.fleet.discovery import ListingSource, listing_of
 from gateway.upstream.session import RawListing
 from registry.catalog.names import ServerName
+from registry.catalog.registry import Registry
 from registry.catalog.shape import ServerShape, Shape
-from registry.catalog.store import Registry
 from registry.policy.policy import Policy
 from registry.views.profile import Profile
 
@@ -29,7 +29,7 @@ def put(registry: Registry, tools: int, epoch: int = 1) -> None:
         prompts_and_resources={}, capabilities={"tools": {}}, ttl_ms=None, scope="private",
     )  # fmt: skip
     before = registry.catalog.servers.get(SERVER)
-    registry.put(listing_of(raw, server=SERVER, epoch=epoch, transport="http", before=before))
+    registry.put(listing_of(raw, ListingSource(server=SERVER, epoch=epoch, transport="http"), before=before))
 
 
 def views(tools: int) -> tuple[Registry, ProfileViews]:
@@ -38,10 +38,8 @@ def views(tools: int) -> tuple[Registry, ProfileViews]:
     return registry, ProfileViews(registry, {"o": Profile(name="o", dialect="openai")})
 
 
-@pytest.mark.parametrize("tools", [MAX_MADE_INLINE, MAX_MADE_INLINE + 1])
-async def test_only_a_view_of_many_tools_is_made_in_a_thread_and_once_for_all(
-    monkeypatch: pytest.MonkeyPatch, tools: int
-) -> None:
+@pytest.mark.parametrize("tools", [MAX_BUILT_INLINE, MAX_BUILT_INLINE + 1])
+async def test_view_of_many_tools_is_built_once_in_a_thread(monkeypatch: pytest.MonkeyPatch, tools: int) -> None:
     made: list[int] = []
     build = profile_views.build_view
 
@@ -61,12 +59,12 @@ async def test_only_a_view_of_many_tools_is_made_in_a_thread_and_once_for_all(
         for _ in range(5):
             group.start_soon(look)
     assert len(made) == 1
-    assert (made[0] == threading.get_ident()) == (tools <= MAX_MADE_INLINE)
+    assert (made[0] == threading.get_ident()) == (tools <= MAX_BUILT_INLINE)
     assert all(one is shown.current("o") is shown.view("o") for one in found)
     assert len(found[0].entries) == tools
 
 
-async def test_what_is_made_aside_is_what_would_be_made_at_once_also_after_a_change() -> None:
+async def test_view_built_in_a_thread_equals_one_built_directly() -> None:
     registry, shown = views(300)
     for epoch, tools in enumerate((300, 310, 200), 2):
         put(registry, tools, epoch)
@@ -76,7 +74,7 @@ async def test_what_is_made_aside_is_what_would_be_made_at_once_also_after_a_cha
         assert len(aside.entries) == tools
 
 
-async def test_a_profile_that_is_gone_is_no_view() -> None:
+async def test_removed_profile_has_no_view() -> None:
     _, shown = views(300)
     for profile in ("o", "nowhere"):
         shown.replace({})
@@ -86,14 +84,14 @@ async def test_a_profile_that_is_gone_is_no_view() -> None:
             shown.current(profile)
 
 
-async def test_what_is_at_hand_is_what_is_current_after_every_change() -> None:
+async def test_cached_view_is_current_after_every_change() -> None:
     registry, shown = views(3)
 
-    class Looker(NamedTuple):
+    class ViewCaller(NamedTuple):
         principal: Principal = LOCAL
         profile: str = "o"
 
-    looker = Looker()
+    looker = ViewCaller()
     for change in (
         lambda: put(registry, 4, 2),
         lambda: registry.mark_stale(SERVER, 2),
@@ -104,12 +102,12 @@ async def test_what_is_at_hand_is_what_is_current_after_every_change() -> None:
         lambda: shown.replace({"o": Profile(name="o")}, Policy(default="deny")),
     ):
         view = await shown.prepared("o", LOCAL)
-        assert shown.of(looker) is shown.at_hand[looker] is view
+        assert shown.find_view(looker) is shown.cached_views[looker] is view
         change()
-        assert looker not in shown.at_hand
+        assert looker not in shown.cached_views
     with pytest.raises(KeyError):
-        shown.of(Looker(profile="nowhere"))
+        shown.find_view(ViewCaller(profile="nowhere"))
     await shown.prepared("o", LOCAL)
     for number in range(5_000):
-        shown.of(Looker(Principal(name=f"{number}")))
-    assert len(shown.at_hand) <= 1_024
+        shown.find_view(ViewCaller(Principal(name=f"{number}")))
+    assert len(shown.cached_views) <= 1_024

@@ -1,4 +1,4 @@
-"""Who is given the link to sign in."""
+"""The callers that receive a sign-in link."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.access.principal import LOCAL, Principal
-from gateway.calls.context import Caller
+from gateway.calls.caller import Caller
 from gateway.calls.sign_in_prompts import may_follow
 
 
@@ -24,7 +24,7 @@ from gateway.calls.sign_in_prompts import may_follow
         ("localhost.evil.test:1", False),
     ],
 )
-def test_only_who_is_on_this_machine_and_alone_is_given_the_link(peer: str, good: bool) -> None:
+def test_sign_in_link_is_given_only_to_a_single_local_user(peer: str, good: bool) -> None:
     view: Any = None
     assert may_follow(Caller(principal=LOCAL, view=view, peer=peer)) is good
     assert not may_follow(Caller(principal=Principal(name="local"), view=view, peer=peer))

@@ -14,7 +14,7 @@ import pytest
 from gateway.calls import thorough_checks
 from gateway.calls.check_process import CheckJob
 from gateway.calls.thorough_checks import ThoroughChecks
-from gateway.owned_tasks import OwnedTasks
+from gateway.process.tasks import OwnedTasks
 from registry.arguments.prepare import Prepared, passes, prepare
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName, ToolName, WrapperName
@@ -69,11 +69,13 @@ async def prepared(
 ) -> Prepared:
     with pytest.raises(NotChecked) as doubt:
         prepare(wrapper_of(schema), arguments)
-    job = CheckJob.of(wrapper_of(schema), arguments, level="safe", defaults={}, lowered=None, validation=validation)
+    job = CheckJob.for_call(
+        wrapper_of(schema), arguments, level="safe", defaults={}, lowered=None, validation=validation
+    )
     return await checks.prepare(job, who, doubt.value)
 
 
-async def test_a_megabyte_of_arguments_is_checked_repaired_and_explained() -> None:
+async def test_megabyte_of_arguments_is_checked_repaired_and_explained() -> None:
     async with running() as checks:
         valid, repairable, wrong = rows(), rows(), rows()
         repairable["p777"][3]["n"] = "7"
@@ -87,9 +89,9 @@ async def test_a_megabyte_of_arguments_is_checked_repaired_and_explained() -> No
         assert [problem.path for problem in found.problems] == [("p777", 3, "n")]
 
 
-async def test_what_is_checked_elsewhere_is_exactly_what_is_sent() -> None:
+async def test_arguments_checked_in_a_subprocess_equal_those_sent() -> None:
     schema = {"type": "object", "properties": {"rows": {"type": "array", "items": {"required": ["n"]}}}}
-    # No integer of 64 bits, half of a surrogate pair, a fraction that is none, quotes and backslashes in texts.
+    # An integer of more than 64 bits, a lone surrogate, a whole float, and texts with quotes and backslashes.
     odd = {"n": 2**70, "s": "\ud800", "f": 1.0, 'k"\\': 'a":\\"', "z": -0.0, "e": 1e-300}
     many = [{"n": row} for row in range(30_000)]
     async with running() as checks:
@@ -100,10 +102,10 @@ async def test_what_is_checked_elsewhere_is_exactly_what_is_sent() -> None:
             assert found.arguments["rows"][1:] == many
         found = await prepared(checks, schema, {"arguments": {"rows": [odd, {}, *many]}})
         assert [problem.path for problem in found.problems] == [("rows", 1, "n")]
-        assert repr(found.understood["rows"][:2]) == repr([odd, {}])
+        assert repr(found.checked["rows"][:2]) == repr([odd, {}])
 
 
-async def test_what_is_too_deep_to_be_written_is_refused() -> None:
+async def test_arguments_too_deep_to_serialize_are_refused() -> None:
     deep: Any = 1
     for _ in range(100_000):
         deep = [deep]
@@ -116,7 +118,7 @@ async def test_what_is_too_deep_to_be_written_is_refused() -> None:
             [deep] = deep
 
 
-def test_that_there_are_too_many_values_is_seen_in_their_text() -> None:
+def test_too_many_values_are_detected_in_the_text() -> None:
     many = {f"p{n}": "x" for n in range(25_000)}
     with pytest.raises(NotChecked) as doubt:
         passes(wrapper_of(ROWS), many, "safe")
@@ -127,12 +129,12 @@ def test_that_there_are_too_many_values_is_seen_in_their_text() -> None:
 
 
 @pytest.mark.heavy
-def test_to_explain_a_megabyte_of_arguments_takes_little_more_than_to_read_it_some_times() -> None:
+def test_explaining_a_megabyte_costs_little_more_than_parsing_it() -> None:
     wrong = rows()
     wrong["p777"][3]["n"] = "seven"
     text = json.dumps(wrong)
     assert len(text) > 10**6
-    job = CheckJob.of(wrapper_of(ROWS), wrong, level="safe", defaults={}, lowered=None, validation="strict")
+    job = CheckJob.for_call(wrapper_of(ROWS), wrong, level="safe", defaults={}, lowered=None, validation="strict")
 
     def cpu_s(work: Callable[[], object]) -> float:
         began_s = time.process_time()
@@ -147,22 +149,22 @@ def test_to_explain_a_megabyte_of_arguments_takes_little_more_than_to_read_it_so
 
 
 @pytest.mark.parametrize(("validation", "sent"), [("strict", False), ("lenient", True)])
-async def test_what_takes_longer_than_the_deadline_is_sent_or_refused_by_choice(
+async def test_check_beyond_the_deadline_is_sent_or_refused_by_configuration(
     monkeypatch: pytest.MonkeyPatch, validation: Validation, sent: bool
 ) -> None:
     monkeypatch.setattr(thorough_checks, "CHECK_S", 0.2)
     async with running() as checks:
         found = await prepared(checks, ENDLESS, {"a": "a" * 100_000}, validation)
         assert bool(found.problems) is not sent
-        told = found.unchecked[0] if sent else found.problems[0]
-        assert "a could not be checked within 0.2 s: 100000 characters are too many for its pattern" in told.message
-        # The process was ended with its check, and the next check has one of its own.
+        problem = found.unchecked[0] if sent else found.problems[0]
+        assert "a could not be checked within 0.2 s: 100000 characters are too many for its pattern" in problem.message
+        # The process was ended together with its check, and the next check gets a new process.
         valid = rows()
         monkeypatch.setattr(thorough_checks, "CHECK_S", 5)
         assert (await prepared(checks, ROWS, valid)).arguments is valid
 
 
-async def test_one_caller_keeps_one_process_and_others_have_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_caller_occupies_one_process_and_others_use_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thorough_checks, "CHECK_S", 3)
     order: list[str] = []
     first = anyio.Event()
@@ -186,7 +188,7 @@ async def test_one_caller_keeps_one_process_and_others_have_the_next(monkeypatch
         group.cancel_scope.cancel()
 
 
-async def test_more_waiting_calls_of_one_caller_than_there_is_room_for_are_refused() -> None:
+async def test_waiting_checks_per_caller_are_bounded() -> None:
     async with running() as checks, anyio.create_task_group() as group:
         answers: list[Prepared] = []
         first = anyio.Event()

@@ -1,4 +1,4 @@
-"""Approvals of several workers: one book, whichever worker has the call."""
+"""Approvals of several workers are kept in one store."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from gateway import wire
-from gateway.audit.record import Audit
-from gateway.calls.approval_book import ApprovalBook, Decision, Question, TooManyWaiting
-from gateway.cluster import approvals_relay
-from gateway.cluster.approvals_relay import RelayedBook
-from gateway.cluster.peers import PeerLost, Reply
-from gateway.config.approvals import ApprovalsConfig, Approver
-from gateway.config.audit import AuditConfig
+from gateway.audit.recording import Audit
+from gateway.calls.approval_store import ApprovalStore, Decision, Question, TooManyWaiting
+from gateway.cluster import relays
+from gateway.cluster.relays import RelayedApprovals
+from gateway.cluster.roles import PeerLost, Reply
+from gateway.config.operation_config import ApprovalsConfig, Approver, AuditConfig
+from gateway.protocol import json_bytes
 
 
 def question(principal: str = "ann", call: str = "1", session: str = "s", by: Approver = "administrator") -> Question:
@@ -30,26 +29,26 @@ class FakePeers:
     """The way to the first worker, which can be cut."""
 
     def __init__(self) -> None:
-        self.book = ApprovalBook(ApprovalsConfig(waiting=2), Audit(AuditConfig(), None))
+        self.book = ApprovalStore(ApprovalsConfig(waiting=2), Audit(AuditConfig(), None))
         self.lost = False
 
-    async def ask(self, index: int, method: str, target: str, *, body: bytes, within_s: float) -> Reply:
+    async def request(self, index: int, method: str, target: str, *, body: bytes, within_s: float) -> Reply:
         if self.lost:
             raise PeerLost("it is starting again")
-        assert (index, method, target) == (0, "POST", approvals_relay.TARGET)
-        return await approvals_relay.take(wire.loads(body), self.book)
+        assert (index, method, target) == (0, "POST", relays.APPROVALS_TARGET)
+        return await relays.answer_approval(json_bytes.loads(body), self.book)
 
     def replace(self) -> None:
-        self.__init__()  # type: ignore[misc] # anew, for those who hold it
+        self.__init__()  # type: ignore[misc] # reset in place, because others hold a reference
 
 
-def relayed() -> tuple[FakePeers, RelayedBook]:
+def relayed() -> tuple[FakePeers, RelayedApprovals]:
     peers = FakePeers()
-    return peers, RelayedBook(cast("Any", peers), 10.0)
+    return peers, RelayedApprovals(cast("Any", peers), 10.0)
 
 
-async def waits(book: ApprovalBook, count: int = 1) -> list[dict[str, Any]]:
-    with anyio.fail_after(5):
+async def waits(book: ApprovalStore, count: int = 1) -> list[dict[str, Any]]:
+    with anyio.fail_after(25):
         while len(rows := book.rows()) != count:
             await anyio.lowlevel.checkpoint()
     return rows
@@ -67,66 +66,66 @@ async def during(wait: Callable[[], Any], then: Callable[[], Any]) -> Any:
     return found[0]
 
 
-async def test_what_waits_at_another_worker_is_decided_at_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_waiting_on_another_worker_is_decided_on_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     # It looks more than once.
-    monkeypatch.setattr(approvals_relay, "_LOOK_S", 0.01)
+    monkeypatch.setattr(relays, "_POLL_S", 0.01)
     peers, book = relayed()
-    asked = question()
-    assert await book.begin(asked) is False
+    pending = question()
+    assert await book.register(pending) is False
 
     async def decide() -> None:
         [row] = await waits(peers.book)
         await anyio.sleep(0.05)
         assert await peers.book.decide(row["id"], allow=True, lasts="tool", by="administrator")
 
-    decision = await during(lambda: book.wait(asked), decide)
+    decision = await during(lambda: book.wait(pending), decide)
     assert decision == Decision(kind="allowed", lasts="tool", by="administrator")
-    assert await book.begin(question(call="2", session="other")) is True
-    assert await book.begin(question("bob")) is False
+    assert await book.register(question(call="2", session="other")) is True
+    assert await book.register(question("bob")) is False
 
 
-async def test_a_host_at_another_worker_decides_too_and_who_leaves_is_forgotten() -> None:
+async def test_host_on_another_worker_decides_and_a_cancelled_call_is_forgotten() -> None:
     peers, book = relayed()
-    asked = question(by="host")
-    assert await book.begin(asked) is False
-    assert await book.decide(asked.id, allow=False, lasts="once", by="host") is True
-    assert (await book.wait(asked)).kind == "denied"
-    assert (await book.wait(asked)).kind == "unknown", "a decision is given out once"
+    pending = question(by="host")
+    assert await book.register(pending) is False
+    assert await book.decide(pending.id, allow=False, lasts="once", by="host") is True
+    assert (await book.wait(pending)).kind == "denied"
+    assert (await book.wait(pending)).kind == "unknown", "a decision is given out once"
     other = question(call="3")
-    await book.begin(other)
+    await book.register(other)
     await book.withdraw(other)
     assert peers.book.rows() == []
     await book.allow_again(other)
-    assert [await book.begin(question(call="3")) for _ in range(2)] == [True, False]
+    assert [await book.register(question(call="3")) for _ in range(2)] == [True, False]
 
 
-async def test_no_host_decides_what_is_left_to_the_administrator() -> None:
+async def test_host_cannot_decide_a_call_reserved_for_the_administrator() -> None:
     _, book = relayed()
-    asked = question()
-    await book.begin(asked)
+    pending = question()
+    await book.register(pending)
     for allow in (True, False):
-        assert await book.decide(asked.id, allow=allow, lasts="tool", by="host") is False
-    assert await book.decide(asked.id, allow=True, lasts="once", by="administrator") is True
-    assert (await book.wait(asked)).by == "administrator"
+        assert await book.decide(pending.id, allow=allow, lasts="tool", by="host") is False
+    assert await book.decide(pending.id, allow=True, lasts="once", by="administrator") is True
+    assert (await book.wait(pending)).by == "administrator"
 
 
-async def test_too_many_are_refused_with_the_words_of_the_first_worker() -> None:
+async def test_too_many_waiting_calls_are_refused_with_the_first_workers_message() -> None:
     peers, book = relayed()
-    await book.begin(question(call="1"))
-    await book.begin(question(call="2"))
-    with pytest.raises(TooManyWaiting, match="2 calls of ann wait"):
-        await book.begin(question(call="3"))
+    await book.register(question(call="1"))
+    await book.register(question(call="2"))
+    with pytest.raises(TooManyWaiting, match="2 calls of ann already wait"):
+        await book.register(question(call="3"))
     peers.lost = True
-    with pytest.raises(TooManyWaiting, match="starting again"):
-        await book.begin(question("bob"))
+    with pytest.raises(TooManyWaiting, match="is restarting"):
+        await book.register(question("bob"))
     assert await book.decide("x", allow=True, lasts="once", by="host") is False
 
 
-async def test_a_first_worker_that_is_replaced_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(approvals_relay, "_AGAIN_S", 0.01)
+async def test_replaced_first_worker_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relays, "_RETRY_S", 0.01)
     peers, book = relayed()
-    asked = question()
-    await book.begin(asked)
+    pending = question()
+    await book.register(pending)
     peers.replace()
     peers.lost = True
 
@@ -134,33 +133,33 @@ async def test_a_first_worker_that_is_replaced_is_asked_anew(monkeypatch: pytest
         await anyio.sleep(0.05)
         peers.lost = False
         [row] = await waits(peers.book)
-        assert row["id"] == asked.id
+        assert row["id"] == pending.id
         await peers.book.decide(row["id"], allow=True, lasts="once", by="administrator")
 
-    decision = await during(lambda: book.wait(asked), come_back_and_decide)
+    decision = await during(lambda: book.wait(pending), come_back_and_decide)
     assert decision.kind == "allowed"
 
 
-async def test_a_grant_is_of_one_rule_and_one_definition_and_ends() -> None:
+async def test_grant_is_for_one_rule_and_definition_and_expires() -> None:
     now = [0.0]
     settings = ApprovalsConfig(expires=100)
-    book = ApprovalBook(settings, Audit(AuditConfig(), None), clock=lambda: now[0])
-    asked = question()
-    await book.begin(asked)
-    await book.decide(asked.id, allow=True, lasts="tool", by="administrator")
+    book = ApprovalStore(settings, Audit(AuditConfig(), None), clock=lambda: now[0])
+    pending = question()
+    await book.register(pending)
+    await book.decide(pending.id, allow=True, lasts="tool", by="administrator")
     from dataclasses import replace
 
-    assert await book.begin(question(call="9")) is True
+    assert await book.register(question(call="9")) is True
     for other in (replace(question(), rule="another"), replace(question(), definition="changed")):
-        assert await book.begin(other) is False
+        assert await book.register(other) is False
     now[0] = 101.0
-    assert await book.begin(question(call="9")) is False
+    assert await book.register(question(call="9")) is False
 
 
-async def test_one_answer_for_the_tool_is_one_for_all_its_calls_that_wait() -> None:
-    book = ApprovalBook(ApprovalsConfig(), Audit(AuditConfig(), None))
+async def test_decision_for_a_tool_applies_to_all_its_waiting_calls() -> None:
+    book = ApprovalStore(ApprovalsConfig(), Audit(AuditConfig(), None))
     calls = [question(call=str(number)) for number in range(3)]
     for one in calls:
-        await book.begin(one)
+        await book.register(one)
     await book.decide(calls[0].id, allow=True, lasts="tool", by="administrator")
     assert {(await book.wait(one)).kind for one in calls} == {"allowed"}

@@ -1,4 +1,4 @@
-"""What many workers say, as one answer; whose session an id is; what needs one process."""
+"""Merged metrics of workers, worker session ids, and features that require one process."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.cluster import single_process_only
-from gateway.cluster.assignment import Assignment, owner_of, prefix_of
-from gateway.cluster.metrics_ledger import Ledger
+from gateway.cluster import roles
+from gateway.cluster.administration import Ledger
+from gateway.cluster.roles import WorkerConfig, owner_of, prefix_of
 from gateway.config.model import Config, GatewayConfig
 from gateway.config.upstream_types.http_config import HttpConfig
 from gateway.config.upstream_types.stdio_config import StdioConfig
-from gateway.errors import ConfigError
+from gateway.protocol.gateway_errors import ConfigError
 
 COUNTS = st.dictionaries(st.sampled_from(["a", 'b"\n\\', "ü"]), st.integers(0, 1000), max_size=3)
 
@@ -50,14 +50,14 @@ def total(read_back: dict[tuple[str, str], float]) -> float:
 
 
 @given(st.lists(COUNTS, min_size=1, max_size=4))
-def test_counters_are_summed_by_their_labels(workers: list[dict[str, int]]) -> None:
+def test_counters_are_summed_by_labels(workers: list[dict[str, int]]) -> None:
     merged = read(Ledger().add({index: (str(index), text(one)) for index, one in enumerate(workers)}))
     for name in {name for one in workers for name in one}:
         assert merged["typegate_calls_total", name] == sum(one.get(name, 0) for one in workers)
 
 
 @given(st.lists(st.tuples(st.booleans(), COUNTS), min_size=1, max_size=6))
-def test_no_counter_goes_back_when_a_worker_starts_anew(scrapes: list[tuple[bool, dict[str, int]]]) -> None:
+def test_counters_do_not_decrease_when_a_worker_restarts(scrapes: list[tuple[bool, dict[str, int]]]) -> None:
     ledger, process, counted, before = Ledger(), 0, dict.fromkeys(["a", 'b"\n\\', "ü"], 0), 0.0
     for starts_anew, more in scrapes:
         if starts_anew:
@@ -69,52 +69,51 @@ def test_no_counter_goes_back_when_a_worker_starts_anew(scrapes: list[tuple[bool
     assert before == 5 + sum(sum(more.values()) for _, more in scrapes)
 
 
-def test_an_upstream_is_up_where_every_worker_has_it_and_waiting_calls_are_summed() -> None:
+def test_upstream_is_up_if_every_worker_is_connected_and_calls_are_summed() -> None:
     merged = read(Ledger().add({0: ("1", text({}, up=1, flight=2)), 1: ("2", text({}, up=0, flight=3))}))
     assert merged["typegate_upstream_up", "a"] == 0
     assert merged["typegate_upstream_in_flight", "a"] == 5
 
 
 @given(st.integers(1, 64).flatmap(lambda count: st.tuples(st.just(count), st.integers(0, count - 1))), st.text())
-def test_an_id_names_the_worker_that_gave_it_out(place: tuple[int, int], rest: str) -> None:
+def test_session_id_names_its_worker(place: tuple[int, int], rest: str) -> None:
     count, index = place
     assert owner_of(prefix_of(index) + rest, count) == index
     assert owner_of(prefix_of(count) + rest, count) is None
 
 
 @given(st.text())
-def test_any_other_text_names_a_worker_or_none(text: str) -> None:
+def test_other_text_names_a_worker_or_none(text: str) -> None:
     found = owner_of(text, 4)
     assert found is None or text.startswith(prefix_of(found))
 
 
-def test_an_assignment_survives_its_journey() -> None:
-    whole = Assignment(
-        index=1, count=2, again=True, listener=7, shown="http://x/mcp", host="::1", sockets="/tmp/é", secret="s",
-        signing_key="00", token='t"\n', text="{}\n\ud800"[:3], path=None, state_dir="/s", insecure=False, verbose=True,
+def test_worker_config_round_trips() -> None:
+    whole = WorkerConfig(
+        index=1, count=2, is_restart=True, listener=7, public_url="http://x/mcp", host="::1", sockets="/tmp/é",
+        secret="s", signing_key="00", token='t"\n', text="{}\n\ud800"[:3], path=None, state_dir="/s", insecure=False,
+        verbose=True,
     )  # fmt: skip
-    assert Assignment.read(whole.line()) == whole
-    with pytest.raises(ValueError, match="no assignment"):
-        Assignment.read(b'{"index": 1}')
+    assert WorkerConfig.read(whole.line()) == whole
+    with pytest.raises(ValueError, match="not a worker configuration"):
+        WorkerConfig.read(b'{"index": 1}')
 
 
-def test_what_needs_one_process_is_named_with_its_reason() -> None:
+def test_features_requiring_one_process_are_named_with_reasons() -> None:
     process = StdioConfig(command="x")
     network = HttpConfig(url="http://127.0.0.1:1/mcp")
     copied = StdioConfig(command="x", copies=True)
-    single_process_only.check(Config(servers={"a": network, "b": copied}), file="f")
+    roles.check_shareable(Config(servers={"a": network, "b": copied}), file="f")
     with pytest.raises(ConfigError, match=r"b, c are processes .*copies"):
-        single_process_only.check(Config(servers={"a": network, "b": process, "c": process}), file="f")
+        roles.check_shareable(Config(servers={"a": network, "b": process, "c": process}), file="f")
 
 
-def test_hooks_that_keep_state_in_one_process_are_named_with_their_reason() -> None:
+def test_hooks_with_per_process_state_are_named_with_reasons() -> None:
     def config(*hooks: dict[str, str]) -> Config:
         return Config(gateway=GatewayConfig.model_validate({"hooks": hooks}))
 
-    single_process_only.check(
-        config({"name": "again", "use": "cache"}, {"name": "own", "path": "./h.py:Own"}), file="f"
-    )
-    with pytest.raises(ConfigError, match=r"hook limit \(rate_limit\) counts in one process"):
-        single_process_only.check(config({"name": "limit", "use": "rate_limit"}), file="f")
-    with pytest.raises(ConfigError, match=r"hook log \(audit_log\) writes and rotates one file"):
-        single_process_only.check(config({"name": "log", "use": "audit_log"}), file="f")
+    roles.check_shareable(config({"name": "again", "use": "cache"}, {"name": "own", "path": "./h.py:Own"}), file="f")
+    with pytest.raises(ConfigError, match=r"hook limit \(rate_limit\) counts per process"):
+        roles.check_shareable(config({"name": "limit", "use": "rate_limit"}), file="f")
+    with pytest.raises(ConfigError, match=r"hook log \(audit_log\) writes and rotates a file"):
+        roles.check_shareable(config({"name": "log", "use": "audit_log"}), file="f")

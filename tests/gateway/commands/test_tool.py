@@ -1,4 +1,4 @@
-"""`typegate tool set` and `unset`: what they write, and what they leave alone (row T6)."""
+"""`typegate tool set` and `unset` change nothing but the given keys (row T6)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(path: Path, action: str, server: str, *arguments: str) -> int:
     return main([*base, *arguments])
 
 
-def said(path: Path, server: str) -> Any:
+def tool_entry(path: Path, server: str) -> Any:
     document = YAML(typ="safe").load(path.read_text())
     return document["mcpServers"][server].get("tools", {}).get("get_bank_balance")
 
@@ -48,16 +48,16 @@ def written(tmp_path: Path, text: str = YAML_FILE, name: str = "gateway.yaml") -
     return path
 
 
-def test_the_first_two_colons_part_an_argument_and_the_rest_is_its_description(tmp_path: Path) -> None:
+def test_argument_is_split_at_its_first_two_colons(tmp_path: Path) -> None:
     path = written(tmp_path)
     assert run(path, "set", "zeta", "--argument", "date:string:format: YYYY-MM-DD", "--required", "date") == 0
-    assert said(path, "zeta") == {
+    assert tool_entry(path, "zeta") == {
         "arguments": [{"name": "date", "type": "string", "description": "format: YYYY-MM-DD", "required": True}]
     }
     assert load(path).servers["zeta"].tools["get_bank_balance"].arguments
 
 
-def test_comments_order_and_quotes_of_the_file_survive(tmp_path: Path) -> None:
+def test_comments_order_and_quotes_of_the_file_are_kept(tmp_path: Path) -> None:
     path = written(tmp_path)
     assert run(path, "set", "zeta", "--argument", "date:string:") == 0
     after = path.read_text().splitlines()
@@ -67,31 +67,31 @@ def test_comments_order_and_quotes_of_the_file_survive(tmp_path: Path) -> None:
     assert path.read_text() == YAML_FILE
 
 
-def test_an_argument_that_is_known_is_changed_and_a_new_one_added(tmp_path: Path) -> None:
+def test_known_argument_is_changed_and_a_new_one_added(tmp_path: Path) -> None:
     path = written(tmp_path)
     assert run(path, "set", "alpha", "--argument", "old:integer:How old.", "--argument", "new:array:") == 0
-    assert said(path, "alpha")["arguments"] == [
+    assert tool_entry(path, "alpha")["arguments"] == [
         {"name": "old", "type": "integer", "description": "How old."},
         {"name": "new", "type": "array"},
     ]
     assert "# stays" in path.read_text()
     assert "# about the balance" in path.read_text()
     assert run(path, "unset", "alpha", "--argument", "old") == 0
-    assert said(path, "alpha")["arguments"] == [{"name": "new", "type": "array"}]
+    assert tool_entry(path, "alpha")["arguments"] == [{"name": "new", "type": "array"}]
 
 
-def test_overrides_are_written_and_taken_out_one_by_one(tmp_path: Path) -> None:
+def test_overrides_are_set_and_unset_one_by_one(tmp_path: Path) -> None:
     path = written(tmp_path)
     options = ["--description", "Balance.", "--name", "balance", "--mode", "replace", "--hidden", "--no-pinned"]
     assert run(path, "set", "zeta", *options) == 0
-    assert said(path, "zeta") == {
+    assert tool_entry(path, "zeta") == {
         "name": "balance", "description": "Balance.", "mode": "replace", "hidden": True, "pinned": False,
     }  # fmt: skip
     assert run(path, "unset", "zeta", "--key", "hidden", "--key", "pinned", "--key", "mode") == 0
-    assert said(path, "zeta") == {"name": "balance", "description": "Balance."}
+    assert tool_entry(path, "zeta") == {"name": "balance", "description": "Balance."}
 
 
-def test_json_keeps_its_indentation_and_its_order(tmp_path: Path) -> None:
+def test_json_keeps_indentation_and_order(tmp_path: Path) -> None:
     text = json.dumps({"mcpServers": {"b": {"command": "x", "tools": {}}, "a": {"command": "é"}}}, indent="\t")
     path = written(tmp_path, text + "\n", "gateway.json")
     path.chmod(0o640)
@@ -116,7 +116,7 @@ def test_json_keeps_its_indentation_and_its_order(tmp_path: Path) -> None:
         ("nobody", ["--description", "x"], "zeta, alpha"),
     ],
 )
-def test_a_wrong_form_exits_2_with_the_expected_one_and_writes_nothing(
+def test_wrong_form_exits_2_with_the_expected_form_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], server: str, arguments: list[str], expected: str
 ) -> None:
     path = written(tmp_path)
@@ -143,7 +143,7 @@ JSONC = """\
 
 
 @pytest.mark.parametrize("server", ["a", "b"])
-def test_comments_and_form_of_json_survive_everything_that_is_set_and_taken_out(tmp_path: Path, server: str) -> None:
+def test_comments_and_format_of_json_survive_set_and_unset(tmp_path: Path, server: str) -> None:
     path = written(tmp_path, JSONC, "mcp.json")
     assert run(path, "set", server, "--argument", "day:string:x", "--description", "Balance.") == 0
     after = path.read_text()
@@ -159,7 +159,7 @@ def test_comments_and_form_of_json_survive_everything_that_is_set_and_taken_out(
     assert values(path.read_text(), file="x")["servers"]["a"]["args"] == ["//no", 1500.0, True, None]
 
 
-def test_a_comment_inside_what_is_changed_is_not_lost_but_told(
+def test_comment_inside_a_changed_value_is_reported_not_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     entry = '{"arguments": [{"name": "a", /* why */ "type": "string"}, {"name": "b", "type": "string"}]}'
@@ -168,24 +168,26 @@ def test_a_comment_inside_what_is_changed_is_not_lost_but_told(
     assert run(path, "unset", "a", "--argument", "a") == 2
     assert "comments" in capsys.readouterr().err
     assert path.read_text() == text
-    # What stands beside a comment can be changed, though.
+    # A value next to a comment can be changed.
     assert run(path, "set", "a", "--argument", "a:integer:", "--argument", "c:string:") == 0
     assert "/* why */" in path.read_text()
 
 
 @pytest.mark.parametrize("name", ["gateway.yaml", "gateway.json"])
-def test_it_says_truly_whether_it_has_written(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_message_tells_whether_the_file_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     path = written(tmp_path, '{"mcpServers": {"a": {"command": "x"}}}', name)
-    for option, told in (("x", "written"), ("x", "unchanged"), ("y", "written")):
+    for option, outcome in (("x", "written"), ("x", "unchanged"), ("y", "written")):
         before = path.read_text()
         assert run(path, "set", "a", "--description", option) == 0
-        assert told in capsys.readouterr().err
-        assert (path.read_text() != before) == (told == "written")
+        assert outcome in capsys.readouterr().err
+        assert (path.read_text() != before) == (outcome == "written")
         assert load(path).servers["a"].tools["get_bank_balance"].description == option
 
 
 @pytest.mark.parametrize("name", ["gateway.yaml", "gateway.json"])
-def test_a_text_with_what_looks_like_a_variable_is_read_as_it_was_given(tmp_path: Path, name: str) -> None:
+def test_text_that_looks_like_a_variable_is_kept_literally(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, '{"mcpServers": {"a": {"command": "x"}}}', name)
     text = "costs ${PRICE} or $${PRICE:-1}, and ${ alone"
     assert run(path, "set", "a", "--description", text, "--argument", f"a:string:{text}") == 0
@@ -211,12 +213,12 @@ mcpServers: {
 """
 
 
-def test_comments_inside_flow_style_survive(tmp_path: Path) -> None:
+def test_comments_in_yaml_flow_style_are_kept(tmp_path: Path) -> None:
     path = written(tmp_path, FLOW)
     assert run(path, "set", "a", "--argument", "day:string:x", "--description", "y") == 0
     for comment in ("# the only one", "# a program", "# stays\n", "# about the argument", "# stays too"):
         assert comment in path.read_text()
-    assert said(path, "a")["description"] == "y"
+    assert tool_entry(path, "a")["description"] == "y"
 
 
 AS_PEOPLE_WRITE = """\
@@ -267,7 +269,7 @@ gateway:
 
 @pytest.mark.parametrize("server", ["zeta", "alpha", "anchored"])
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"])
-def test_only_what_is_set_is_written_and_each_other_line_stays(tmp_path: Path, server: str, line_break: str) -> None:
+def test_only_the_set_keys_change_in_the_file(tmp_path: Path, server: str, line_break: str) -> None:
     path = tmp_path / "gateway.yaml"
     path.write_bytes(AS_PEOPLE_WRITE.replace("\n", line_break).encode())
     options = ["--description", "It's a #: 1", "--hidden", "--argument", "old:integer:x: y", "--argument", "new:array:"]
@@ -275,7 +277,7 @@ def test_only_what_is_set_is_written_and_each_other_line_stays(tmp_path: Path, s
     after = path.read_bytes().decode()
     assert after.count("\n") == after.count(line_break)
     before, now = AS_PEOPLE_WRITE.splitlines(), after.splitlines()
-    # What stands in braces is changed there, in its line.
+    # An entry in flow style is changed within its line.
     changed = {
         "zeta": ["    tools: {other: {hidden: true}}  # after tools"],
         "alpha": ["  alpha: {command: python, env: {A: b}}  # after a server"],
@@ -294,7 +296,7 @@ def test_only_what_is_set_is_written_and_each_other_line_stays(tmp_path: Path, s
     assert [one.strip() for one in comments if one not in kept] == gone
 
 
-def test_a_tool_that_another_one_refers_to_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tool_referenced_by_a_yaml_alias_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = AS_PEOPLE_WRITE.replace("third: *o", "get_it: *o").replace("other: &o", "get_bank_balance: &o", 1)
     text = text.replace("      get_bank_balance:\n", "      fourth:\n")
     path = written(tmp_path, text)
@@ -303,28 +305,28 @@ def test_a_tool_that_another_one_refers_to_is_not_changed(tmp_path: Path, capsys
     assert path.read_text() == text
 
 
-def test_an_alias_is_replaced_by_what_is_set(tmp_path: Path) -> None:
+def test_yaml_alias_is_replaced_by_the_set_values(tmp_path: Path) -> None:
     text = AS_PEOPLE_WRITE.replace("      get_bank_balance:\n", "      fourth:\n").replace(
         "third: *o", "get_bank_balance: *o"
     )
     path = written(tmp_path, text)
     assert run(path, "set", "anchored", "--description", "x") == 0
-    assert said(path, "anchored") == {"hidden": True, "description": "x"}
+    assert tool_entry(path, "anchored") == {"hidden": True, "description": "x"}
     assert "# another alias" in path.read_text()
     assert "other: &o {hidden: true}  # after a tool\n" in path.read_text()
 
 
-def test_an_unknown_argument_cannot_be_taken_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_argument_cannot_be_unset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path)
     assert run(path, "unset", "alpha", "--argument", "older") == 2
     assert "expected one of: old" in capsys.readouterr().err
     assert path.read_text() == YAML_FILE
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
+def test_symlink_to_the_file_is_kept(tmp_path: Path) -> None:
     real = written(tmp_path)
     link = tmp_path / "link.yaml"
     link.symlink_to(real)
     assert run(link, "set", "zeta", "--description", "x") == 0
     assert link.is_symlink()
-    assert said(real, "zeta") == {"description": "x"}
+    assert tool_entry(real, "zeta") == {"description": "x"}

@@ -1,4 +1,4 @@
-"""`gateway.cluster`: what is refused at the start, and what only deserves a word."""
+"""`gateway.cluster`: errors and warnings at start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.config.load import parse
-from gateway.errors import ConfigError
+from gateway.protocol.gateway_errors import ConfigError
 
 SECRET = "s" * 32
 PEERS = {"listen": "0.0.0.0:8766", "secret": SECRET, "name": "typegate-0", "discovery": {"dns": "typegate.tools.svc"}}
@@ -23,7 +23,7 @@ def peers(**changed: Any) -> dict[str, Any]:
     return {key: value for key, value in {**PEERS, **changed}.items() if value is not ...}
 
 
-def test_peers_and_a_store_are_taken_without_a_warning() -> None:
+def test_peers_and_store_are_accepted_without_a_warning() -> None:
     config = read(peers=PEERS, store=STORE)
     assert config.gateway.cluster.peers.own_name == "typegate-0"
     assert config.warnings == []
@@ -50,7 +50,7 @@ def test_peers_and_a_store_are_taken_without_a_warning() -> None:
         ({"peers": PEERS, "stor": STORE}, "gateway.cluster", "store (did you mean it?)"),
     ],
 )
-def test_what_cannot_work_is_refused_with_its_key(cluster: dict[str, Any], key: str, words: str) -> None:
+def test_invalid_cluster_setting_is_refused_naming_its_key(cluster: dict[str, Any], key: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read(**cluster)
     text = str(refused.value)
@@ -68,10 +68,10 @@ def test_what_cannot_work_is_refused_with_its_key(cluster: dict[str, Any], key: 
         ("unix:///run/valkey.sock", False),
     ],
 )  # fmt: skip
-def test_a_password_in_plain_text_beyond_a_private_network_is_warned_of(url: str, warns: bool) -> None:
+def test_plain_text_password_beyond_a_private_network_is_warned_about(url: str, warns: bool) -> None:
     config = read(peers=PEERS, store={"url": url})
     assert any("rediss://" in text for text in config.warnings) == warns
 
 
-def test_gateways_without_a_store_are_told_what_is_not_shared() -> None:
-    assert any("each gateway alone" in text for text in read(peers=PEERS).warnings)
+def test_replicas_without_a_store_are_warned_about_unshared_state() -> None:
+    assert any("each replica separately" in text for text in read(peers=PEERS).warnings)

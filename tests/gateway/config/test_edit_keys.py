@@ -1,4 +1,4 @@
-"""Keys are taken out of a file, and everything else in it stays as it was written."""
+"""API keys are removed from a file without changing anything else in it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.edit_keys import NoSuchKey, revoke_keys
+from gateway.config.file_edits import NoSuchKey, revoke_keys
 from gateway.config.load import load
-from gateway.errors import ConfigError
+from gateway.protocol.gateway_errors import ConfigError
 
 HASHES = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(3)]
 YAML = f"""\
@@ -56,7 +56,7 @@ def left(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.yaml", YAML), ("b.yaml", FLOW), ("c.json", JSON)])
-def test_a_key_is_taken_out_by_its_name_or_the_first_digits_of_its_hash(tmp_path: Path, name: str, text: str) -> None:
+def test_key_is_revoked_by_name_or_hash_prefix(tmp_path: Path, name: str, text: str) -> None:
     path = tmp_path / name
     for which in ("ann", HASHES[1][:6], f"sha256:{HASHES[1]}"):
         path.write_text(text)
@@ -69,7 +69,7 @@ def test_a_key_is_taken_out_by_its_name_or_the_first_digits_of_its_hash(tmp_path
         assert 'ann"' not in after
 
 
-def test_all_keys_of_a_name_go_together(tmp_path: Path) -> None:
+def test_all_keys_of_one_name_are_revoked_together(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(YAML)
     assert revoke_keys(path, "ci").names == ["ci", "ci"]
@@ -79,7 +79,7 @@ def test_all_keys_of_a_name_go_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.yaml", YAML), ("b.yaml", FLOW), ("c.json", JSON)])
-def test_the_last_keys_stay_as_expired_so_that_nothing_is_opened(tmp_path: Path, name: str, text: str) -> None:
+def test_last_keys_are_kept_as_expired_so_that_access_stays_closed(tmp_path: Path, name: str, text: str) -> None:
     path = tmp_path / name
     path.write_text(text)
     revoke_keys(path, "ci")
@@ -89,7 +89,7 @@ def test_the_last_keys_stay_as_expired_so_that_nothing_is_opened(tmp_path: Path,
     assert key.name == "ann"
 
 
-def test_keys_of_an_included_file_are_taken_out_of_that_one(tmp_path: Path) -> None:
+def test_key_in_an_included_file_is_removed_there(tmp_path: Path) -> None:
     main, keys = tmp_path / "main.yaml", tmp_path / "keys.yaml"
     main.write_text("include: [keys.yaml]\nmcpServers: {}\n")
     keys.write_text(YAML.replace("mcpServers: {}\n", ""))
@@ -98,14 +98,14 @@ def test_keys_of_an_included_file_are_taken_out_of_that_one(tmp_path: Path) -> N
     assert main.read_text() == "include: [keys.yaml]\nmcpServers: {}\n"
 
 
-def test_what_is_not_there_or_could_be_two_changes_nothing(tmp_path: Path) -> None:
+def test_unknown_or_ambiguous_key_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(YAML)
-    for which, said in (("an", "expected ann"), (HASHES[1][:5], "there is no key"), ("", "there is no key")):
-        with pytest.raises(NoSuchKey, match=said):
+    for which, message in (("an", "expected ann"), (HASHES[1][:5], "there is no key"), ("", "there is no key")):
+        with pytest.raises(NoSuchKey, match=message):
             revoke_keys(path, which)
     assert path.read_text() == YAML
     commented = tmp_path / "c.json"
     commented.write_text(JSON.replace('"name": "ann",', '"name": "ann", // hers'))
-    with pytest.raises(ConfigError, match="has comments, which would be lost"):
+    with pytest.raises(ConfigError, match="contains comments, which would be lost"):
         revoke_keys(commented, "ann")

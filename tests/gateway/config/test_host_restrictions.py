@@ -1,4 +1,4 @@
-"""What hides tools in the files of hosts hides them here, or leaves the server out."""
+"""Restrictions in host files hide the same tools here, or exclude the server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from gateway.config.load import load, parse
 from gateway.config.model import Config
-from gateway.errors import ConfigError
+from gateway.protocol.gateway_errors import ConfigError
 
 UP = {"command": "up"}
 
@@ -21,7 +21,7 @@ def read(entry: dict[str, Any], name: str = "gh", **root: Any) -> Config:
     return parse(json.dumps({"mcpServers": {name: {**UP, **entry}, "other": UP}, **root}), environ={})
 
 
-def shown(config: Config, name: str = "gh") -> set[str] | None:
+def visible_tools(config: Config, name: str = "gh") -> set[str] | None:
     """The tools of a server with three that are shown; None where it is left out."""
     server = config.servers.get(name)
     if server is None:
@@ -66,6 +66,14 @@ SAFE = {"list_repos", "read_file"}
         ({"options": {"toolFilter": {"mode": "block", "list": ["delete_repo"]}}}, SAFE),
         ({"toolFilter": {"mode": "allow", "list": ["list_repos"]}}, {"list_repos"}),
         ({"filter_tools": {"include": ["list_repos"]}}, None),
+        ({"mcp_tools": ["list_repos"]}, {"list_repos"}),
+        ({"functions": ["list_repos"]}, {"list_repos"}),
+        ({"tool_names": ["list_repos"]}, {"list_repos"}),
+        ({"toolList": ["gh__list_repos"]}, {"list_repos"}),
+        ({"disabledTools": ["mcp__gh__delete_repo"]}, SAFE),
+        ({"disabledTools": ["mcp_gh_delete_repo"]}, SAFE),
+        ({"disabledTools": ["gh/delete_repo", "gh.x"]}, SAFE),
+        ({"disabledTools": [" delete_repo "]}, SAFE),
         # Copilot, mcphub, FastMCP, Codex, OpenCode.
         ({"tools": ["*"]}, ALL),
         ({"tools": "*"}, ALL),
@@ -75,24 +83,34 @@ SAFE = {"list_repos", "read_file"}
         ({"tools": {"gh-delete_repo": {"enabled": False}}}, SAFE),
         ({"tools": {"delete_repo": {"disabled": True}, "list_repos": {"enabled": True}}}, SAFE),
         ({"tools": {"delete_repo": False}}, SAFE),
+        ({"tools": {"delete_repo": 0, "list_repos": 1}}, SAFE),
         ({"tools": {"*": False, "list_repos": True}}, {"list_repos"}),
+        ({"tools": {"enabled": False}}, set()),
+        ({"tools": {"disabled": True, "list_repos": True}}, {"list_repos"}),
+        ({"tools": {"enabled": True, "delete_repo": False}}, SAFE),
         ({"tools": {"delete_repo": {"approval_mode": "prompt"}}}, ALL),
         ({"enableTools": True, "disablePrompts": False}, ALL),
         ({"enableTools": False}, set()),
         ({"disable_tools": True}, set()),
         ({"enabled": False}, None),
+        ({"enable": False}, None),
+        ({"inactive": True}, None),
+        ({"off": True}, None),
+        ({"skip": "true"}, None),
+        ({"status": "disabled"}, None),
+        ({"status": "connected"}, ALL),
         ({"isActive": False}, None),
         ({"enabled": "false"}, None),
         ({"enabled": True, "disabled": True}, None),
         ({"enabled": False, "disabled": False}, None),
-        # Whether a user is asked is no matter of ours.
+        # Settings for questions to the user are not restrictions.
         ({"autoApprove": ["list_repos"], "alwaysAllow": ["list_repos"], "trust": True}, ALL),
         ({"disabledAutoApproveTools": ["delete_repo"], "default_tools_approval_mode": "approve"}, ALL),
         ({"allowInsecure": True, "toolCallTimeout": 3}, ALL),
     ],
 )
-def test_the_words_of_each_host_hide_the_same_tools_here(entry: dict[str, Any], expected: set[str] | None) -> None:
-    assert shown(read(entry)) == expected
+def test_host_keys_that_hide_tools_are_honored(entry: dict[str, Any], expected: set[str] | None) -> None:
+    assert visible_tools(read(entry)) == expected
 
 
 @pytest.mark.parametrize(
@@ -118,16 +136,32 @@ def test_the_words_of_each_host_hide_the_same_tools_here(entry: dict[str, Any], 
         ({"readOnly": True}, "readOnly"),
         ({"sandboxEnabled": True}, "sandboxEnabled"),
         ({"dissallowedTools": ["delete_repo"]}, "dissallowedTools"),
+        ({"readOnlyMode": True}, "readOnlyMode"),
+        ({"safeMode": True}, "safeMode"),
+        ({"capabilities": {"tools": False}}, "capabilities"),
+        ({"features": {"tools": {"enabled": False}}}, "features"),
+        ({"filter": {"tools": ["list_repos"]}}, "filter"),
+        ({"rules": [{"tool": "delete_repo", "action": "deny"}]}, "rules"),
+        ({"roles": {"admin": ["*"]}}, "roles"),
+        ({"toolPattern": "list_*"}, "toolPattern"),
+        ({"tool_regex": "^list_"}, "tool_regex"),
+        ({"functions": {"delete_repo": False}}, "functions"),
+        ({"excludeTools": ["delete_.*"]}, "excludeTools"),
+        ({"excludeTools": ["/delete.*/i"]}, "excludeTools"),
+        ({"excludeTools": ["^delete"]}, "excludeTools"),
+        ({"excludeTools": ["delete_repo|x"]}, "excludeTools"),
+        ({"tools": ["*", "!delete_repo"]}, "tools"),
+        ({"allowed_tools": ["*", "-delete_repo"]}, "allowed_tools"),
     ],
 )
-def test_what_cannot_be_read_leaves_the_server_out_with_the_reason(entry: dict[str, Any], key: str) -> None:
+def test_unreadable_restriction_excludes_the_server_with_the_reason(entry: dict[str, Any], key: str) -> None:
     config = read(entry)
     assert list(config.servers) == ["other"]
     assert config.left_out["gh"].faulty
     assert f"mcpServers.gh.{key}" in config.left_out["gh"].reason
 
 
-def test_prompts_and_resources_are_restricted_by_the_words_of_hosts_too() -> None:
+def test_host_restrictions_apply_to_prompts_and_resources_too() -> None:
     entry = {"disabled_prompts": ["p"], "allowedResources": ["file:///a"], "allowedTools": ["t"]}
     server = read(entry).servers["gh"]
     assert (server.allow.tools, server.allow.resources, server.deny.prompts) == (["t"], ["file:///a"], ["p"])
@@ -167,9 +201,9 @@ def test_prompts_and_resources_are_restricted_by_the_words_of_hosts_too() -> Non
         ({"tools": ["*"]}, ALL),
     ],
 )
-def test_lists_of_a_host_restrict_its_servers(root: dict[str, Any], expected: set[str] | None) -> None:
+def test_host_wide_lists_restrict_its_servers(root: dict[str, Any], expected: set[str] | None) -> None:
     config = read({}, **{"mcpServers": {"gh": UP, "other": UP}, **root})
-    assert shown(config) == expected
+    assert visible_tools(config) == expected
     assert not config.warnings
 
 
@@ -184,27 +218,27 @@ def test_lists_of_a_host_restrict_its_servers(root: dict[str, Any], expected: se
         {"permission": {"gh_delete_repo": {"x": "deny", "*": "allow"}}},
     ],
 )
-def test_a_list_that_cannot_be_read_leaves_every_server_out_that_it_may_be_about(root: dict[str, Any]) -> None:
+def test_unreadable_host_list_excludes_every_server_it_may_concern(root: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="may hide something"):
         parse(json.dumps({"mcpServers": {"gh": UP}, **root}), environ={})
 
 
-def test_settings_of_claude_code_next_to_a_file_of_a_project_are_heeded(tmp_path: Path) -> None:
+def test_claude_code_settings_beside_a_project_file_are_honored(tmp_path: Path) -> None:
     path = tmp_path / ".mcp.json"
     path.write_text(json.dumps({"mcpServers": {"gh": UP, "other": UP}}))
     settings = tmp_path / ".claude" / "settings.json"
     settings.parent.mkdir()
     settings.write_text('{"permissions": {"deny": ["mcp__gh__delete_repo"]}, "disabledMcpjsonServers": ["other"]}')
     config = load(path)
-    assert shown(config) == SAFE
-    assert config.left_out["other"].reason == "switched off in the configuration (disabledMcpjsonServers)"
+    assert visible_tools(config) == SAFE
+    assert config.left_out["other"].reason == "disabled in the configuration (disabledMcpjsonServers)"
     assert settings in config.files, "it is watched"
     settings.write_text('{"permissions": ')
     with pytest.raises(ConfigError, match=r"settings\.json"):
         load(path)
 
 
-def test_servers_that_the_user_of_gemini_has_switched_off_stay_so(tmp_path: Path) -> None:
+def test_servers_disabled_by_a_gemini_user_stay_disabled(tmp_path: Path) -> None:
     path = tmp_path / ".gemini" / "settings.json"
     path.parent.mkdir()
     path.write_text(json.dumps({"mcpServers": {"gh": UP, "other": UP}}))

@@ -1,4 +1,4 @@
-"""What stands in other files is one configuration with the main one."""
+"""Included files and the main file are one configuration."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.include import watched_by
-from gateway.config.load import load
-from gateway.errors import ConfigError
+from gateway.config.load import load, watched_by
+from gateway.protocol.gateway_errors import ConfigError
 
 MAIN = """
 include: [supplements/*.yaml, more.json]
@@ -28,7 +27,7 @@ def written(tmp_path: Path, **files: str) -> Path:
     return tmp_path / "main.yaml"
 
 
-def test_included_files_say_more_about_the_same_servers_and_profiles(tmp_path: Path) -> None:
+def test_included_files_extend_servers_and_profiles(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         a="mcpServers: {graph: {supplement: Filed., tools: {read: {supplement: Slow.}, list: {hidden: true}}}}",
@@ -49,36 +48,35 @@ def test_included_files_say_more_about_the_same_servers_and_profiles(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "expected"),
     [
         (
             {"a": "mcpServers: {graph: {tools: {read: {pinned: false}}}}"},
-            "supplements/a.yaml: mcpServers.graph.tools.read.pinned: stands in {}/main.yaml too; expected each key in "
-            "one file",
+            "supplements/a.yaml: mcpServers.graph.tools.read.pinned: is also given in {}/main.yaml; expected each",
         ),
         (
             {"a": "mcpServers: {graph: {supplement: x}}", "b": "mcpServers: {graph: {supplement: x}}"},
-            "supplements/b.yaml: mcpServers.graph.supplement: stands in {}/supplements/a.yaml too; expected each key",
+            "supplements/b.yaml: mcpServers.graph.supplement: is also given in {}/supplements/a.yaml; expected each",
         ),
-        ({"a": "include: [x.yaml]"}, "supplements/a.yaml: include: stands in an included file; expected it in"),
+        ({"a": "include: [x.yaml]"}, "supplements/a.yaml: include: is not allowed in an included file; expected it in"),
         ({"a": "gatway: {}"}, "supplements/a.yaml: gatway: unknown key; expected gateway (did you mean it?)"),
         ({"a": "graph: ["}, "supplements/a.yaml: is not YAML at line 1"),
         ({"a": "mcpServers: {graph: {siblings: 5}}"}, "supplements/a.yaml: mcpServers.graph.siblings: is a number"),
         ({"a": "mcpServers: {g: {command: x, tools: {a: {hiden: true}}}}"},
          "supplements/a.yaml: mcpServers.g.tools.a.hiden: unknown key; expected hidden (did you mean it?)"),
         ({"main": "include: supplements/*.yaml\nmcpServers: {}"}, "main.yaml: include: is text; expected a list of"),
-        ({"main": "include: ['*/a.yaml']\nmcpServers: {}"}, "main.yaml: include[0]: has a wildcard in a folder's name"),
+        ({"main": "include: ['*/a.yaml']\nmcpServers: {}"}, "main.yaml: include[0]: has a wildcard in the name of a"),
         ({"main": "include: [none.yaml]\nmcpServers: {}"}, "none.yaml: no such file"),
         ({"main": "include: [5]\nmcpServers: {}"}, "main.yaml: include[0]: is a number; expected a path in quotes"),
     ],
 )  # fmt: skip
-def test_a_fault_names_the_file_in_which_it_stands(files: dict[str, str], told: str, tmp_path: Path) -> None:
+def test_error_names_the_included_file(files: dict[str, str], expected: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(written(tmp_path, **files), environ={}, strict=True)
-    assert str(caught.value).startswith(f"{tmp_path}/{told.format(tmp_path)}")
+    assert str(caught.value).startswith(f"{tmp_path}/{expected.format(tmp_path)}")
 
 
-def test_a_pattern_without_a_file_is_a_warning_and_the_main_file_includes_itself_never(tmp_path: Path) -> None:
+def test_pattern_without_files_is_a_warning_and_self_inclusion_is_ignored(tmp_path: Path) -> None:
     path = written(tmp_path)
     assert load(path, environ={}).warnings == [f"{path}: include[0]: supplements/*.yaml matches no file"]
     path.write_text("include: ['*.yaml']\nservers: {a: {command: python}}")
@@ -86,7 +84,7 @@ def test_a_pattern_without_a_file_is_a_warning_and_the_main_file_includes_itself
     assert load(path, environ={}).servers["a"].supplement == "x"
 
 
-def test_a_faulty_entry_is_left_out_with_the_name_of_its_file(tmp_path: Path) -> None:
+def test_invalid_entry_of_an_included_file_is_excluded_naming_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, a="mcpServers: {bad: {command: x, siblings: 5}}")
     config = load(path, environ={})
     assert list(config.servers) == ["graph"]

@@ -1,4 +1,4 @@
-"""What an entry starts or connects to, as the lock file names it: nothing of secrets, and the same on every machine."""
+"""The identity of an entry in the lock file: without secrets, and equal on every machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.launch_identity import of_command, of_url
+from gateway.config.launch_identity import identity_of_command, identity_of_url
 
 
 @pytest.mark.parametrize(
@@ -41,15 +41,15 @@ from gateway.config.launch_identity import of_command, of_url
         ("docker run", "program:docker"),
     ],
 )
-def test_a_command_line_is_named_by_package_and_version(line: str, expected: str) -> None:
+def test_command_is_identified_by_package_and_version(line: str, expected: str) -> None:
     command, *args = line.split(" ")
-    found = of_command(command, args, folder=Path("/work/project"))
+    found = identity_of_command(command, args, folder=Path("/work/project"))
     assert found == expected
     assert "s3cret" not in found
 
 
-def test_what_a_shell_runs_is_told_apart_and_not_repeated() -> None:
-    one, other = (of_command("sh", ["-c", f"KEY=s3cret {what}"]) for what in ("npx a", "npx b"))
+def test_shell_commands_are_distinguished_without_being_repeated() -> None:
+    one, other = (identity_of_command("sh", ["-c", f"KEY=s3cret {what}"]) for what in ("npx a", "npx b"))
     assert one != other
     assert "s3cret" not in one
 
@@ -63,8 +63,8 @@ def test_what_a_shell_runs_is_told_apart_and_not_repeated() -> None:
         ("http://[::1]:8080/mcp", "origin:http://[::1]:8080"),
     ],
 )
-def test_a_url_is_named_by_its_origin(url: str, expected: str) -> None:
-    assert of_url(url) == expected
+def test_url_is_identified_by_its_origin(url: str, expected: str) -> None:
+    assert identity_of_url(url) == expected
 
 
 @pytest.mark.parametrize(
@@ -108,15 +108,17 @@ def test_a_url_is_named_by_its_origin(url: str, expected: str) -> None:
         "deno run --import-map /evil.json mod.ts",
     ],
 )
-def test_what_decides_which_code_runs_is_part_of_the_name(line: str) -> None:
+def test_options_that_select_code_are_part_of_the_identity(line: str) -> None:
     plain = (
         "npx -y plain@2", "uvx time==1.0", "uv run --with time==1.0 time", "pipx run time==1.0", "docker run img",
         "node index.js", "java -jar app.jar", "deno run mod.ts",
     )  # fmt: skip
     command, *args = line.split(" ")
-    found = of_command(command, args)
-    assert found not in {of_command(one.split(" ")[0], one.split(" ")[1:]) for one in plain}
-    assert found != of_command(command, [arg.replace("evil", "other").replace("plain", "fancy") for arg in args])
+    found = identity_of_command(command, args)
+    assert found not in {identity_of_command(one.split(" ")[0], one.split(" ")[1:]) for one in plain}
+    assert found != identity_of_command(
+        command, [arg.replace("evil", "other").replace("plain", "fancy") for arg in args]
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,29 +131,33 @@ def test_what_decides_which_code_runs_is_part_of_the_name(line: str) -> None:
         "DOTNET_STARTUP_HOOKS", "DOCKER_HOST", "GOPROXY", "BUN_CONFIG_REGISTRY", "XDG_CONFIG_HOME",
     ],
 )  # fmt: skip
-def test_variables_that_decide_which_code_runs_are_part_of_the_name(name: str) -> None:
-    one, other, none = (of_command("npx", ["plain@2"], env=env) for env in ({name: "/a"}, {name: "/b"}, {name: None}))
+def test_variables_that_select_code_are_part_of_the_identity(name: str) -> None:
+    one, other, none = (
+        identity_of_command("npx", ["plain@2"], env=env) for env in ({name: "/a"}, {name: "/b"}, {name: None})
+    )
     assert len({one, other, none}) == 3
     assert none == "npm:plain@2"
 
 
-def test_other_variables_and_what_is_secret_are_not() -> None:
+def test_other_and_secret_variables_are_not_part_of_the_identity() -> None:
     env = {
         "API_KEY": "s3cret", "GITHUB_HOST": "x", "GOOGLE_PROJECT": "x", "LDAP_URL": "x", "PIPEDRIVE_ID": "x",
         "npm_config_//registry.test/:_authToken": "s3cret", "UV_INDEX_OWN_PASSWORD": "s3cret", "PYTHONUNBUFFERED": "1",
         "NODE_ENV": "production", "GIT_AUTHOR_NAME": "ann",
     }  # fmt: skip
-    assert of_command("npx", ["plain@2"], env=env) == "npm:plain@2"
-    found = of_command("uvx", ["a"], env={"UV_INDEX_URL": "https://user:s3cret@pypi.test/simple?key=s3cret"})
+    assert identity_of_command("npx", ["plain@2"], env=env) == "npm:plain@2"
+    found = identity_of_command("uvx", ["a"], env={"UV_INDEX_URL": "https://user:s3cret@pypi.test/simple?key=s3cret"})
     assert found == "pypi:a (UV_INDEX_URL=https://pypi.test/simple)"
 
 
-def test_the_folder_that_a_program_starts_in_is_part_of_the_name_and_the_same_on_every_machine() -> None:
+def test_working_directory_is_part_of_the_identity_on_every_machine() -> None:
     names = {
-        of_command("npx", ["a"], folder=Path(f"/home/{who}/p"), cwd=f"/home/{who}/p/sub") for who in ("ann", "ben")
+        identity_of_command("npx", ["a"], folder=Path(f"/home/{who}/p"), cwd=f"/home/{who}/p/sub")
+        for who in ("ann", "ben")
     }
     assert names == {"npm:a (in sub)"}
     folders = {
-        of_command("npx", ["a"], env={"NODE_PATH": f"{place}/lib"}, folder=Path(place)) for place in ("/p", "/q/r")
+        identity_of_command("npx", ["a"], env={"NODE_PATH": f"{place}/lib"}, folder=Path(place))
+        for place in ("/p", "/q/r")
     }
     assert len(folders) == 1

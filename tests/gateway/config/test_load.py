@@ -1,4 +1,4 @@
-"""A configuration file in, one checked Config out."""
+"""Loading a configuration file into a checked Config."""
 
 import json
 import os
@@ -13,9 +13,8 @@ from gateway.config.conversion import shape_of
 from gateway.config.load import load, parse
 from gateway.config.model import Config, json_schema
 from gateway.config.upstream_types.stdio_config import StdioConfig
-from gateway.errors import ConfigError
-from registry.catalog.filters import NameFilter
-from registry.catalog.shape import ServerShape
+from gateway.protocol.gateway_errors import ConfigError
+from registry.catalog.shape import NameFilter, ServerShape
 
 CALENDAR = {"command": "python", "args": ["-m", "gateway.demo.calendar"]}
 
@@ -36,7 +35,7 @@ def refusal(text: str, **environ: str) -> ConfigError:
     return caught.value
 
 
-def test_a_file_of_a_host_works_as_it_is() -> None:
+def test_file_of_a_host_works_unchanged() -> None:
     config = parse(servers(cal=CALENDAR, web={"url": "https://example.test/mcp"}), environ={})
     assert list(config.servers) == ["cal", "web"]
     assert config.servers["cal"].type == "stdio"
@@ -47,7 +46,7 @@ def test_a_file_of_a_host_works_as_it_is() -> None:
     assert config.gateway.names.max_length == 48
 
 
-def test_the_servers_block_of_vs_code_is_the_same() -> None:
+def test_servers_block_of_vs_code_is_accepted() -> None:
     text = """
     // a comment, as VS Code allows
     {"inputs": [], "servers": {"a": {"type": "http", "url": "http://h/x//y"},},}
@@ -57,11 +56,11 @@ def test_the_servers_block_of_vs_code_is_the_same() -> None:
     assert config.warnings == []
 
 
-def test_both_blocks_at_once_are_refused() -> None:
+def test_mcp_servers_and_servers_together_are_refused() -> None:
     assert refusal('{"mcpServers": {}, "servers": {}}').key == "servers"
 
 
-def test_yaml_is_recognised_by_its_content() -> None:
+def test_yaml_is_recognized_by_its_content() -> None:
     text = "# ours\nmcpServers:\n  cal:\n    command: python\n    env: {TZ: '${TZ:-UTC}'}\n    tools:\n"
     config = parse(text, environ={})
     assert config.servers["cal"].env == {"TZ": "UTC"}
@@ -72,7 +71,7 @@ def test_every_spelling_of_streamable_http_is_http(kind: str) -> None:
     assert parse(servers(a={"type": kind, "url": "http://h/sse"}), environ={}).servers["a"].type == "http"
 
 
-def test_a_url_that_ends_in_sse_is_http_unless_the_type_says_sse() -> None:
+def test_url_ending_in_sse_is_http_unless_the_type_is_sse() -> None:
     entries = {"a": {"url": "http://h/sse"}, "b": {"url": "http://h/sse", "type": "sse"}}
     config = parse(servers(**entries), environ={})
     assert [server.type for server in config.servers.values()] == ["http", "sse"]
@@ -116,7 +115,7 @@ def test_a_url_that_ends_in_sse_is_http_unless_the_type_says_sse() -> None:
         ("python", "mcpServers.cal"),
     ],
 )
-def test_a_fault_in_a_server_names_its_key(entry: object, key: str) -> None:
+def test_error_in_a_server_names_its_key(entry: object, key: str) -> None:
     assert refusal(servers(cal=entry)).key == key
 
 
@@ -137,24 +136,24 @@ def test_a_fault_in_a_server_names_its_key(entry: object, key: str) -> None:
         ({"profiles": {"p": {"disclosure": "never"}}}, "gateway.profiles.p.disclosure"),
     ],
 )
-def test_a_fault_under_gateway_names_its_key(gateway: object, key: str) -> None:
+def test_error_under_gateway_names_its_key(gateway: object, key: str) -> None:
     assert refusal(json.dumps({"mcpServers": {}, "gateway": gateway})).key == key
 
 
-def test_an_unknown_key_under_gateway_is_an_error_with_its_near_miss() -> None:
+def test_unknown_key_under_gateway_is_an_error_with_a_suggestion() -> None:
     error = refusal('{"mcpServers": {}, "gateway": {"names": {"max_lenght": 40}}}')
     assert error.key == "gateway.names.max_lenght"
     assert "maxLength (did you mean it?)" in str(error)
     assert "prefix" in str(refusal('{"mcpServers": {}, "gateway": {"names": {"zzz": 40}}}'))
 
 
-def test_an_unknown_key_of_a_tool_is_an_error_with_its_near_miss() -> None:
+def test_unknown_key_of_a_tool_is_an_error_with_a_suggestion() -> None:
     error = refusal(one(tools={"send.it": {"hiden": True}}))
     assert error.key == 'mcpServers.cal.tools["send.it"].hiden'
     assert "hidden (did you mean it?)" in str(error)
 
 
-def test_annotations_have_the_types_that_hosts_accept() -> None:
+def test_annotations_accept_the_types_hosts_accept() -> None:
     text = """
     mcpServers:
       cal:
@@ -163,9 +162,9 @@ def test_annotations_have_the_types_that_hosts_accept() -> None:
         tools: {a: {annotations: {title: "2024", destructiveHint: no}}}
     """
     config = parse(text, environ={}).servers["cal"]
-    assert config.annotations.given == {"readOnlyHint": True}
-    assert config.tools["a"].annotations.given == {"title": "2024", "destructiveHint": False}
-    for wrong, key, told in (
+    assert config.annotations.as_members == {"readOnlyHint": True}
+    assert config.tools["a"].annotations.as_members == {"title": "2024", "destructiveHint": False}
+    for wrong, key, expected in (
         ({"title": 2024}, "title", "text, in quotes"),
         ({"readOnlyHint": "perhaps"}, "readOnlyHint", "true or false"),
         ({"readonlyHint": True}, "readonlyHint", "readOnlyHint (did you mean it?)"),
@@ -173,10 +172,10 @@ def test_annotations_have_the_types_that_hosts_accept() -> None:
         for entry, where in (({"annotations": wrong}, ""), ({"tools": {"a": {"annotations": wrong}}}, "tools.a.")):
             error = refusal(one(**entry))
             assert error.key == f"mcpServers.cal.{where}annotations.{key}"
-            assert told in str(error)
+            assert expected in str(error)
 
 
-def test_what_an_entry_denies_is_for_every_kind_or_for_those_that_it_names() -> None:
+def test_deny_applies_to_all_kinds_or_the_named_ones() -> None:
     assert "prompts (did you mean it?)" in str(refusal(one(deny={"promts": ["*"]})))
 
     def shape(**entry: object) -> ServerShape:
@@ -191,7 +190,7 @@ def test_what_an_entry_denies_is_for_every_kind_or_for_those_that_it_names() -> 
     assert shape(allow=["a"]).prompts.is_open
 
 
-def test_an_unknown_key_of_a_server_is_a_warning_with_its_near_miss() -> None:
+def test_unknown_key_of_a_server_is_a_warning_with_a_suggestion() -> None:
     config = parse(one(callTimeOut=3, colour=False), path=Path("gw.json"), environ={})
     assert config.warnings == [
         "gw.json: mcpServers.cal.callTimeOut: unknown key, ignored; expected callTimeout (did you mean it?)",
@@ -199,18 +198,18 @@ def test_an_unknown_key_of_a_server_is_a_warning_with_its_near_miss() -> None:
     ]
 
 
-def test_unknown_keys_beside_our_blocks_are_warnings_and_need_no_variables() -> None:
+def test_unknown_top_level_keys_are_warnings_and_not_expanded() -> None:
     config = parse('{"mcpServers": {}, "mcpServer": {"x": "${NOPE}"}}', path=Path("gw.json"), environ={})
     assert config.warnings == ["gw.json: mcpServer: unknown key, ignored; expected mcpServers (did you mean it?)"]
 
 
-def test_a_misspelt_gateway_is_an_error_because_it_may_hold_what_restricts() -> None:
+def test_misspelled_gateway_key_is_an_error() -> None:
     error = refusal('{"mcpServers": {}, "gatway": {"auth": {}}}')
     assert error.key == "gatway"
     assert "gateway (did you mean it?)" in str(error)
 
 
-def test_every_problem_is_reported_at_once_one_line_each() -> None:
+def test_all_problems_are_reported_together_one_per_line() -> None:
     text = str(refusal(servers(a={}, b={"url": "nowhere"})))
     first, second = text.splitlines()
     assert first.startswith("gw.json: mcpServers.a.command: ")
@@ -223,25 +222,25 @@ def tolerated(**entries: object) -> Config:
 
 
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("entry", "expected"),
     [
         ({"command": "x", "env": {"A": "${ONE}", "B": "${TWO}"}}, ("cal.env.A: ", "ONE is", "cal.env.B: ", "TWO is")),
-        ({"url": "nowhere"}, ("mcpServers.cal.url: is no absolute",)),
+        ({"url": "nowhere"}, ("mcpServers.cal.url: is not an absolute",)),
         ({"command": "x", "callTimeout": "soon", "args": "x"}, ("cal.callTimeout: ", "cal.args: ")),
         ({"command": "x", "disabled": "perhaps"}, ("cal.disabled: ",)),
         ([], ("mcpServers.cal: ",)),
     ],
 )
-def test_a_faulty_entry_leaves_out_its_server_and_tells_every_fault_of_it(entry: object, told: tuple[str, ...]) -> None:
+def test_invalid_entry_is_excluded_with_all_of_its_errors(entry: object, expected: tuple[str, ...]) -> None:
     config = tolerated(cal=entry)
     assert list(config.servers) == ["sound"]
     assert config.left_out["cal"].faulty
-    for part in told:
+    for part in expected:
         assert part in config.left_out["cal"].reason
-    assert list(told) == sorted(told, key=config.left_out["cal"].reason.index)
+    assert list(expected) == sorted(expected, key=config.left_out["cal"].reason.index)
 
 
-def test_where_no_entry_is_sound_there_is_nothing_to_go_on_with() -> None:
+def test_configuration_without_a_valid_entry_is_an_error() -> None:
     with pytest.raises(ConfigError, match="ONE is not set"):
         parse(one(env={"A": "${ONE}"}), environ={})
 
@@ -250,12 +249,12 @@ def test_where_no_entry_is_sound_there_is_nothing_to_go_on_with() -> None:
     "key",
     ["denny", "Deny", "alow", "excludeMutation", "exclude_mutations", "hidden", "denied", "disable", "blockAll"],
 )
-def test_a_key_that_may_be_meant_to_hide_something_is_a_fault_of_its_server(key: str) -> None:
+def test_unknown_key_that_may_hide_tools_is_an_error_of_its_server(key: str) -> None:
     config = tolerated(cal={**CALENDAR, key: True})
-    assert f"mcpServers.cal.{key}: unknown key, by which something" in config.left_out["cal"].reason
+    assert f"mcpServers.cal.{key}: unknown key that may be meant" in config.left_out["cal"].reason
 
 
-def test_a_fault_of_the_gateway_and_those_of_servers_are_told_together() -> None:
+def test_errors_of_gateway_and_servers_are_reported_together() -> None:
     text = json.dumps({"mcpServers": {"a": {}, "b": CALENDAR}, "gateway": {"auth": {"apiKey": []}, "admin": 3}})
     with pytest.raises(ConfigError) as caught:
         parse(text, path=Path("gw.json"), environ={})
@@ -264,13 +263,13 @@ def test_a_fault_of_the_gateway_and_those_of_servers_are_told_together() -> None
     ]  # fmt: skip
 
 
-def test_missing_variables_of_the_gateway_stop_the_start_and_are_all_told() -> None:
+def test_missing_variables_under_gateway_stop_the_start_and_are_all_reported() -> None:
     text = json.dumps({"mcpServers": {"b": CALENDAR}, "gateway": {"admin": {"token": "${A}"}, "hooks": ["${B}"]}})
     with pytest.raises(ConfigError, match=r"(?s)gateway.admin.token: .* A is not.*gateway.hooks\[0\]: .* B is not"):
         parse(text, path=Path("gw.json"), environ={})
 
 
-def test_a_server_that_is_switched_off_needs_nothing_else_to_be_right() -> None:
+def test_disabled_server_is_not_validated() -> None:
     config = tolerated(
         cal={"command": "x", "env": {"A": "${ONE}"}, "disabled": True}, web={"url": "", "enabled": False}
     )
@@ -291,7 +290,7 @@ def test_a_server_that_is_switched_off_needs_nothing_else_to_be_right() -> None:
         ("Übersetzer", "Ubersetzer"),
     ],
 )
-def test_an_alias_that_cannot_be_part_of_a_name_is_adapted_and_told(written: str, alias: str) -> None:
+def test_invalid_alias_is_adapted_with_a_warning(written: str, alias: str) -> None:
     config = tolerated(**{written: CALENDAR})
     assert list(config.servers) == ["sound", alias]
     [warning] = config.warnings
@@ -299,14 +298,14 @@ def test_an_alias_that_cannot_be_part_of_a_name_is_adapted_and_told(written: str
 
 
 @pytest.mark.parametrize(("first", "second"), [("a-b", "A_b"), ("a b", "a-b"), ("x", "日本")])
-def test_of_two_aliases_that_look_alike_the_sounder_one_is_served(first: str, second: str) -> None:
+def test_more_valid_of_two_colliding_aliases_is_served(first: str, second: str) -> None:
     config = tolerated(**{first: CALENDAR, second: CALENDAR})
     left = {"a-b": "A_b", "a b": "a b", "x": "日本"}[first]
     assert list(config.left_out) == [left]
     assert len(config.servers) == 2
 
 
-def test_what_hosts_write_in_their_own_words_is_understood() -> None:
+def test_host_specific_keys_are_understood() -> None:
     config = tolerated(
         cline={**CALENDAR, "alwaysAllow": ["x"], "autoApprove": []},
         windsurf={"serverUrl": "https://h/mcp"},
@@ -326,19 +325,19 @@ def test_what_hosts_write_in_their_own_words_is_understood() -> None:
     assert (config.servers["roo"].deny.tools, config.servers["roo"].deny.prompts) == (["z", "c"], ["z"])
 
 
-def test_an_input_that_no_variable_stands_for_is_told_with_the_variable_to_set() -> None:
+def test_input_without_a_value_names_the_variable_to_set() -> None:
     config = tolerated(code={"command": "x", "env": {"T": "${input:api key}"}})
     assert "expected the environment variable API_KEY instead" in config.left_out["code"].reason
 
 
 @pytest.mark.parametrize(("key", "meant"), [("comand", "command"), ("ulr", "url")])
-def test_an_entry_that_misspells_what_has_to_be_there_is_told_what_was_meant(key: str, meant: str) -> None:
+def test_misspelled_required_key_gets_a_suggestion(key: str, meant: str) -> None:
     config = tolerated(code={key: "x"})
-    assert f"command: is missing or empty; expected the program to start, or a url beside it ({key} is unknown; did " \
+    assert f"command: is missing or empty; expected the program to start, or a url instead ({key} is unknown; did " \
         f"you mean {meant}?)" in config.left_out["code"].reason  # fmt: skip
 
 
-def test_names_of_servers_and_tags_that_stand_for_nothing_are_warnings_with_the_near_miss() -> None:
+def test_unknown_server_names_and_tags_are_warnings_with_a_suggestion() -> None:
     hook = {"name": "h", "use": "size_guard", "conditions": {"servers": ["snud", "cal*"], "tags": ["vsc"]}}
     gateway = {
         "groups": {"g": {"servers": ["soudn"]}, "idle": {}},
@@ -360,7 +359,7 @@ def test_names_of_servers_and_tags_that_stand_for_nothing_are_warnings_with_the_
 GRAPHQL = {"type": "graphql", "endpoint": "https://h/graphql", "operations": "ops"}
 
 
-def test_a_graphql_server_has_its_own_keys_and_its_paths_start_at_the_file(tmp_path: Path) -> None:
+def test_graphql_server_has_its_own_keys_and_relative_paths(tmp_path: Path) -> None:
     entry = {
         **GRAPHQL, "type": "GraphQL", "schema": "${S}/s.graphql", "nullable": "union", "excludeMutations": True,
         "introspectionTools": True, "headers": {"Authorization": "Bearer ${T}"}, "tags": ["hr"],
@@ -376,35 +375,35 @@ def test_a_graphql_server_has_its_own_keys_and_its_paths_start_at_the_file(tmp_p
     assert "hunter2" not in repr(config)
 
 
-def test_a_server_with_an_endpoint_and_nothing_else_is_a_graphql_server() -> None:
+def test_server_with_only_an_endpoint_is_a_graphql_server() -> None:
     entry = {"endpoint": "http://h/graphql", "introspectionTools": True}
     one = parse(servers(hr=entry), environ={}).servers["hr"]
     assert (one.type, one.operations, one.nullable) == ("graphql", None, "plain")
 
 
 @pytest.mark.parametrize(
-    ("change", "key", "told"),
+    ("change", "key", "expected"),
     [
         ({"endpoint": None}, "endpoint", "is missing or empty; expected an absolute URL"),
-        ({"endpoint": "h/graphql"}, "endpoint", "is no absolute http or https URL"),
+        ({"endpoint": "h/graphql"}, "endpoint", "is not an absolute http or https URL"),
         ({"operations": None}, "operations", "is missing; expected a folder of .graphql files"),
-        ({"operations": " "}, "operations", "is no path"),
+        ({"operations": " "}, "operations", "is not a path"),
         ({"operations": ["*.graphql"]}, "operations", "is a list; expected text"),
-        ({"schema": "a\0b"}, "schema", "is no path"),
+        ({"schema": "a\0b"}, "schema", "is not a path"),
         ({"nullable": "both"}, "nullable", "'plain' or 'union'"),
         ({"excludeMutations": "perhaps"}, "excludeMutations", "expected true or false"),
         ({"url": "http://h/mcp"}, "type", "is graphql, which has no url"),
         ({"command": "x"}, "type", "is graphql, which has no command"),
-        ({"elicitation": True}, "type", "asks nobody"),
+        ({"elicitation": True}, "type", "does not support elicitation"),
     ],
 )
-def test_what_a_graphql_server_cannot_be_is_told_with_its_key(change: dict[str, object], key: str, told: str) -> None:
+def test_invalid_graphql_setting_is_refused_naming_its_key(change: dict[str, object], key: str, expected: str) -> None:
     error = refusal(servers(hr={**GRAPHQL, **change}))
     assert error.key == f"mcpServers.hr.{key}"
-    assert told in str(error)
+    assert expected in str(error)
 
 
-def test_keys_of_graphql_are_somebody_elses_in_other_servers_and_the_other_way_round() -> None:
+def test_graphql_keys_are_foreign_to_other_types_and_vice_versa() -> None:
     foreign = {"schema": {"version": 3}, "operations": 5, "endpoint": "x"}
     config = parse(servers(cal={**CALENDAR, **foreign}, hr={**GRAPHQL, "args": 7, "env": {}}), environ={})
     assert config.servers["cal"] == parse(servers(cal=CALENDAR), environ={}).servers["cal"]
@@ -414,12 +413,12 @@ def test_keys_of_graphql_are_somebody_elses_in_other_servers_and_the_other_way_r
     ]
 
 
-def test_null_is_as_good_as_absent() -> None:
+def test_null_equals_absence() -> None:
     text = '{"mcpServers": {"cal": {"command": "x", "env": null, "url": null, "type": null}}, "gateway": null}'
     assert parse(text, environ={}).servers["cal"].env == {}
 
 
-def test_secrets_are_in_no_repr_and_in_no_message() -> None:
+def test_secrets_are_in_no_repr_and_no_message() -> None:
     text = json.dumps(
         {
             "mcpServers": {
@@ -437,7 +436,7 @@ def test_secrets_are_in_no_repr_and_in_no_message() -> None:
     assert "hunter2" not in str(refusal(wrong, T="hunter2"))
 
 
-def test_a_path_is_kept_and_its_folder_is_where_secret_files_start(tmp_path: Path) -> None:
+def test_path_is_stored_and_secret_files_are_relative_to_it(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret\n")
     path = tmp_path / "gw.json"
     path.write_text(one(env={"TOKEN": "${file:token}"}))
@@ -446,11 +445,11 @@ def test_a_path_is_kept_and_its_folder_is_where_secret_files_start(tmp_path: Pat
     assert config.servers["cal"].env["TOKEN"] == "s3cret"
 
 
-def test_an_empty_configuration_can_be_built_in_code() -> None:
+def test_empty_configuration_can_be_built_in_code() -> None:
     assert Config().servers == {}
 
 
-def test_the_schema_describes_the_file_in_camel_case() -> None:
+def test_json_schema_describes_the_file_in_camel_case() -> None:
     schema = json_schema()
     server = schema["$defs"]["ServerConfig"]["properties"]
     assert {"callTimeout", "maxConcurrency", "displayName"} <= set(server)
@@ -460,7 +459,8 @@ def test_the_schema_describes_the_file_in_camel_case() -> None:
     assert {"mcpServers", "servers", "gateway"} <= set(schema["properties"])
 
 
-def test_loading_json_is_light_enough_for_a_host_that_waits_one_second(tmp_path: Path) -> None:
+@pytest.mark.heavy
+def test_loading_json_is_fast_enough_for_a_one_second_host(tmp_path: Path) -> None:
     path = tmp_path / "gw.json"
     path.write_text(servers(**{f"s{i}": CALENDAR for i in range(5)}))
     code = (
@@ -490,7 +490,7 @@ def test_loading_json_is_light_enough_for_a_host_that_waits_one_second(tmp_path:
     assert min(took_s) < 12 * min(usual_s)
 
 
-def test_values_that_hosts_write_without_quotes_are_texts() -> None:
+def test_unquoted_scalars_are_read_as_strings() -> None:
     config = tolerated(
         env={"command": "x", "args": ["-p", 3000, True, 1.5], "env": {"A": 3000, "B": False, "C": 2.0, "D": None}},
         http={"url": "https://h/mcp", "headers": {"X-Version": 3, "X-On": True, "X-None": None}},
@@ -516,7 +516,7 @@ def test_values_that_hosts_write_without_quotes_are_texts() -> None:
         ({"httpUrl": "https://h/mcp", "url": "https://h/sse"}, "http"),
     ],
 )
-def test_the_type_of_a_server_is_known_in_the_words_of_each_host(entry: dict[str, Any], kind: str) -> None:
+def test_server_type_is_read_in_the_words_of_each_host(entry: dict[str, Any], kind: str) -> None:
     config = tolerated(one=entry)
     assert config.left_out == {}
     assert config.servers["one"].type == kind
@@ -540,13 +540,13 @@ def test_the_type_of_a_server_is_known_in_the_words_of_each_host(entry: dict[str
         ({"type": "local", "timeout": 120_000}, 120),
     ],
 )
-def test_the_patience_of_a_host_is_that_of_a_call(entry: dict[str, Any], seconds: float) -> None:
+def test_host_timeout_becomes_the_call_timeout(entry: dict[str, Any], seconds: float) -> None:
     config = tolerated(one={"command": ["x"] if "type" in entry else "x", **entry})
     assert config.left_out == {}
     assert config.servers["one"].call_timeout == seconds
 
 
-def test_a_file_of_variables_counts_less_than_what_the_entry_says(tmp_path: Path) -> None:
+def test_entry_values_override_its_env_file(tmp_path: Path) -> None:
     (tmp_path / "one.env").write_text("A=file\nB=file\nAPI_KEY=k9f8e7d6c5b4a3928170\n")
     entry = {"command": "x", "envFile": "${workspaceFolder}/one.env", "env": {"A": "entry", "C": "c"}}
     config = parse(json.dumps({"servers": {"one": entry}}), path=tmp_path / "mcp.json", environ={})
@@ -555,7 +555,7 @@ def test_a_file_of_variables_counts_less_than_what_the_entry_says(tmp_path: Path
     assert "k9f8e7d6c5b4a3928170" in config.secrets
 
 
-def test_a_working_directory_starts_at_the_folder_of_the_file(tmp_path: Path) -> None:
+def test_working_directory_is_relative_to_the_file(tmp_path: Path) -> None:
     def cwd(value: object, folder: str = "") -> str | None:
         text = json.dumps({"mcpServers": {"one": {"command": "x", "cwd": value}}})
         found = parse(text, path=tmp_path / folder / "mcp.json", environ={}).servers["one"]
@@ -567,3 +567,11 @@ def test_a_working_directory_starts_at_the_folder_of_the_file(tmp_path: Path) ->
     assert cwd("/abs") == "/abs"
     assert cwd("~") == str(Path.home())
     assert cwd("") is cwd(None) is None
+
+
+@pytest.mark.parametrize("url", ["https://tracing.test/trace", "tracing.test/{traceId}"])
+def test_trace_url_needs_the_place_of_the_id(tmp_path: Path, url: str) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {}, "gateway": {"telemetry": {"traceUrl": url}}}))
+    with pytest.raises(ConfigError, match=r"traceUrl.*is not a URL with \{traceId\}"):
+        load(path)

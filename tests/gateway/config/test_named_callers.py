@@ -1,4 +1,4 @@
-"""Callers that rules and hooks name exist, and no key is called like another kind of caller."""
+"""Callers named in rules and hooks exist, and key names do not collide with other kinds of callers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config.load import parse
 from gateway.config.model import Config
-from gateway.errors import ConfigError
+from gateway.protocol.gateway_errors import ConfigError
 
 KEYS = [{"name": "ann", "keyHash": f"sha256:{'1' * 64}"}, {"name": "robot-1", "keyHash": f"sha256:{'2' * 64}"}]
 ISSUER = {"issuer": "https://id.example.test/realm", "audiences": ["https://gateway.example.test/mcp"]}
@@ -23,22 +23,24 @@ def config(*, keys: Any = KEYS, oauth: Any = None, principals: list[str] | None 
     return parse(json.dumps({"mcpServers": {"bank": {"command": "bank"}}, "gateway": settings}))
 
 
-def told(loaded: Config) -> list[str]:
+def warnings_of(loaded: Config) -> list[str]:
     return [warning.partition(": ")[2] for warning in loaded.warnings]
 
 
-def test_a_slip_in_the_callers_of_a_hook_stops_the_start() -> None:
+def test_misspelled_caller_in_hook_conditions_stops_the_start() -> None:
     with pytest.raises(ConfigError) as raised:
         config(principals=["robot-1", "anne"])
     words = "gateway.hooks[0].conditions.principals: anne matches no caller; did you mean ann?"
     assert words in str(raised.value)
     watching = config(principals=["anne"], mode="audit")
-    assert told(watching) == [words]
+    assert warnings_of(watching) == [words]
 
 
-def test_a_caller_that_is_like_no_other_is_told_and_patterns_are_taken() -> None:
-    assert told(config(principals=["nightly"])) == ["gateway.hooks[0].conditions.principals: nightly matches no caller"]
-    assert told(config(principals=["*", "robot-?", "local", "a*"])) == []
+def test_unknown_caller_is_warned_about_and_patterns_are_accepted() -> None:
+    assert warnings_of(config(principals=["nightly"])) == [
+        "gateway.hooks[0].conditions.principals: nightly matches no caller"
+    ]
+    assert warnings_of(config(principals=["*", "robot-?", "local", "a*"])) == []
 
 
 @pytest.mark.parametrize(
@@ -57,21 +59,21 @@ def test_a_caller_that_is_like_no_other_is_told_and_patterns_are_taken() -> None
         ("@id.example.test/realm", False),
     ],
 )
-def test_callers_with_tokens_are_known_by_their_issuer(pattern: str, matches: bool) -> None:
-    assert bool(told(config(oauth=OAUTH, principals=[pattern]))) is not matches
+def test_token_callers_are_known_by_their_issuer(pattern: str, matches: bool) -> None:
+    assert bool(warnings_of(config(oauth=OAUTH, principals=[pattern]))) is not matches
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("local", "is reserved (local) for callers without a key; expected another name than local and stdio"),
+        ("local", "is reserved (local) for callers without a key; expected a name other than local and stdio"),
         ("Stdio", "is reserved (Stdio)"),
         (" local ", "is reserved"),
-        ("team-*", "is no name of a caller; expected a name without *, ?, [ and ]"),
-        ("  ", "is no name of a caller"),
+        ("team-*", "is not a valid caller name; expected a name without *, ?, [ and ]"),
+        ("  ", "is not a valid caller name"),
     ],
 )
-def test_a_key_that_is_called_like_others_stops_the_start(name: str, words: str) -> None:
+def test_key_name_reserved_for_other_callers_stops_the_start(name: str, words: str) -> None:
     with pytest.raises(ConfigError) as raised:
         config(keys=[{"name": name, "keyHash": f"sha256:{'1' * 64}"}])
     assert "gateway.auth.apiKeys[0].name: " in str(raised.value)

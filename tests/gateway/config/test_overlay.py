@@ -1,13 +1,15 @@
-"""The file that keeps what administrators have changed, as those see it who only read it."""
+"""The overlay file as processes that only read it see it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gateway.config.overlay import Change, Overlay
 
 
-def test_whoever_follows_a_file_has_its_latest_changes_and_keeps_them_where_it_is_damaged(tmp_path: Path) -> None:
+def test_following_process_reads_changes_and_keeps_the_last_valid_overlay(tmp_path: Path) -> None:
     config = tmp_path / "typegate.json"
     written, followed = Overlay(tmp_path, config), Overlay(tmp_path, config, writes=False, follows=True)
     disabled = Change(kind="server_disabled", target="bank")
@@ -22,3 +24,16 @@ def test_whoever_follows_a_file_has_its_latest_changes_and_keeps_them_where_it_i
     written.replace([])
     assert followed.latest() == ()
     assert followed.error is None
+
+
+@pytest.mark.parametrize(
+    "text", [b"null", b"[]", b"{}", b'{"changes": null}', b'{"changes": [{"kind": "x", "new": 1}]}']
+)
+def test_overlay_of_another_structure_is_reported_as_such(tmp_path: Path, text: bytes) -> None:
+    config = tmp_path / "typegate.json"
+    Overlay(tmp_path, config).replace([Change(kind="server_disabled", target="bank")])
+    [path] = (tmp_path / "overlays").glob("*.json")
+    path.write_bytes(text)
+    damaged = Overlay(tmp_path, config)
+    assert damaged.changes == ()
+    assert damaged.error == f"{path} cannot be read (its content has another structure)"

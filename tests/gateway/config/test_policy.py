@@ -1,4 +1,4 @@
-"""Rules as the file has them: what is understood, what is refused, and what is told."""
+"""Policy rules in the file: accepted forms, errors and warnings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from gateway.access.principal import Principal
 from gateway.config.conversion import policy_of
 from gateway.config.load import parse
-from gateway.errors import ConfigError
+from gateway.protocol.gateway_errors import ConfigError
 from registry.policy.conditions import ArgumentCondition
 
 KEYS = [{"name": "ann", "keyHash": "sha256:" + "0" * 64, "groups": ["interns"]}]
@@ -28,7 +28,7 @@ def refused(*rules: dict[str, Any], default: str = "allow") -> str:
     return str(error.value)
 
 
-def test_a_rule_in_the_short_form_is_the_same_as_in_the_long_one() -> None:
+def test_short_form_of_a_rule_equals_the_long_form() -> None:
     short = {"name": "r", "ask": ["bank__wire"], "when": {"arguments": {"to": "x", "kind": ["a", "b"]}}}
     long = {
         "name": "r", "ask": {"tools": ["bank__wire"]},
@@ -55,20 +55,20 @@ def test_a_rule_in_the_short_form_is_the_same_as_in_the_long_one() -> None:
         ({"deny": True}, "rules[0].name: is missing"),
         ({"name": "r", "deny": True, "principal": ["x"]}, "expected principals (did you mean it?)"),
         ({"name": "r", "deny": True, "kinds": ["tool"]}, "rules[0].kinds[0]"),
-        ({"name": "r", "ask": True, "kinds": ["prompts"]}, "no arguments to look at"),
-        ({"name": "r", "deny": True, "wrappers": ["a"], "kinds": ["prompts"]}, "stands beside wrappers"),
+        ({"name": "r", "ask": True, "kinds": ["prompts"]}, "have no arguments"),
+        ({"name": "r", "deny": True, "wrappers": ["a"], "kinds": ["prompts"]}, "cannot be combined with wrappers"),
         ({"name": "r", "deny": True, "when": {}}, "rules[0].when: says nothing"),
         ({"name": "r", "deny": True, "when": {"arguments": {"a": {}}}}, "tests nothing"),
-        ({"name": "r", "deny": True, "when": {"arguments": {"a": {"pattern": "(?=x)"}}}}, "no pattern that can be run"),
+        ({"name": "r", "deny": True, "when": {"arguments": {"a": {"pattern": "(?=x)"}}}}, "not a supported pattern"),
         ({"name": "r", "deny": True, "when": {"arguments": {"a": {"above": True}}}}, "is a boolean"),
         ({"name": "r", "deny": True, "when": {"readonly": True}}, "expected readOnly (did you mean it?)"),
     ],
 )  # fmt: skip
-def test_a_rule_that_cannot_be_meant_stops_the_start(rule: dict[str, Any], words: str) -> None:
+def test_invalid_rule_stops_the_start(rule: dict[str, Any], words: str) -> None:
     assert words in refused(rule)
 
 
-def test_two_rules_of_one_name_stop_the_start() -> None:
+def test_duplicate_rule_name_stops_the_start() -> None:
     rule = {"name": "r", "deny": ["bank__*"]}
     assert "rules[1].name: gives one name to two rules (r)" in refused(rule, rule)
 
@@ -84,14 +84,14 @@ def test_two_rules_of_one_name_stop_the_start() -> None:
         ({"scopes": ["tool"]}, "scopes: tool matches no scope; did you mean tools?"),
     ],
 )
-def test_a_slip_in_a_rule_stops_the_start_where_something_would_stay_open(members: Any, words: str) -> None:
+def test_misspelling_that_would_leave_access_open_stops_the_start(members: Any, words: str) -> None:
     assert words in refused({"name": "r", "deny": True, **members})
     assert words in refused({"name": "r", "allow": True, **members})
     closed = config({"name": "r", "allow": True, **members}, default="deny")
     assert any(words in warning for warning in closed.warnings)
 
 
-def test_a_name_that_is_like_no_other_may_come_later_and_is_told() -> None:
+def test_unknown_dissimilar_name_in_a_rule_is_a_warning() -> None:
     loaded = config({"name": "r", "deny": True, "groups": ["contractors"], "servers": ["payroll"]})
     assert [warning.partition(": ")[2] for warning in loaded.warnings] == [
         "gateway.policy.rules[0].servers: payroll matches no server",
@@ -99,7 +99,7 @@ def test_a_name_that_is_like_no_other_may_come_later_and_is_told() -> None:
     ]
 
 
-def test_rules_about_callers_of_an_issuer_are_not_guessed_at() -> None:
+def test_rules_about_token_callers_are_not_checked_for_misspellings() -> None:
     oauth = {
         "resource": "https://gateway.example.test",
         "issuers": [{"issuer": "https://id.example.test", "audiences": ["https://gateway.example.test/mcp"]}],

@@ -21,13 +21,13 @@ def describe(member: dict[str, Any]) -> str:
     return str(member.get("description", "")).strip()
 
 
-def test_every_key_of_the_file_has_a_description() -> None:
+def test_every_configuration_key_has_a_description() -> None:
     keys = dict(documented_keys())
     assert len(keys) > 90
     assert [key for key, text in keys.items() if not text] == []
 
 
-def test_descriptions_are_sentences_that_end() -> None:
+def test_descriptions_are_complete_sentences() -> None:
     unfinished = [key for key, text in documented_keys() if not text.endswith((".", ")."))]
     assert unfinished == []
 

@@ -1,4 +1,4 @@
-"""Requests for a reload: none that was forced is lost, and those that wait are one."""
+"""Reload requests: forced ones are not lost, and waiting ones are combined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def no_others() -> OtherFiles:
     return OtherFiles()
 
 
-async def test_a_forced_reload_that_comes_while_another_waits_is_made() -> None:
+async def test_forced_reload_is_not_lost_while_another_waits() -> None:
     requests = ReloadRequests()
     for order in ((False, True), (True, False), (False, True, False)):
         for forced in order:
@@ -31,7 +31,7 @@ async def test_a_forced_reload_that_comes_while_another_waits_is_made() -> None:
     assert scope.cancelled_caught
 
 
-async def test_a_signal_while_a_reload_runs_is_another_reload_whatever_the_file_holds(tmp_path: Path) -> None:
+async def test_signal_during_a_reload_forces_another_reload(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("one")
     runs, running, go_on = 0, anyio.Event(), anyio.Event()
@@ -42,12 +42,12 @@ async def test_a_signal_while_a_reload_runs_is_another_reload_whatever_the_file_
         running.set()
         await go_on.wait()
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(25):
         async with anyio.create_task_group() as group:
             # Until the signal is listened for it would end the tests.
             before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
             try:
-                group.start_soon(lambda: follow(path, changed, hangups=True, others=no_others))
+                group.start_soon(lambda: follow(path, changed, hangups=True, other_files=no_others))
                 while not running.is_set():
                     os.kill(os.getpid(), signal.SIGHUP)
                     with anyio.move_on_after(0.01):
@@ -63,7 +63,7 @@ async def test_a_signal_while_a_reload_runs_is_another_reload_whatever_the_file_
                 signal.signal(signal.SIGHUP, before)
 
 
-async def test_what_was_read_earlier_and_has_changed_since_is_a_change(tmp_path: Path) -> None:
+async def test_file_changed_since_it_was_read_is_a_change(tmp_path: Path) -> None:
     path, other = tmp_path / "file", tmp_path / "other"
     path.write_text("one")
     other.write_text("as administrators have it by now")
@@ -76,14 +76,14 @@ async def test_what_was_read_earlier_and_has_changed_since_is_a_change(tmp_path:
     async def others() -> OtherFiles:
         return OtherFiles(files=(other,))
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(25):
         async with anyio.create_task_group() as group:
-            group.start_soon(lambda: follow(path, changed, hangups=False, others=others, seen=seen))
+            group.start_soon(lambda: follow(path, changed, hangups=False, other_files=others, seen=seen))
             await noticed.wait()
             group.cancel_scope.cancel()
 
 
-async def test_a_file_that_goes_as_soon_as_a_reload_has_read_it_is_noticed(tmp_path: Path) -> None:
+async def test_file_deleted_right_after_a_reload_is_noticed(tmp_path: Path) -> None:
     path, folder = tmp_path / "file", tmp_path / "more"
     path.write_text("one")
     folder.mkdir()
@@ -103,15 +103,15 @@ async def test_a_file_that_goes_as_soon_as_a_reload_has_read_it_is_noticed(tmp_p
     async def others() -> OtherFiles:
         return OtherFiles(files=tuple(folder.iterdir()), folders=(folder,))
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(25):
         async with anyio.create_task_group() as group:
             seen = {path: hashlib.sha256(b"none").digest()}
-            group.start_soon(lambda: follow(path, changed, hangups=False, others=others, seen=seen))
+            group.start_soon(lambda: follow(path, changed, hangups=False, other_files=others, seen=seen))
             await again.wait()
             group.cancel_scope.cancel()
 
 
-async def test_the_digest_of_an_overlay_is_that_of_what_it_read(tmp_path: Path) -> None:
+async def test_overlay_digest_is_of_the_content_that_was_read(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     overlay = Overlay(tmp_path, config, follows=True)
     assert overlay.digest is None

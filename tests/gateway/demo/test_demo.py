@@ -20,7 +20,7 @@ def connected(name: str, mode: str = "auto") -> Client:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_the_calendar_lists_its_tools_with_titles_descriptions_and_hints(mode: str) -> None:
+async def test_calendar_lists_tools_with_titles_descriptions_and_hints(mode: str) -> None:
     with anyio.fail_after(20):
         async with connected("calendar", mode) as client:
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -31,7 +31,7 @@ async def test_the_calendar_lists_its_tools_with_titles_descriptions_and_hints(m
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_sent_email_shows_up_among_the_sent_ones(mode: str) -> None:
+async def test_sent_email_appears_in_the_sent_list(mode: str) -> None:
     message = {"to": ["ana@example.com"], "subject": "Choir", "body": "At seven?", "accountId": "home"}
     with anyio.fail_after(20):
         async with connected("calendar", mode) as client:
@@ -44,7 +44,7 @@ async def test_a_sent_email_shows_up_among_the_sent_ones(mode: str) -> None:
     assert from_work.structured_content == {"messages": []}
 
 
-async def test_structured_content_of_the_calendar_is_also_its_text() -> None:
+async def test_structured_content_of_the_calendar_equals_its_text() -> None:
     with anyio.fail_after(20):
         async with connected("calendar") as client:
             result = await client.call_tool("list_accounts", {})
@@ -52,7 +52,7 @@ async def test_structured_content_of_the_calendar_is_also_its_text() -> None:
     assert len(result.structured_content["accounts"]) == 2
 
 
-async def test_the_calendar_gives_the_same_events_for_the_same_days_in_the_zone_asked_for() -> None:
+async def test_calendar_returns_the_same_events_in_the_requested_zone() -> None:
     monday_and_tuesday = {"timeZone": "Europe/Madrid", "startDate": "2026-06-01", "endDate": "2026-06-02"}
     with anyio.fail_after(20):
         async with connected("calendar") as client:
@@ -71,14 +71,12 @@ async def test_the_calendar_gives_the_same_events_for_the_same_days_in_the_zone_
         ("send_email", {"to": ["a@b.example"], "subject": "x"}, "'body' was not provided"),
         ("send_email", {"to": [], "subject": "x", "body": "y"}, "'to' must list"),
         ("send_email", {"to": ["a@b.example"], "subject": "x", "body": "y", "accountId": "z"}, "work, home"),
-        ("get_calendar_events", {"timeZone": "Mars/Base", "startDate": "2026-06-01"}, "no time zone"),
+        ("get_calendar_events", {"timeZone": "Mars/Base", "startDate": "2026-06-01"}, "not a known time zone"),
         ("get_calendar_events", {"timeZone": "UTC", "startDate": "tomorrow"}, "YYYY-MM-DD"),
         ("no_such_tool", {}, "no tool called"),
     ],
 )
-async def test_the_calendar_says_what_is_wrong_with_arguments(
-    tool: str, arguments: dict[str, object], words: str
-) -> None:
+async def test_calendar_explains_invalid_arguments(tool: str, arguments: dict[str, object], words: str) -> None:
     with anyio.fail_after(20):
         async with connected("calendar") as client:
             result = await client.call_tool(tool, arguments)
@@ -87,7 +85,7 @@ async def test_the_calendar_says_what_is_wrong_with_arguments(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_the_bank_declares_nothing_but_an_object(mode: str) -> None:
+async def test_bank_declares_only_an_object_schema(mode: str) -> None:
     with anyio.fail_after(20):
         async with connected("bank", mode) as client:
             tools = (await client.list_tools()).tools
@@ -95,7 +93,7 @@ async def test_the_bank_declares_nothing_but_an_object(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_the_bank_sums_the_entries_of_an_account_up_to_a_day(mode: str) -> None:
+async def test_balance_sums_account_entries_up_to_a_date(mode: str) -> None:
     with anyio.fail_after(20):
         async with connected("bank", mode) as client:
             latest = await client.call_tool("get_bank_balance", {"account_id": "1"})
@@ -107,9 +105,7 @@ async def test_the_bank_sums_the_entries_of_an_account_up_to_a_day(mode: str) ->
 @pytest.mark.parametrize(
     ("arguments", "words"), [({}, "'account_id' was not provided"), ({"account_id": "9"}, "no account '9'")]
 )
-async def test_the_bank_answers_with_an_error_for_an_account_missing_or_unknown(
-    arguments: dict[str, object], words: str
-) -> None:
+async def test_bank_returns_an_error_for_a_missing_or_unknown_account(arguments: dict[str, object], words: str) -> None:
     with anyio.fail_after(20):
         async with connected("bank") as client:
             result = await client.call_tool("get_bank_balance", arguments)
@@ -119,7 +115,7 @@ async def test_the_bank_answers_with_an_error_for_an_account_missing_or_unknown(
 
 @pytest.mark.parametrize("name", ["calendar", "bank"])
 @pytest.mark.parametrize("ending", ["end of input", "SIGTERM"])
-async def test_a_demo_server_leaves_cleanly(name: str, ending: str) -> None:
+async def test_demo_server_exits_cleanly(name: str, ending: str) -> None:
     config = demo_config(name)
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}

@@ -1,4 +1,4 @@
-"""Lists as bytes: what is kept from the last one is never seen in the next."""
+"""Serialized lists: the cache never affects the next list."""
 
 from functools import partial
 from typing import Any
@@ -7,12 +7,12 @@ import orjson
 import pytest
 
 from gateway.calls.builtin_tools import BUILTIN_TOOLS, SEARCH_TOOLS
-from gateway.discovery import listing_of
 from gateway.downstream.lists import ListResults
+from gateway.fleet.discovery import ListingSource, listing_of
 from gateway.upstream.session import RawListing
 from registry.catalog.names import ServerName
+from registry.catalog.registry import Registry
 from registry.catalog.shape import ServerShape, Shape
-from registry.catalog.store import Registry
 from registry.views.profile import Profile
 from registry.views.view import View, build_view
 
@@ -25,7 +25,7 @@ def tool(name: str, words: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("modern", [True, False])
-async def test_a_list_after_any_change_is_the_one_that_would_be_made_from_nothing(modern: bool) -> None:
+async def test_list_after_any_change_equals_a_fresh_one(modern: bool) -> None:
     registry = Registry(Shape(servers={server: ServerShape() for server in SERVERS}))
     kept, previous = ListResults(), None
 
@@ -35,10 +35,10 @@ async def test_a_list_after_any_change_is_the_one_that_would_be_made_from_nothin
             tools=tools, prompts_and_resources={}, capabilities={"tools": {}}, ttl_ms=None, scope="private"
         )
         before = registry.catalog.servers.get(server)
-        registry.put(listing_of(raw, server=server, epoch=epoch, transport="http", before=before))
+        registry.put(listing_of(raw, ListingSource(server=server, epoch=epoch, transport="http"), before=before))
 
     async def listed(lists: ListResults, view: View, found: tuple[str, ...] = ()) -> bytes:
-        return b"".join(await lists.prepared(view, "tools", modern=modern, shared=True, found=found))
+        return b"".join(await lists.render_result(view, "tools", modern=modern, shared=True, found_names=found))
 
     changes = [("a", "b"), ("a", "c"), ("c",), ("a", "c", "d"), ("a", "b")]
     for epoch, words in enumerate(changes, 1):
@@ -57,18 +57,18 @@ async def test_a_list_after_any_change_is_the_one_that_would_be_made_from_nothin
 
 
 @pytest.mark.parametrize("output", ["object", "array"])
-async def test_what_is_listed_is_in_memory_once_where_both_eras_are_shown_the_same(output: str) -> None:
+async def test_list_is_stored_once_if_both_eras_see_the_same(output: str) -> None:
     registry, lists = Registry(Shape(servers={SERVERS[0]: ServerShape()})), ListResults()
     tools = [{**tool("t", "words"), "outputSchema": {"type": output}}]
     raw = RawListing(tools=tools, prompts_and_resources={}, capabilities={"tools": {}}, ttl_ms=None, scope="private")
-    registry.put(listing_of(raw, server=SERVERS[0], epoch=1, transport="http", before=None))
+    registry.put(listing_of(raw, ListingSource(server=SERVERS[0], epoch=1, transport="http"), before=None))
     view = build_view(registry.catalog, registry.shape, Profile())
-    modern, older = [await lists.prepared(view, "tools", modern=era, shared=False) for era in (True, False)]
+    modern, older = [await lists.render_result(view, "tools", modern=era, shared=False) for era in (True, False)]
     assert (modern[0] is older[0]) == (output == "object")
     shown, seen = (orjson.loads(b"".join(one)) for one in (modern, older))
     assert shown["tools"] == [{**tools[0], "name": "s0__t"}]
     assert shown["cacheScope"] == "private"
     assert seen.keys() == {"tools"}
     assert ("outputSchema" in seen["tools"][0]) == (output == "object")
-    again = await lists.prepared(view, "tools", modern=False, shared=False)
+    again = await lists.render_result(view, "tools", modern=False, shared=False)
     assert again[0] is older[0]

@@ -1,4 +1,4 @@
-"""What a session leaves behind when it ends, is idle or withdraws a question: nothing."""
+"""Sessions leave no state behind when they end, expire or withdraw an elicitation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from gateway.access.principal import LOCAL
-from gateway.access.quotas import account_of_its_own
+from gateway.access.quotas import independent_account
 from gateway.downstream import sessions
 from gateway.downstream.sessions import IDLE_S, Session, SessionTable
 
@@ -48,7 +48,7 @@ class Running:
 
 
 def session() -> Session:
-    return Session(LOCAL, version="2025-11-25", params={}, account=account_of_its_own())
+    return Session(LOCAL, version="2025-11-25", params={}, account=independent_account())
 
 
 def table() -> tuple[SessionTable, Announcer, Clock]:
@@ -56,12 +56,12 @@ def table() -> tuple[SessionTable, Announcer, Clock]:
     return SessionTable(announcer, clock=clock), announcer, clock  # type: ignore[arg-type] # a fake
 
 
-def test_an_idle_session_ends_with_all_that_is_its_own_though_nobody_calls() -> None:
+def test_idle_session_expires_with_its_state_without_further_requests() -> None:
     known, announcer, clock = table()
     idle, ended = session(), list[str]()
     idle.subscribed["x://y"] = lambda: ended.append("subscription")
     idle.on_end.append(lambda: ended.append("session"))
-    known.put(idle)
+    known.add(idle)
     clock.now_s += IDLE_S - 1
     known.sweep()
     assert (ended, len(known), announcer.listening) == ([], 1, 1)
@@ -71,11 +71,11 @@ def test_an_idle_session_ends_with_all_that_is_its_own_though_nobody_calls() -> 
     assert known.get(idle.id, LOCAL) is None
 
 
-def test_a_session_that_streams_runs_or_is_used_is_not_idle() -> None:
+def test_session_that_streams_runs_or_is_used_is_not_idle() -> None:
     known, _, clock = table()
     streaming, running, used, idle = (session() for _ in range(4))
     for one in (streaming, running, used, idle):
-        known.put(one)
+        known.add(one)
     streaming.open_stream(lambda message, number: None, lambda: None)
     running.running[1] = Running()
     for _ in range(3):
@@ -85,22 +85,22 @@ def test_a_session_that_streams_runs_or_is_used_is_not_idle() -> None:
     assert [known.get(one.id, LOCAL) for one in (streaming, running, used, idle)] == [streaming, running, used, None]
 
 
-async def test_idle_sessions_are_looked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_sessions_are_swept_periodically(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "_SWEEP_S", 0.001)
     known, _, clock = table()
-    with anyio.fail_after(5):
+    with anyio.fail_after(25):
         async with anyio.create_task_group() as group:
-            group.start_soon(known.keep_swept)
+            group.start_soon(known.sweep_periodically)
             for _ in range(2):
                 gone, one = anyio.Event(), session()
                 one.on_end.append(gone.set)
-                known.put(one)
+                known.add(one)
                 clock.now_s += IDLE_S + 1
                 await gone.wait()
             group.cancel_scope.cancel()
 
 
-def test_a_session_that_is_closed_stops_watching_and_what_it_runs_is_cancelled() -> None:
+def test_closed_session_unsubscribes_and_cancels_its_calls() -> None:
     known, announcer, _ = table()
     one, running, ended = session(), Running(), list[str]()
     one.running[1] = running
@@ -108,38 +108,38 @@ def test_a_session_that_is_closed_stops_watching_and_what_it_runs_is_cancelled()
         one.subscribed[uri] = lambda uri=uri: ended.append(uri)  # type: ignore[misc] # of a lambda with a default
     hung_up: list[bool] = []
     one.open_stream(lambda message, number: None, lambda: hung_up.append(True))
-    known.put(one)
+    known.add(one)
     known.close(one)
     assert (running.cancelled, ended, hung_up, announcer.listening) == (True, ["x://a", "x://b"], [True], 0)
 
 
-async def test_a_question_that_nobody_needs_answered_any_more_is_withdrawn_once() -> None:
-    one, told = session(), list[dict[str, Any]]()
-    with anyio.fail_after(5):
+async def test_unneeded_elicitation_is_withdrawn_once() -> None:
+    one, messages = session(), list[dict[str, Any]]()
+    with anyio.fail_after(25):
         async with anyio.create_task_group() as group:
-            group.start_soon(one.ask, told.append, "elicitation/create", {"message": "Who?"})
-            while not told:
+            group.start_soon(one.send_request, messages.append, "elicitation/create", {"message": "Who?"})
+            while not messages:
                 await anyio.lowlevel.checkpoint()
             group.cancel_scope.cancel()
-    question, withdrawn = told
+    question, withdrawn = messages
     assert (question["method"], question["params"]) == ("elicitation/create", {"message": "Who?"})
     assert withdrawn["method"] == "notifications/cancelled"
     assert withdrawn["params"]["requestId"] == question["id"]
     assert "id" not in withdrawn
     # An answer that comes too late belongs to no later question.
-    one.answered({"jsonrpc": "2.0", "id": question["id"], "result": {"late": True}})
+    one.handle_response({"jsonrpc": "2.0", "id": question["id"], "result": {"late": True}})
     later: list[dict[str, Any]] = []
     results: list[Any] = []
 
     async def ask_again() -> None:
-        results.append(await one.ask(later.append, "elicitation/create", {}))
+        results.append(await one.send_request(later.append, "elicitation/create", {}))
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(25):
         async with anyio.create_task_group() as group:
             group.start_soon(ask_again)
             while not later:
                 await anyio.lowlevel.checkpoint()
-            one.answered({"jsonrpc": "2.0", "id": question["id"], "result": {"late": True}})
-            one.answered({"jsonrpc": "2.0", "id": later[0]["id"], "result": {"late": False}})
+            one.handle_response({"jsonrpc": "2.0", "id": question["id"], "result": {"late": True}})
+            one.handle_response({"jsonrpc": "2.0", "id": later[0]["id"], "result": {"late": False}})
     assert results == [{"late": False}]
     assert [message["method"] for message in later] == ["elicitation/create"]

@@ -53,7 +53,8 @@ async def test_both_eras_list_and_call_on_one_connection(tmp_path: Path) -> None
         assert "Traceback" not in host.log.read_text()
 
 
-async def test_nonsense_is_answered_and_the_next_line_still_works(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_malformed_input_is_answered_and_the_next_line_works(tmp_path: Path) -> None:
     async with hosting(tmp_path, tools=builtin_tools("echo")) as (host, _, record):
         await host.answer(hello())
         await host.until_listed("up__echo")
@@ -68,10 +69,10 @@ async def test_nonsense_is_answered_and_the_next_line_still_works(tmp_path: Path
             (b" " * 5 * 2**20 + b"{}", -32600),
         ]
         for line, code in wrong:
-            heard = len(host.heard)
+            count_before = len(host.received)
             await host.send(line)
-            await host.until(lambda one, before=heard: len(host.heard) > before and "error" in one)
-            assert (host.heard[-1]["error"]["code"], host.heard[-1]["id"]) == (code, None), line[:60]
+            await host.until(lambda one, before=count_before: len(host.received) > before and "error" in one)
+            assert (host.received[-1]["error"]["code"], host.received[-1]["id"]) == (code, None), line[:60]
         for number, (body, code) in enumerate(
             [
                 ({"method": "ping", "params": [1]}, -32602),
@@ -90,35 +91,38 @@ async def test_nonsense_is_answered_and_the_next_line_still_works(tmp_path: Path
         assert await host.leave() == 0
 
 
-async def test_an_id_that_is_in_flight_is_refused_and_the_first_call_keeps_its_answer(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_duplicate_request_id_is_refused_and_the_first_call_answered(tmp_path: Path) -> None:
     async with hosting(tmp_path, tools=builtin_tools("sleep", "echo")) as (host, _, record):
         await host.answer(hello())
         await host.until_listed("up__echo")
-        await host.send(old_call("up__sleep", {"seconds": 0.5}, "twice"))
+        await host.send(old_call("up__sleep", {"seconds": 2}, "twice"))
         await record.until(lambda seen: seen.calls("sleep"))
         await host.send(old_call("up__echo", {"a": 1}, "twice"))
         refused = await host.until(lambda one: one.get("id") == "twice")
         assert refused["error"]["code"] == -32600
         first = await host.until(lambda one: one.get("id") == "twice" and "result" in one)
-        assert first["result"]["structuredContent"] == {"seconds": 0.5}
+        assert first["result"]["structuredContent"] == {"seconds": 2}
         assert record.calls("echo") == []
 
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
-async def test_a_thousand_progress_notifications_come_before_the_answer_in_order(tmp_path: Path, era: str) -> None:
+@pytest.mark.heavy
+async def test_thousand_progress_notifications_precede_the_answer_in_order(tmp_path: Path, era: str) -> None:
     async with hosting(tmp_path, tools=builtin_tools("progress")) as (host, _, _):
         await host.answer(hello())
         await host.until_listed("up__progress")
         make = call_of if era == "modern" else old_call
-        before = len(host.heard)
+        before = len(host.received)
         await host.answer(make("up__progress", {"count": 1000}, request_id="p", progressToken=77), within_s=20)
-        *steps, answer = [one for one in host.heard[before:] if one.get("method") != CHANGED]
+        *steps, answer = [one for one in host.received[before:] if one.get("method") != CHANGED]
         assert answer["result"]["content"]
         assert [one["params"]["progress"] for one in steps] == list(range(1, 1001))
         assert {one["params"]["progressToken"] for one in steps} == {77}
 
 
-async def test_a_change_is_told_in_the_form_of_each_era(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_change_is_announced_in_the_form_of_each_era(tmp_path: Path) -> None:
     script = {"tools": [tool("first")], "list_changed": True}
     async with hosting(tmp_path, **script) as (host, server, record):
         await host.send(listen_to("mine"))
@@ -128,30 +132,31 @@ async def test_a_change_is_told_in_the_form_of_each_era(tmp_path: Path) -> None:
         await host.answer(hello())
         await host.send(INITIALIZED)
         await host.until_listed("up__first")
-        heard = len(host.heard)
+        count_before = len(host.received)
 
-        def told(message: dict[str, Any], subscribed: bool) -> bool:
+        def is_change(message: dict[str, Any], subscribed: bool) -> bool:
             return message.get("method") == CHANGED and ("params" in message) is subscribed
 
-        # What is announced before the change may still be on its way: only later frames count.
+        # Earlier announcements may still be pending, so only later frames count.
         rescript(server, record, announce=True, **{**script, "tools": [tool("second")]})
         await host.until_listed("up__second")
         for subscribed in (True, False):
-            await host.until(lambda one, kind=subscribed: one in host.heard[heard:] and told(one, kind))
-        frames = [one for one in host.heard if told(one, True)]
+            await host.until(lambda one, kind=subscribed: one in host.received[count_before:] and is_change(one, kind))
+        frames = [one for one in host.received if is_change(one, True)]
         assert all(one["params"] == {"_meta": {META + "subscriptionId": "mine"}} for one in frames)
         # A subscription over stdio ends by its cancellation.
         await host.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "mine"}})
         assert (await host.answer({"jsonrpc": "2.0", "id": "after", "method": "ping"}))["result"] == {}
-        heard = len(host.heard)
+        count_before = len(host.received)
         rescript(server, record, announce=True, **{**script, "tools": [tool("third")]})
         await host.until_listed("up__third")
-        await host.until(lambda one: one in host.heard[heard:] and told(one, False))
-        assert not any(told(one, True) for one in host.heard[heard:])
+        await host.until(lambda one: one in host.received[count_before:] and is_change(one, False))
+        assert not any(is_change(one, True) for one in host.received[count_before:])
         assert await host.leave() == 0
 
 
-async def test_a_call_in_flight_is_answered_after_the_host_has_closed_its_end(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_call_in_flight_is_answered_after_the_host_closed_stdin(tmp_path: Path) -> None:
     async with hosting(tmp_path, tools=builtin_tools("sleep")) as (host, _, record):
         await host.answer(hello())
         await host.until_listed("up__sleep")

@@ -1,4 +1,4 @@
-"""Plugins may import their framework by the name that it had as a part of ContextForge."""
+"""Plugins may import their framework under its former name in ContextForge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.hooks.carriers.framework_names import answer_to_former_name
+from gateway.hooks.adapters.cpex import alias_former_name
 
 
 @pytest.fixture(autouse=True)
@@ -21,9 +21,9 @@ def _undone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             del sys.modules[name]
 
 
-def test_both_names_lead_to_one_framework() -> None:
-    answer_to_former_name()
-    answer_to_former_name()
+def test_both_names_refer_to_one_framework() -> None:
+    alias_former_name()
+    alias_former_name()
     former = importlib.import_module("mcpgateway.plugins.framework")
     assert former is importlib.import_module("cpex.framework")
     models = importlib.import_module("mcpgateway.plugins.framework.models")
@@ -31,15 +31,15 @@ def test_both_names_lead_to_one_framework() -> None:
     assert former.__name__ == "cpex.framework"
 
 
-def test_what_the_framework_does_not_have_is_missing_under_the_name_that_was_asked_for() -> None:
-    answer_to_former_name()
+def test_missing_module_is_reported_under_the_requested_name() -> None:
+    alias_former_name()
     for name in ("mcpgateway.services", "mcpgateway.plugins.framework.nothing"):
         with pytest.raises(ModuleNotFoundError, match=name):
             importlib.import_module(name)
 
 
-def test_contextforge_itself_has_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_contextforge_has_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcpgateway", sys)
     before = list(sys.meta_path)
-    answer_to_former_name()
+    alias_former_name()
     assert sys.meta_path == before

@@ -1,4 +1,4 @@
-"""One call on its way through its hooks: order, blocks, failures, answers, and what audit hooks receive."""
+"""The hooks of one call: order, blocks, failures, answers and audit hooks."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from gateway import wire
 from gateway.access.principal import LOCAL, Principal
-from gateway.calls.context import Caller
-from gateway.config.hooks import HookConfig
-from gateway.errors import RpcError, UpstreamProtocolError
+from gateway.calls.caller import Caller
+from gateway.config.hooks_config import HookConfig
 from gateway.hooks import After, Answer, Before, Block, Call, Hook, Result
-from gateway.hooks.active import ActiveHooks
-from gateway.hooks.hooked_request import PASS_THROUGH, HookRefusal, Invocation, Rejection
-from gateway.hooks.invocation import BLOCKED_KEY
+from gateway.hooks.hook_loading import ActiveHooks
+from gateway.hooks.invocation import BLOCKED_KEY, PASS_THROUGH, HookRefusal, Invocation, Rejection
 from gateway.hooks.runner import HookRunner
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import RpcError, UpstreamProtocolError
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
+from registry.catalog.registry import Registry
 from registry.catalog.shape import Shape
-from registry.catalog.store import Registry
 from registry.views.profile import Profile
 from registry.views.view import build_view
 
@@ -108,7 +107,7 @@ def refuses() -> Any:
     raise RpcError(-32000, "raw")
 
 
-async def test_hooks_run_by_priority_before_and_in_reverse_after() -> None:
+async def test_hooks_run_in_priority_order_before_and_reversed_after() -> None:
     up, request = Setup(), Request()
     up.add("second", priority=20)
     up.add("first", priority=10)
@@ -120,7 +119,7 @@ async def test_hooks_run_by_priority_before_and_in_reverse_after() -> None:
     assert (request.sent, request.arguments) == (1, None), "nothing has changed, so nothing is looked at again"
 
 
-async def test_what_others_may_have_changed_while_a_hook_waited_is_looked_at_again() -> None:
+async def test_call_is_validated_again_after_a_hook_waited() -> None:
     class Waits(Hook):
         async def before_call(self, call: Call) -> Before:
             await anyio.lowlevel.checkpoint()
@@ -132,7 +131,7 @@ async def test_what_others_may_have_changed_while_a_hook_waited_is_looked_at_aga
     assert (request.sent, request.arguments) == (1, {"to": "ann"})
 
 
-async def test_after_a_call_a_hook_gets_the_arguments_as_they_were_sent_whatever_it_did_with_its_copy() -> None:
+async def test_after_call_receives_the_arguments_as_sent() -> None:
     class Scribbles(Hook):
         async def before_call(self, call: Call) -> Before:
             call.memo["seen"] = 1
@@ -152,7 +151,7 @@ async def test_after_a_call_a_hook_gets_the_arguments_as_they_were_sent_whatever
     assert up.log == [({"to": "ann"}, {"seen": 1})] * 2
 
 
-async def test_one_chain_runs_for_each_principal_what_its_conditions_say() -> None:
+async def test_one_chain_applies_conditions_per_principal() -> None:
     up = Setup()
     up.add("for-ci", conditions={"principals": ["ci"]})
     up.add("for-all")
@@ -164,7 +163,7 @@ async def test_one_chain_runs_for_each_principal_what_its_conditions_say() -> No
     assert runs == {"for-ci": 4, "for-all": 8}
 
 
-async def test_each_hook_gets_what_the_one_before_it_has_made() -> None:
+async def test_each_hook_receives_the_previous_hooks_changes() -> None:
     up, request = Setup(), Request()
     up.add("a", before=lambda call: call.with_args({**call.args, "a": 1}))
     up.add("b", before=lambda call: call.with_args({**call.args, "b": list(call.args)}))
@@ -172,7 +171,7 @@ async def test_each_hook_gets_what_the_one_before_it_has_made() -> None:
     assert request.arguments == {"x": 0, "a": 1, "b": ["x", "a"]}
 
 
-async def test_a_block_before_stops_the_call_and_no_hook_sees_its_result() -> None:
+async def test_block_before_the_call_stops_it() -> None:
     up, request = Setup(), Request()
     up.add("a")
     up.add("b", before=lambda call: Block(reason="not today", description="Ask tomorrow."))
@@ -184,7 +183,7 @@ async def test_a_block_before_stops_the_call_and_no_hook_sees_its_result() -> No
     assert (request.sent, up.log) == (0, ["a before", "b before"])
 
 
-async def test_a_block_after_withholds_the_result_from_caller_and_earlier_hooks() -> None:
+async def test_block_after_the_call_withholds_the_result() -> None:
     up, request = Setup(), Request()
     up.add("a")
     up.add("b", after=lambda result: Block(reason="secret"))
@@ -193,7 +192,7 @@ async def test_a_block_after_withholds_the_result_from_caller_and_earlier_hooks(
     assert up.log == ["a before", "b before", "b after"]
 
 
-async def test_a_block_as_an_error_is_raised() -> None:
+async def test_block_as_error_raises() -> None:
     up = Setup()
     up.add("a", before=lambda call: Block(reason="no", code=-32050), block_as="error")
     with pytest.raises(HookRefusal) as refusal:
@@ -202,7 +201,7 @@ async def test_a_block_as_an_error_is_raised() -> None:
 
 
 @pytest.mark.parametrize("phase", ["before", "after"])
-async def test_a_hook_that_fails_fails_the_call(phase: str) -> None:
+async def test_failing_hook_fails_the_call(phase: str) -> None:
     up, request = Setup(), Request()
     up.add("a", **{phase: raises})
     answer = await up.call(request)
@@ -214,7 +213,7 @@ async def test_a_hook_that_fails_fails_the_call(phase: str) -> None:
 
 @pytest.mark.parametrize("phase", ["before", "after"])
 @pytest.mark.parametrize("mode", ["transform", "concurrent"])
-async def test_a_failure_that_is_to_be_ignored_is_counted_and_the_call_goes_on(phase: str, mode: str) -> None:
+async def test_ignored_hook_failure_is_counted_and_the_call_continues(phase: str, mode: str) -> None:
     up, request = Setup(), Request()
     failing = up.add("a", mode=mode, on_error="ignore", **{phase: raises})
     up.add("b")
@@ -223,7 +222,7 @@ async def test_a_failure_that_is_to_be_ignored_is_counted_and_the_call_goes_on(p
     assert "b after" in up.log
 
 
-async def test_of_several_concurrent_blocks_the_first_by_priority_is_reported() -> None:
+async def test_first_concurrent_block_by_priority_is_reported() -> None:
     up, request = Setup(), Request()
     up.add("late", mode="concurrent", priority=2, before=lambda call: Block(reason="late"))
     up.add("early", mode="concurrent", priority=1, before=lambda call: Block(reason="early"))
@@ -231,7 +230,7 @@ async def test_of_several_concurrent_blocks_the_first_by_priority_is_reported() 
     assert (request.sent, sorted(up.log)) == (0, ["early before", "late before"])
 
 
-async def test_an_answer_ends_the_call_and_passes_only_the_hooks_before_it() -> None:
+async def test_answer_ends_the_call_and_passes_only_earlier_hooks() -> None:
     up, request = Setup(), Request()
     up.add("a")
     up.add("b", before=lambda call: Answer(value={"content": []}))
@@ -240,24 +239,24 @@ async def test_an_answer_ends_the_call_and_passes_only_the_hooks_before_it() -> 
     assert (request.sent, up.log) == (0, ["a before", "b before", "a after"])
 
 
-async def test_hooks_get_results_with_nothing_left_unparsed() -> None:
+async def test_hooks_receive_fully_parsed_results() -> None:
     seen: list[Any] = []
     up = Setup()
     up.add("a", after=lambda result: seen.append(result.content))
-    await up.call(Request(lambda: {"content": wire.Unparsed(b'[{"type":"text","text":"large"}]')}))
+    await up.call(Request(lambda: {"content": json_bytes.UnparsedJson(b'[{"type":"text","text":"large"}]')}))
     assert seen == [[{"type": "text", "text": "large"}]]
     with pytest.raises(UpstreamProtocolError, match="cannot be read"):
-        await up.call(Request(lambda: {"content": wire.Unparsed(b"[" * 100_000)}))
+        await up.call(Request(lambda: {"content": json_bytes.UnparsedJson(b"[" * 100_000)}))
 
 
 @pytest.mark.parametrize("kind", ["task", "input_required"])
-async def test_what_is_not_yet_a_result_passes_the_hooks(kind: str) -> None:
+async def test_incomplete_result_bypasses_the_hooks(kind: str) -> None:
     up = Setup()
     up.add("a", after=raises)
     assert await up.call(Request(lambda: {"resultType": kind})) == {"resultType": kind}
 
 
-async def test_an_upstreams_error_may_be_replaced_by_a_hook() -> None:
+async def test_hook_may_replace_an_upstream_error() -> None:
     up = Setup()
     up.add("a", after=lambda result: Result({"content": [{"type": "text", "text": "tidied"}], "isError": True}))
     with up.invocation() as invocation:
@@ -268,7 +267,7 @@ async def test_an_upstreams_error_may_be_replaced_by_a_hook() -> None:
     assert text_of(changed) == "tidied"
 
 
-async def test_audit_hooks_receive_every_end_of_a_call_in_order() -> None:
+async def test_audit_hooks_receive_every_outcome_in_order() -> None:
     up = Setup()
     seen: list[tuple[bool, str | None]] = []
 
@@ -279,7 +278,7 @@ async def test_audit_hooks_receive_every_end_of_a_call_in_order() -> None:
     audits = HookRunner(Audits({}), HookConfig(name="audits", use="test", mode="audit"))
     up.runners.append(audits)
     up.add("guard", before=lambda call: Block(reason="no") if call.args.get("to") == "eve" else None)
-    with anyio.fail_after(5):
+    with anyio.fail_after(25):
         async with anyio.create_task_group() as group:
             group.start_soon(up.hooks.run)
             await anyio.lowlevel.checkpoint()
@@ -295,7 +294,7 @@ async def test_audit_hooks_receive_every_end_of_a_call_in_order() -> None:
     assert seen == [(False, None), (True, "guard"), (True, None)]
 
 
-async def test_hooks_that_were_removed_are_closed_after_the_last_call_that_uses_them() -> None:
+async def test_removed_hooks_are_closed_after_their_last_call() -> None:
     closed = anyio.Event()
 
     class Closes(Logs):
@@ -304,7 +303,7 @@ async def test_hooks_that_were_removed_are_closed_after_the_last_call_that_uses_
 
     up = Setup()
     up.runners.append(HookRunner(Closes({"as": "a", "log": up.log}), HookConfig(name="a", use="test")))
-    with anyio.fail_after(5):
+    with anyio.fail_after(25):
         async with anyio.create_task_group() as group:
             group.start_soon(up.hooks.run)
             await anyio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""Shapes of arguments and back, and values that leave a hook."""
+"""Payload shapes of arguments, and values returned by hooks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config.hooks import HookConfig
+from gateway.config.hooks_config import HookConfig
 from gateway.hooks import Block, Call, Hook, Metadata
-from gateway.hooks.formats import Format, decode, encode
 from gateway.hooks.hook import Before
-from gateway.hooks.payloads import BadPayload, copied, plain
+from gateway.hooks.hook_formats import Format, decode, encode
+from gateway.hooks.payloads import BadPayload, deep_copy, plain
 from gateway.hooks.runner import HookRunner
 
 NAMES = st.sampled_from(["tool_name", "metadata", "arguments", "client_session_id", "server", "name", "args"])
@@ -44,27 +44,27 @@ def runner(hook: Hook, **options: Any) -> HookRunner:
 
 
 async def through(hook: Hook, args: dict[str, Any], shape: Format) -> dict[str, Any]:
-    said = await runner(hook, payload_format=shape).run(
-        "before_call", Call(name="t", args=copied(args), metadata=METADATA)
+    outcome = await runner(hook, payload_format=shape).run(
+        "before_call", Call(name="t", args=deep_copy(args), metadata=METADATA)
     )
-    return said.args if isinstance(said, Call) else args
+    return outcome.args if isinstance(outcome, Call) else args
 
 
 @given(args=ARGUMENTS)
-async def test_any_arguments_pass_a_hook_that_does_nothing_unchanged(args: dict[str, Any]) -> None:
+async def test_arguments_pass_a_no_op_hook_unchanged(args: dict[str, Any]) -> None:
     kept = copy.deepcopy(args)
     assert await through(DoesNothing({}), args, "native") == kept
     assert args == kept
 
 
 @given(args=ARGUMENTS, shape=st.sampled_from(["native", "nested", "metadata"]))
-async def test_three_shapes_lose_nothing_of_any_arguments(args: dict[str, Any], shape: Format) -> None:
+async def test_lossless_shapes_round_trip(args: dict[str, Any], shape: Format) -> None:
     assert decode(shape, encode(shape, args, METADATA)) == args
     assert await through(HandsBack({}), args, shape) == args
 
 
 @given(args=ARGUMENTS)
-async def test_the_flat_shape_loses_nothing_or_refuses_an_argument_named_metadata(args: dict[str, Any]) -> None:
+async def test_flat_shape_round_trips_or_refuses_an_argument_named_metadata(args: dict[str, Any]) -> None:
     if "metadata" in args:
         with pytest.raises(BadPayload, match="argument named `metadata`"):
             encode("flatMetadata", args, METADATA)
@@ -73,7 +73,7 @@ async def test_the_flat_shape_loses_nothing_or_refuses_an_argument_named_metadat
         assert await through(HandsBack({}), args, "flatMetadata") == args
 
 
-def test_each_shape_is_what_its_hooks_were_written_for() -> None:
+def test_each_shape_matches_its_documented_form() -> None:
     args = {"to": "ann"}
     assert encode("native", args, METADATA) is args
     session = {"tool_name": "t", "client_session_id": METADATA.session or METADATA.principal}
@@ -87,14 +87,14 @@ def test_each_shape_is_what_its_hooks_were_written_for() -> None:
 
 @pytest.mark.parametrize("shape", ["nested", "metadata"])
 @pytest.mark.parametrize("shaped", [None, 1, [], {}, {"arguments": []}, {"tool_args": []}, {"other": {}}])
-def test_what_is_not_of_a_shape_is_refused(shape: Format, shaped: Any) -> None:
-    with pytest.raises(BadPayload, match="no object"):
+def test_payload_of_the_wrong_shape_is_refused(shape: Format, shaped: Any) -> None:
+    with pytest.raises(BadPayload, match="not an object"):
         decode(shape, shaped)
 
 
 @given(value=VALUES)
-def test_a_copy_is_equal_and_shares_no_container(value: Any) -> None:
-    made = copied(value)
+def test_deep_copy_is_equal_and_shares_no_container(value: Any) -> None:
+    made = deep_copy(value)
     assert made == value
     assert made is not value or not isinstance(value, dict | list)
     out, size = plain(value)
@@ -102,37 +102,37 @@ def test_a_copy_is_equal_and_shares_no_container(value: Any) -> None:
     assert size > 0
 
 
-def test_what_is_too_large_is_told_before_it_is_built() -> None:
+def test_oversized_value_is_refused_before_it_is_built() -> None:
     for value in ("x" * 1001, ["x" * 500] * 3, [0] * 1001, {str(at): 1 for at in range(500)}):
         with pytest.raises(BadPayload, match="more than 1000 bytes"):
             plain(value, 1000)
     assert plain(["x" * 500], 1000)[0] == ["x" * 500]
 
 
-async def test_a_block_is_checked_and_cut() -> None:
+async def test_block_is_validated_and_truncated() -> None:
     class Blocks(Hook):
         async def before_call(self, call: Call) -> Before:
             return Block(reason="r" * 10_000, code=True)
 
-    said = await runner(Blocks({})).run("before_call", Call(name="t", args={}, metadata=METADATA))
-    assert isinstance(said, Block)
-    assert (len(said.reason), said.code) == (2_000, -32000)
+    outcome = await runner(Blocks({})).run("before_call", Call(name="t", args={}, metadata=METADATA))
+    assert isinstance(outcome, Block)
+    assert (len(outcome.reason), outcome.code) == (2_000, -32000)
 
 
-async def test_what_a_hook_has_done_to_its_own_copy_holds_if_it_hands_that_back() -> None:
+async def test_hook_may_return_its_edited_copy() -> None:
     class Edits(Hook):
         async def before_call(self, call: Call) -> Before:
             call.args["x"] = 2
             return call
 
     args = {"x": 1}
-    said = await runner(Edits({})).run("before_call", Call(name="t", args=args, metadata=METADATA))
-    assert isinstance(said, Call)
-    assert said.args == {"x": 2}
+    outcome = await runner(Edits({})).run("before_call", Call(name="t", args=args, metadata=METADATA))
+    assert isinstance(outcome, Call)
+    assert outcome.args == {"x": 2}
     assert args == {"x": 1}
 
 
-def test_nothing_of_a_call_can_be_set() -> None:
+def test_call_attributes_are_read_only() -> None:
     call = Call(name="t", args={}, metadata=METADATA)
     for attribute in ("name", "args", "metadata", "memo", "definition", "other"):
         with pytest.raises(AttributeError):
@@ -141,7 +141,7 @@ def test_nothing_of_a_call_can_be_set() -> None:
         METADATA.principal = "bob"  # type: ignore[misc] # that is the point
 
 
-async def test_what_a_hook_notes_before_it_finds_after_whatever_its_shape() -> None:
+async def test_memo_is_kept_between_before_and_after_in_any_shape() -> None:
     class Notes(Hook):
         async def before_call(self, call: Call) -> Before:
             call.memo["noted"] = True

@@ -1,4 +1,4 @@
-"""A coroutine of somebody else's is driven to its end or its time-out, whatever it does with its cancellation."""
+"""A foreign coroutine runs to its end or its timeout, whatever it does when cancelled."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from gateway.hooks.threads import DaemonThreads, ThreadsBusy
-from gateway.hooks.timeout import BaseExceptionRaised, TimedOut, TimedRun
+from gateway.hooks.foreign_code import BaseExceptionRaised, DaemonThreads, ThreadsBusy, TimedOut, TimedRun
 
 Made = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -48,7 +47,7 @@ async def with_scopes_of_its_own() -> str:
 
 
 @pytest.mark.parametrize("made", [at_once, after_a_while, with_an_asyncio_timeout_of_its_own, with_scopes_of_its_own])
-async def test_what_ends_in_time_gives_its_value(made: Made) -> None:
+async def test_coroutine_that_finishes_in_time_returns_its_value(made: Made) -> None:
     assert await TimedRun(made(), 5) == "done"
     task = asyncio.current_task()
     assert task is not None
@@ -65,14 +64,16 @@ async def raises_later() -> None:
 
 
 @pytest.mark.parametrize("made", [raises, raises_later])
-async def test_an_exception_is_its_callers(made: Made) -> None:
+async def test_exception_is_raised_to_the_caller(made: Made) -> None:
     with pytest.raises(KeyError):
         await TimedRun(made(), 5)
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
 @pytest.mark.parametrize("later", [False, True])
-async def test_what_only_the_loop_may_raise_is_an_interference(error: type[BaseException], later: bool) -> None:
+async def test_exception_reserved_for_the_loop_is_reported_as_interference(
+    error: type[BaseException], later: bool
+) -> None:
     async def interferes() -> None:
         if later:
             await anyio.sleep(0.001)
@@ -124,7 +125,7 @@ LATE = [hangs, hangs_in_a_scope, returns_when_cancelled, raises_when_cancelled, 
 
 
 @pytest.mark.parametrize("made", LATE)
-async def test_what_does_not_end_in_time_is_late(made: Made) -> None:
+async def test_coroutine_that_overruns_times_out(made: Made) -> None:
     began_s = time.monotonic()
     with pytest.raises(TimedOut):
         await TimedRun(made(), 0.05)
@@ -135,7 +136,7 @@ async def test_what_does_not_end_in_time_is_late(made: Made) -> None:
     await anyio.sleep(0.001)
 
 
-async def test_what_holds_something_may_close_it() -> None:
+async def test_coroutine_may_clean_up_after_its_timeout() -> None:
     closed: list[str] = []
 
     async def holds() -> None:
@@ -151,7 +152,7 @@ async def test_what_holds_something_may_close_it() -> None:
 
 
 @pytest.mark.parametrize("made", LATE)
-async def test_a_cancellation_of_the_whole_task_goes_through(made: Made) -> None:
+async def test_outer_cancellation_is_propagated(made: Made) -> None:
     passed = False
     began_s = time.monotonic()
     with anyio.move_on_after(0.05) as scope:
@@ -163,7 +164,7 @@ async def test_a_cancellation_of_the_whole_task_goes_through(made: Made) -> None
     await anyio.sleep(0.001)
 
 
-async def test_a_thread_gives_its_value_or_its_exception() -> None:
+async def test_thread_returns_its_value_or_raises_its_exception() -> None:
     threads = DaemonThreads("test")
     assert await threads.run(lambda x: x + 1, 2) == 3
     with pytest.raises(ZeroDivisionError):
@@ -177,7 +178,7 @@ async def test_a_thread_gives_its_value_or_its_exception() -> None:
     threads.close()
 
 
-async def test_threads_that_hang_take_no_more_than_their_bound() -> None:
+async def test_number_of_hanging_threads_is_bounded() -> None:
     threads, release = DaemonThreads("test", limit=2), threading.Event()
     for _ in range(2):
         with pytest.raises(TimedOut):
@@ -192,7 +193,7 @@ async def test_threads_that_hang_take_no_more_than_their_bound() -> None:
             continue
     assert refused > 0
     release.set()
-    with anyio.fail_after(5):
+    with anyio.fail_after(25):
         while True:
             try:
                 assert await threads.run(lambda: "again") == "again"

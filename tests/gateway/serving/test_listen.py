@@ -1,4 +1,4 @@
-"""The administrator's token, where a gateway keeps its own."""
+"""The admin token that a gateway generates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.config.model import Config
 from gateway.serving.listen import admin_token
 
 
-def test_a_generated_token_is_kept_where_nobody_else_reads_it(
+def test_generated_token_is_stored_privately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("TYPEGATE_ADMIN_TOKEN", raising=False)

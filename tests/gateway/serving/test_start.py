@@ -1,4 +1,4 @@
-"""What a gateway imports before it serves."""
+"""Modules that a gateway imports before it serves."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from support.gateways import running_gateway
 
 # Another process, an issuer, a scrape, a GraphQL server: most gateways have none of these when they start.
 _ELSEWHERE = {
-    "cryptography", "gateway.cluster.member", "gateway.cluster.pod", "graphql", "joserfc", "jsonschema", "mcp",
-    "prometheus_client", "redis", "ruamel.yaml",
+    "cryptography", "gateway.cluster.worker_group", "gateway.cluster.replica", "graphql", "joserfc", "jsonschema",
+    "mcp", "prometheus_client", "redis", "ruamel.yaml",
 }  # fmt: skip
 
 
-async def test_a_gateway_that_serves_alone_imports_nothing_that_only_others_need(tmp_path: Path) -> None:
+async def test_single_gateway_does_not_import_optional_modules(tmp_path: Path) -> None:
     variables = {"PYTHONPROFILEIMPORTTIME": "1"}
     async with running_gateway(tmp_path, {}, environment=variables, from_scratch=True) as gateway:
         lines = gateway.logged().splitlines()

@@ -1,4 +1,4 @@
-"""Servers that forget sessions: one new handshake and one repetition, whatever they answer to a lost session."""
+"""A forgotten session causes one new handshake and one repetition, whatever the error of the server."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ import anyio
 import pytest
 from support.raw_http import Peer, message_of, serving
 
-from gateway.config.upstream_types.http_config import HttpConfig
-from gateway.config.upstream_types.sse_config import SseConfig
-from gateway.errors import GatewayError, RpcError, UpstreamLost, UpstreamProtocolError, UpstreamUnavailable
-from gateway.upstream.connector import connector_of
+from gateway.config.upstream_types.http_config import HttpConfig, SseConfig
+from gateway.http.http_client import HttpClient
+from gateway.protocol.gateway_errors import (
+    GatewayError,
+    RpcError,
+    UpstreamLost,
+    UpstreamProtocolError,
+    UpstreamUnavailable,
+)
 from gateway.upstream.link import UpstreamLink
-from gateway.upstream.link_ports import LinkPorts
-from gateway.upstream.session import UpstreamCall
-from gateway.upstream.transport.http_client import HttpClient
+from gateway.upstream.link_states import LinkPorts
+from gateway.upstream.session import UpstreamCall, connector_of
 
 JSON = "application/json"
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
@@ -169,11 +173,29 @@ OF_SESSIONS = {
     "200 with an error without id": Refusal(200, rpc("Invalid or expired session", -32001)),
     "not initialized": Refusal(400, rpc("Received request before initialization was complete", -32602)),
     "transport": Refusal(400, "No transport found for sessionId", "text/plain"),
+    "an event": Refusal(200, f"data: {rpc('Session not found', -32001, '{id}')}\n\n", "text/event-stream"),
+    "an event without id": Refusal(200, f"data: {rpc('Invalid session')}\n\n", "text/event-stream"),
+    "404 and an event": Refusal(404, f"data: {rpc('Session not found')}\n\n", "text/event-stream"),
+    "200 and a batch": Refusal(200, f"[{rpc('Session expired')}]"),
+    "a batch": Refusal(400, f"[{rpc('Session expired')}]"),
+    "the id as text": Refusal(404, rpc("Session not found", -32001, '"{id}"')),
+    "an error of a framework": Refusal(404, '{"error": "Not Found", "status": 404}'),
+    "a problem": Refusal(400, '{"title": "Unknown session", "status": 400}', "application/problem+json"),
+    "another language": Refusal(400, "\u4f1a\u8bdd\u5df2\u8fc7\u671f", "text/plain"),
+    "400 and a long page": Refusal(400, "<html>" + "<p>Bad Request</p>" * 100_000, "text/html"),
+    "404 and the end of the connection": Refusal(404, "", "", "connection: close\r\n"),
+    "410 as JSON-RPC": Refusal(410, rpc("gone", -32600)),
+    "412": Refusal(412, "Precondition Failed", "text/plain"),
+    "419": Refusal(419, "Page Expired", "text/plain"),
+    "421": Refusal(421, "", ""),
+    "440": Refusal(440, "Login Time-out", "text/plain"),
+    "401 as a page": Refusal(401, "<html><body>Your session has expired</body></html>", "text/html"),
+    "a session of somebody else": Refusal(403, '{"detail": "Session is not valid for this node"}'),
 }
 
 
 @pytest.mark.parametrize("kind", OF_SESSIONS)
-async def test_a_call_in_a_forgotten_session_is_sent_again_in_a_new_one(kind: str) -> None:
+async def test_call_in_a_forgotten_session_is_repeated_in_a_new_one(kind: str) -> None:
     server = Server(OF_SESSIONS[kind])
     async with linked(server) as link:
         for number in range(1, 3):
@@ -186,7 +208,7 @@ async def test_a_call_in_a_forgotten_session_is_sent_again_in_a_new_one(kind: st
     assert server.runs == 4
 
 
-async def test_many_calls_at_once_share_one_new_handshake() -> None:
+async def test_concurrent_calls_share_one_new_handshake() -> None:
     for refusal in (OF_SESSIONS["400 and nothing"], OF_SESSIONS["what the specification asks for"]):
         server = Server(refusal)
         async with linked(server) as link:
@@ -199,7 +221,7 @@ async def test_many_calls_at_once_share_one_new_handshake() -> None:
 
 
 @pytest.mark.parametrize("kind", ["400 and nothing", "401 in words", "404 and nothing", "200 with an error"])
-async def test_a_session_that_is_forgotten_each_time_ends_in_an_error_and_not_in_a_loop(kind: str) -> None:
+async def test_session_forgotten_each_time_ends_in_an_error_not_a_loop(kind: str) -> None:
     server = Server(OF_SESSIONS[kind], forgets_at_once=True)
     async with linked(server) as link:
         with pytest.raises(UpstreamUnavailable, match="refused the call again in a new session"):
@@ -226,7 +248,7 @@ REFUSED_CALLS = {
 
 
 @pytest.mark.parametrize("kind", REFUSED_CALLS)
-async def test_what_is_refused_for_itself_is_run_once_and_keeps_its_session(kind: str) -> None:
+async def test_call_refused_for_another_reason_runs_once_and_keeps_its_session(kind: str) -> None:
     refusal, error, text = REFUSED_CALLS[kind]
     server = Server(Refusal(404), call=refusal.send)
     async with linked(server) as link:
@@ -238,7 +260,7 @@ async def test_what_is_refused_for_itself_is_run_once_and_keeps_its_session(kind
     assert server.runs == 2
 
 
-async def test_credentials_that_are_refused_lead_to_no_loop() -> None:
+async def test_refused_credentials_do_not_loop() -> None:
     server = Server(Refusal(401, '{"error": "invalid_token"}', headers="www-authenticate: Bearer\r\n"))
     async with linked(server, headers={"Authorization": "Bearer x"}) as link:
         server.forget()
@@ -248,7 +270,7 @@ async def test_credentials_that_are_refused_lead_to_no_loop() -> None:
         assert server.handshakes <= 2
 
 
-async def test_a_call_that_may_have_run_is_not_repeated_when_its_session_is_forgotten_then() -> None:
+async def test_call_that_may_have_run_is_not_repeated_after_its_session_is_lost() -> None:
     server = Server(Refusal(404), call=lambda peer, message: peer.writer.transport.abort())
     async with linked(server) as link:
         with pytest.raises(UpstreamLost, match="not repeated"):
@@ -256,7 +278,7 @@ async def test_a_call_that_may_have_run_is_not_repeated_when_its_session_is_forg
         assert server.runs == 1
 
 
-async def test_a_call_that_may_be_repeated_is_sent_in_a_new_session_where_both_were_lost() -> None:
+async def test_idempotent_call_is_repeated_after_losing_connection_and_session() -> None:
     server = Server(Refusal(404))
 
     def crash(peer: Peer, message: dict[str, Any]) -> None:
@@ -271,7 +293,7 @@ async def test_a_call_that_may_be_repeated_is_sent_in_a_new_session_where_both_w
 
 
 @pytest.mark.parametrize("kind", ["400 and nothing", "404 and nothing", "TypeScript SDK, never initialized"])
-async def test_a_list_and_a_stream_in_a_forgotten_session_lead_to_a_new_one(kind: str) -> None:
+async def test_list_and_stream_in_a_forgotten_session_start_a_new_one(kind: str) -> None:
     for offers_stream in (False, True):
         server = Server(OF_SESSIONS[kind], offers_stream=offers_stream)
         async with linked(server) as link:
@@ -287,7 +309,7 @@ async def test_a_list_and_a_stream_in_a_forgotten_session_lead_to_a_new_one(kind
             assert await call(link) == "done"
 
 
-async def test_a_notification_that_shows_the_session_to_be_forgotten_leads_to_a_new_one() -> None:
+async def test_notification_revealing_a_forgotten_session_starts_a_new_one() -> None:
     server = Server(OF_SESSIONS["TypeScript SDK, never initialized"])
     async with linked(server) as link:
         server.forget()
@@ -300,7 +322,7 @@ async def test_a_notification_that_shows_the_session_to_be_forgotten_leads_to_a_
 
 @dataclass
 class OldServer:
-    """HTTP+SSE behind a proxy that holds the stream open, whatever becomes of the server."""
+    """HTTP+SSE behind a proxy that keeps the stream open even if the server ends."""
 
     refusal: Refusal
     streams: dict[str, Peer] = field(default_factory=dict)
@@ -344,7 +366,7 @@ class OldServer:
         Refusal(410, "", ""),
     ],
 )
-async def test_the_same_holds_where_answers_come_on_one_stream(refusal: Refusal) -> None:
+async def test_forgotten_session_is_replaced_over_sse_too(refusal: Refusal) -> None:
     server, client = OldServer(refusal), HttpClient()
     async with serving(server.serve) as site, anyio.create_task_group() as group:
         config = SseConfig(url=site.url)

@@ -1,4 +1,4 @@
-"""The life of a link, with an upstream that does what the test says: no process, no socket."""
+"""The life cycle of a link, with a scripted upstream without process or socket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from gateway.config.upstream_types.stdio_config import StdioConfig
-from gateway.errors import (
+from gateway.protocol.gateway_errors import (
     INVALID_PARAMS,
     ConnectionLost,
     GatewayError,
@@ -26,13 +26,11 @@ from gateway.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from gateway.upstream import relisting
+from gateway.upstream import watching
 from gateway.upstream.breaker import FAILURES_TO_OPEN
 from gateway.upstream.link import WAIT_FAILING_S, UpstreamLink
-from gateway.upstream.link_ports import LinkPorts
-from gateway.upstream.link_states import Ready, Waiting
-from gateway.upstream.session import ALL_KINDS, RawListing, SessionPorts, UpstreamCall
-from gateway.upstream.watch_list import WatchList
+from gateway.upstream.link_states import LinkPorts, Ready, Waiting
+from gateway.upstream.session import ALL_KINDS, RawListing, SessionPorts, UpstreamCall, WatchList
 
 NOT_SENT = ConnectionLost("it refused", sent=False)
 SENT = ConnectionLost("it broke", sent=True)
@@ -155,7 +153,7 @@ def call(**more: Any) -> UpstreamCall:
     return UpstreamCall(method="tools/call", params={"name": "t"}, **more)
 
 
-async def test_a_connection_is_listed_and_watched_and_its_listing_is_there_before_calls_can_use_it() -> None:
+async def test_connection_is_listed_before_calls_can_use_it() -> None:
     session, upstream = FakeSession(), Upstream([])
     upstream.attempts.append(session)
     async with linked(upstream) as link:
@@ -168,7 +166,7 @@ async def test_a_connection_is_listed_and_watched_and_its_listing_is_there_befor
         await until(lambda: session.watched == [link.watch_list])
 
 
-async def test_each_connection_has_a_greater_epoch_and_the_end_of_one_is_reported_with_its_reason() -> None:
+async def test_each_connection_has_a_greater_epoch_and_its_end_a_reason() -> None:
     first, second = FakeSession(independent_requests=False), FakeSession(independent_requests=False)
     upstream = Upstream([first, second])
     async with linked(upstream) as link:
@@ -179,11 +177,11 @@ async def test_each_connection_has_a_greater_epoch_and_the_end_of_one_is_reporte
         link.refresh()
         await link.wait_ready(1)
         assert (link.session, link.epoch, link.last_error) == (second, 2, None)
-        # It lists everything anyway: the wish to be refreshed is not one more listing.
+        # The new session lists everything anyway, so the requested refresh does not cause another listing.
         assert second.listed == [ALL_KINDS]
 
 
-async def test_nothing_that_an_attempt_raises_ends_the_owner() -> None:
+async def test_any_exception_of_an_attempt_leaves_the_link_running() -> None:
     upstream = Upstream([ValueError("odd"), RpcError(-32000, "not today"), FakeSession()])
     async with linked(upstream) as link:
         for reason in ("unexpected ValueError", "not today"):
@@ -194,7 +192,7 @@ async def test_nothing_that_an_attempt_raises_ends_the_owner() -> None:
         assert link.epoch == 1
 
 
-async def test_a_call_without_a_connection_waits_within_its_patience_and_learns_the_reason() -> None:
+async def test_call_without_a_connection_waits_and_gets_the_reason() -> None:
     upstream = Upstream([ConnectionLost("command not found: x", sent=False)])
     async with linked(upstream, call_timeout=0.01) as link:
         await link.tried.wait()
@@ -202,7 +200,7 @@ async def test_a_call_without_a_connection_waits_within_its_patience_and_learns_
             await link.call(call())
 
 
-async def test_patience_is_shorter_where_attempts_keep_failing() -> None:
+async def test_wait_is_shorter_while_attempts_keep_failing() -> None:
     upstream = Upstream([ConnectionLost("no", sent=False) for _ in range(3)])
     async with linked(upstream) as link:
         assert link.patience_s > WAIT_FAILING_S
@@ -211,7 +209,7 @@ async def test_patience_is_shorter_where_attempts_keep_failing() -> None:
         assert link.patience_s == WAIT_FAILING_S
 
 
-async def test_a_call_that_was_not_sent_goes_over_the_next_connection_which_is_made_at_once() -> None:
+async def test_unsent_call_uses_the_next_connection_opened_at_once() -> None:
     first, second = FakeSession(["ok", NOT_SENT]), FakeSession(["second"])
     async with linked(Upstream([first, second])) as link:
         await link.call(call())
@@ -219,7 +217,7 @@ async def test_a_call_that_was_not_sent_goes_over_the_next_connection_which_is_m
         assert (link.epoch, first.abandoned) == (2, True)
 
 
-async def test_a_forgotten_session_is_replaced_and_the_call_sent_again_whatever_it_does() -> None:
+async def test_forgotten_session_is_replaced_and_any_call_sent_again() -> None:
     first, second = FakeSession(["ok", SessionForgotten("gone")]), FakeSession(["second"])
     async with linked(Upstream([first, second])) as link:
         await link.call(call())
@@ -227,7 +225,7 @@ async def test_a_forgotten_session_is_replaced_and_the_call_sent_again_whatever_
         assert link.epoch == 2
 
 
-async def test_a_lost_call_is_sent_again_only_where_that_is_safe() -> None:
+async def test_lost_call_is_repeated_only_if_safe() -> None:
     session = FakeSession([SENT, "never", SENT, "again", SENT, SENT])
     async with linked(Upstream([session])) as link:
         with pytest.raises(UpstreamLost, match="its outcome is unknown, and it was not repeated"):
@@ -236,24 +234,24 @@ async def test_a_lost_call_is_sent_again_only_where_that_is_safe() -> None:
         assert await link.call(call(repeatable=True)) == "again"
         with pytest.raises(UpstreamLost, match=r"it was sent twice\. Calling this tool again is safe"):
             await link.call(call(repeatable=True))
-        # Of independent requests only the one was lost each time.
+        # With independent requests, only the one request was lost each time.
         assert (link.session, link.epoch) == (session, 1)
 
 
-async def test_where_one_stream_carries_everything_a_lost_call_is_the_end_of_the_connection() -> None:
+async def test_lost_call_on_a_shared_stream_ends_the_connection() -> None:
     session = FakeSession([SENT], independent_requests=False)
     async with linked(Upstream([session])) as link:
         with pytest.raises(UpstreamLost):
             await link.call(call())
         assert link.session is None
-        # Its owner notices the end by itself, and knows the reason.
+        # The owner task notices the end, and knows the reason.
         assert not session.abandoned
         session.closed.set()
         await until(lambda: isinstance(link.state, Waiting))
         assert link.last_error == "the process exited"
 
 
-async def test_answers_that_are_no_results_leave_the_connection_as_it_is() -> None:
+async def test_error_answers_leave_the_connection_open() -> None:
     session = FakeSession([HttpStatusError(400, ""), HttpStatusError(502, ""), RpcError(-32000, "no")])
     async with linked(Upstream([session])) as link:
         with pytest.raises(UpstreamProtocolError, match="HTTP 400; the call has no result"):
@@ -265,7 +263,7 @@ async def test_answers_that_are_no_results_leave_the_connection_as_it_is() -> No
         assert (link.session, link.in_flight) == (session, 0)
 
 
-async def test_a_call_that_takes_too_long_is_given_up() -> None:
+async def test_call_over_the_timeout_is_abandoned() -> None:
     session = FakeSession(held=anyio.Event())
     async with linked(Upstream([session]), call_timeout=0.01) as link:
         await link.wait_ready(1)
@@ -274,7 +272,7 @@ async def test_a_call_that_takes_too_long_is_given_up() -> None:
         assert link.in_flight == 0
 
 
-async def test_calls_beyond_the_bound_are_refused_and_those_within_go_on() -> None:
+async def test_calls_over_the_concurrency_limit_are_refused() -> None:
     session, results = FakeSession(held=anyio.Event()), list[str]()
     async with linked(Upstream([session]), max_concurrency=2) as link, anyio.create_task_group() as group:
 
@@ -292,7 +290,7 @@ async def test_calls_beyond_the_bound_are_refused_and_those_within_go_on() -> No
         assert await link.call(call()) == "ok"
 
 
-async def test_another_entry_bounds_the_calls_that_come_after_it() -> None:
+async def test_changed_limit_applies_to_later_calls() -> None:
     session = FakeSession(held=anyio.Event())
     async with linked(Upstream([session]), max_concurrency=1) as link, anyio.create_task_group() as group:
         group.start_soon(link.call, call())
@@ -307,7 +305,7 @@ async def test_another_entry_bounds_the_calls_that_come_after_it() -> None:
         group.cancel_scope.cancel()
 
 
-async def test_failures_in_a_row_are_answered_at_once_for_some_seconds() -> None:
+async def test_consecutive_failures_open_the_breaker_for_seconds() -> None:
     session = FakeSession([SENT] * 2 * FAILURES_TO_OPEN)
     async with linked(Upstream([session])) as link:
         for _ in range(FAILURES_TO_OPEN):
@@ -319,7 +317,7 @@ async def test_failures_in_a_row_are_answered_at_once_for_some_seconds() -> None
         assert session.sent == FAILURES_TO_OPEN
 
 
-async def test_a_success_in_between_begins_the_row_anew() -> None:
+async def test_success_resets_the_failure_count() -> None:
     almost = [SENT] * (FAILURES_TO_OPEN - 1)
     session = FakeSession([*almost, RpcError(-1, "an answer"), *almost, "fine", *almost])
     async with linked(Upstream([session])) as link:
@@ -329,14 +327,14 @@ async def test_a_success_in_between_begins_the_row_anew() -> None:
         assert await link.call(call()) == "ok"
 
 
-async def test_failures_on_one_connection_after_another_are_in_a_row_and_a_new_one_is_worth_one_probe() -> None:
+async def test_failures_count_across_connections_and_a_new_one_allows_a_probe() -> None:
     sessions = [FakeSession([SENT], independent_requests=False) for _ in range(FAILURES_TO_OPEN + 1)]
     async with linked(Upstream([*sessions, FakeSession(independent_requests=False)])) as link:
         for number, session in enumerate(sessions):
             if number:
                 await try_again(link)
             await link.wait_ready(1)
-            # The last one is the probe; what comes beside it is refused.
+            # The last call is the probe; concurrent calls are refused.
             with pytest.raises(UpstreamLost):
                 await link.call(call())
             if number >= FAILURES_TO_OPEN - 1:
@@ -349,7 +347,7 @@ async def test_failures_on_one_connection_after_another_are_in_a_row_and_a_new_o
         assert await link.call(call()) == "ok"
 
 
-async def test_calls_that_a_lost_connection_takes_along_are_one_failure() -> None:
+async def test_calls_lost_with_one_connection_count_as_one_failure() -> None:
     first = FakeSession([SENT] * 3 * FAILURES_TO_OPEN, held=anyio.Event(), independent_requests=False)
     upstream = Upstream([first, FakeSession()])
     async with linked(upstream) as link, anyio.create_task_group() as group:
@@ -371,7 +369,7 @@ async def test_calls_that_a_lost_connection_takes_along_are_one_failure() -> Non
         assert await link.call(call()) == "ok"
 
 
-async def test_answers_that_cannot_be_used_never_refuse_other_calls() -> None:
+async def test_unusable_answers_do_not_open_the_breaker() -> None:
     session = FakeSession([UnusableAnswer("it is too large")] * 2 * FAILURES_TO_OPEN)
     async with linked(Upstream([session])) as link:
         for _ in range(2 * FAILURES_TO_OPEN):
@@ -380,7 +378,7 @@ async def test_answers_that_cannot_be_used_never_refuse_other_calls() -> None:
         assert await link.call(call()) == "ok"
 
 
-async def test_a_change_that_is_announced_lists_only_its_kind_and_a_refresh_lists_everything() -> None:
+async def test_announced_change_lists_its_kind_and_refresh_lists_everything() -> None:
     session = FakeSession()
     async with linked(Upstream([session])) as link:
         await link.wait_ready(1)
@@ -393,7 +391,7 @@ async def test_a_change_that_is_announced_lists_only_its_kind_and_a_refresh_list
         assert session.listed == [ALL_KINDS, {"prompts", "tools"}, ALL_KINDS]
 
 
-async def test_arguments_that_an_upstream_refuses_make_its_tools_listed_again() -> None:
+async def test_invalid_params_error_lists_tools_again() -> None:
     session = FakeSession([RpcError(INVALID_PARAMS, "which?")])
     async with linked(Upstream([session])) as link:
         with pytest.raises(RpcError):
@@ -401,7 +399,7 @@ async def test_arguments_that_an_upstream_refuses_make_its_tools_listed_again() 
         await until(lambda: session.listed == [ALL_KINDS, ALL_KINDS])
 
 
-async def test_a_list_that_fails_later_keeps_the_connection_and_tells_why() -> None:
+async def test_failed_relisting_keeps_the_connection_and_reports_the_reason() -> None:
     session, upstream = FakeSession(), Upstream([])
     upstream.attempts.append(session)
     async with linked(upstream) as link:
@@ -419,7 +417,7 @@ async def test_a_list_that_fails_later_keeps_the_connection_and_tells_why() -> N
 @pytest.mark.parametrize(
     "error", [RpcError(-1, "no list"), HttpStatusError(503, ""), NoAnswer("no answer"), UnusableAnswer("too large")]
 )
-async def test_a_first_list_that_fails_leaves_calls_working_on_the_one_before_and_is_tried_again(
+async def test_failed_first_listing_uses_the_previous_one_and_is_retried(
     error: GatewayError,
 ) -> None:
     session = FakeSession(listings=[error, error])
@@ -428,7 +426,7 @@ async def test_a_first_list_that_fails_leaves_calls_working_on_the_one_before_an
         assert await link.call(call()) == "ok"
         assert link.last_error == f"listing failed: {error}"
         assert upstream.listings == [(1, False)]
-        # By itself, although this server announces what changes.
+        # The link lists again without an announcement, although this server announces changes.
         await until(lambda: link.last_error is None)
         assert session.listed == [ALL_KINDS] * 3
         assert link.epoch == 1
@@ -444,7 +442,7 @@ async def test_a_first_list_that_fails_leaves_calls_working_on_the_one_before_an
         (SessionForgotten("gone"), True, False),
     ],
 )
-async def test_without_a_list_from_before_or_a_connection_that_works_there_is_none(
+async def test_failed_first_listing_without_a_previous_one_fails_the_connection(
     error: GatewayError, has_listing: bool, needed: bool
 ) -> None:
     session = FakeSession(listings=[error], calls_need_listing=needed)
@@ -454,9 +452,9 @@ async def test_without_a_list_from_before_or_a_connection_that_works_there_is_no
         assert link.epoch == 0
 
 
-async def test_where_changes_are_not_announced_any_more_the_list_is_polled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relisting, "POLL_S", 0.01)
-    monkeypatch.setattr(relisting, "_MIN_POLL_S", 0.01)
+async def test_list_is_polled_when_changes_are_no_longer_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "POLL_S", 0.01)
+    monkeypatch.setattr(watching, "_MIN_POLL_S", 0.01)
     session = FakeSession()
     async with linked(Upstream([session])) as link:
         await link.wait_ready(1)
@@ -467,7 +465,7 @@ async def test_where_changes_are_not_announced_any_more_the_list_is_polled(monke
         assert set(session.listed) == {ALL_KINDS}
 
 
-async def test_a_list_that_shows_the_session_to_be_gone_makes_a_new_one() -> None:
+async def test_listing_error_for_a_lost_session_starts_a_new_one() -> None:
     first, second = FakeSession(), FakeSession()
     async with linked(Upstream([first, second])) as link:
         await link.call(call())
@@ -476,7 +474,7 @@ async def test_a_list_that_shows_the_session_to_be_gone_makes_a_new_one() -> Non
         await until(lambda: link.session is second)
 
 
-async def test_a_retired_link_reports_nothing_more_and_ends_once_its_calls_have() -> None:
+async def test_retired_link_reports_nothing_and_ends_after_its_calls() -> None:
     session, results = FakeSession(held=anyio.Event()), list[str]()
     upstream = Upstream([session])
     async with linked(upstream) as link, anyio.create_task_group() as group:
@@ -501,7 +499,7 @@ async def test_a_retired_link_reports_nothing_more_and_ends_once_its_calls_have(
         assert (results, upstream.lost) == (["ok"], 0)
 
 
-async def test_the_connection_of_one_session_is_neither_listed_nor_watched_for_others() -> None:
+async def test_session_connection_is_neither_listed_nor_watched() -> None:
     session, upstream = FakeSession(), Upstream([])
     upstream.attempts.append(session)
     async with linked(upstream, lists=False) as link:
@@ -511,7 +509,7 @@ async def test_the_connection_of_one_session_is_neither_listed_nor_watched_for_o
         assert not link.handshake_refused
 
 
-async def test_an_upstream_that_refuses_the_version_of_a_session_is_told_from_one_that_is_not_there() -> None:
+async def test_refused_session_version_is_distinguished_from_an_unreachable_upstream() -> None:
     for error, unwilling in ((RpcError(-32602, "no"), True), (ConnectionLost("no", sent=False), False)):
         async with linked(Upstream([error]), lists=False) as link:
             await link.tried.wait()

@@ -1,31 +1,30 @@
-"""How long to wait before the next attempt, and when to make none at all."""
+"""Delays between attempts, and the circuit breaker."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstream.backoff import FIRST_S, LONGEST_S, delay_s
-from gateway.upstream.breaker import FAILURES_TO_OPEN, OPEN_S, Breaker
+from gateway.upstream.breaker import FAILURES_TO_OPEN, FIRST_S, LONGEST_S, OPEN_S, Breaker, delay_s
 
 CHANCES = st.floats(min_value=0, max_value=1, exclude_max=True)
 TIMES = st.floats(min_value=0, max_value=1e6)
 
 
 @given(st.integers(min_value=0, max_value=10_000), CHANCES)
-def test_a_wait_is_jittered_grows_and_has_an_end(attempt: int, chance: float) -> None:
+def test_delay_is_jittered_growing_and_bounded(attempt: int, chance: float) -> None:
     assert FIRST_S / 2 <= delay_s(attempt, chance) <= LONGEST_S
     assert delay_s(attempt, chance) <= delay_s(attempt + 1, chance)
     assert delay_s(attempt, 0) <= delay_s(attempt, chance) <= 2 * delay_s(attempt, 0)
 
 
 @given(st.lists(CHANCES, min_size=8, max_size=8))
-def test_a_crash_loop_has_at_most_eight_starts_in_eight_seconds(chances: list[float]) -> None:
+def test_crash_loop_starts_at_most_eight_times_in_eight_seconds(chances: list[float]) -> None:
     assert sum(delay_s(attempt, chance) for attempt, chance in enumerate(chances)) > 8
 
 
 @given(TIMES, st.lists(CHANCES, min_size=FAILURES_TO_OPEN, max_size=FAILURES_TO_OPEN))
-def test_failures_in_a_row_open_the_breaker_for_some_seconds(now_s: float, chances: list[float]) -> None:
+def test_consecutive_failures_open_the_breaker(now_s: float, chances: list[float]) -> None:
     breaker = Breaker()
     for chance in chances:
         assert breaker.admits(now_s)
@@ -37,7 +36,7 @@ def test_failures_in_a_row_open_the_breaker_for_some_seconds(now_s: float, chanc
 
 
 @given(TIMES, CHANCES)
-def test_one_probe_passes_and_the_others_wait_for_its_outcome(now_s: float, chance: float) -> None:
+def test_open_breaker_admits_one_probe(now_s: float, chance: float) -> None:
     breaker = Breaker()
     for _ in range(FAILURES_TO_OPEN):
         breaker = breaker.failed(now_s, chance, began_s=now_s)
@@ -50,7 +49,7 @@ def test_one_probe_passes_and_the_others_wait_for_its_outcome(now_s: float, chan
 
 
 @given(TIMES, st.lists(st.booleans(), max_size=30))
-def test_any_answer_in_between_keeps_the_breaker_closed(now_s: float, outcomes: list[bool]) -> None:
+def test_success_keeps_the_breaker_closed(now_s: float, outcomes: list[bool]) -> None:
     breaker, in_a_row = Breaker(), 0
     for failed in outcomes:
         breaker = breaker.failed(now_s, 0.5, began_s=now_s) if failed else breaker.succeeded()
@@ -59,7 +58,7 @@ def test_any_answer_in_between_keeps_the_breaker_closed(now_s: float, outcomes: 
 
 
 @given(TIMES, CHANCES, st.integers(min_value=1, max_value=100))
-def test_calls_that_are_lost_together_are_one_failure(now_s: float, chance: float, together: int) -> None:
+def test_calls_lost_together_count_as_one_failure(now_s: float, chance: float, together: int) -> None:
     breaker = Breaker()
     for _ in range(together):
         breaker = breaker.failed(now_s + 1, chance, began_s=now_s)
@@ -67,7 +66,7 @@ def test_calls_that_are_lost_together_are_one_failure(now_s: float, chance: floa
 
 
 @given(TIMES, CHANCES, st.integers(min_value=0, max_value=FAILURES_TO_OPEN + 2))
-def test_a_new_connection_is_worth_one_probe_and_no_more(now_s: float, chance: float, failures: int) -> None:
+def test_new_connection_admits_one_probe(now_s: float, chance: float, failures: int) -> None:
     breaker = Breaker()
     for _ in range(failures):
         breaker = breaker.failed(now_s, chance, began_s=now_s)

@@ -1,4 +1,4 @@
-"""A long page of tools is kept as text until somebody looks at its tools, and nothing is changed by that."""
+"""Long pages of tools are kept as text until they are accessed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway import wire
-from gateway.discovery import listing_of
-from gateway.errors import RpcError
+from gateway.fleet.discovery import ListingSource, listing_of
+from gateway.protocol import json_bytes
+from gateway.protocol.gateway_errors import RpcError
 from gateway.upstream.inbound_messages import InboundMessages
 from gateway.upstream.mcp_session import McpSession
 from gateway.upstream.session import RawListing, SessionPorts
@@ -31,8 +31,8 @@ class Upstream:
         number = int(params.get("cursor", "0"))
         more = {"nextCursor": str(number + 1) if number + 1 < len(self.pages) else self.last}
         answer = {"jsonrpc": "2.0", "id": 1, "result": {"tools": self.pages[number], **more}}
-        text = wire.dumps(answer).replace(b'"@half"', b'"\\ud800"').replace(b'"@huge"', b"1e999")
-        return wire.loads_answer(text)["result"]
+        text = json_bytes.dumps(answer).replace(b'"@half"', b'"\\ud800"').replace(b'"@huge"', b"1e999")
+        return json_bytes.loads_answer(text)["result"]
 
 
 async def listing(*pages: list[Any], last: Any = None) -> RawListing:
@@ -51,30 +51,30 @@ def tools(first: int, number: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("number", [3, 1_000])
-async def test_every_tool_of_every_page_is_listed_as_it_came(number: int) -> None:
+async def test_every_tool_of_every_page_is_listed_unchanged(number: int) -> None:
     raw = await listing(tools(0, number), [*tools(number, number), "no tool"])
     assert raw.tools is not None
-    assert {type(one) for one in raw.tools} == ({wire.Unparsed} if number > 3 else {dict, str})
-    found = listing_of(raw, server=ServerName("up"), epoch=1, transport="http", before=None)
+    assert {type(one) for one in raw.tools} == ({json_bytes.UnparsedJson} if number > 3 else {dict, str})
+    found = listing_of(raw, ListingSource(server=ServerName("up"), epoch=1, transport="http"), before=None)
     assert list(map(written, found.tools)) == list(map(written, tools(0, 2 * number)))
     assert {type(one) for one in found.tools} == {PackedDefinition}
     assert [one.code for one in found.quarantined] == ["not_an_object"]
 
 
-async def test_a_tool_with_half_of_a_surrogate_pair_is_the_only_one_that_is_left_out() -> None:
+async def test_only_the_tool_with_a_lone_surrogate_is_omitted() -> None:
     page = tools(0, 500)
     page[7] = {**page[7], "extra": "@half"}
     raw = await listing(page)
-    found = listing_of(raw, server=ServerName("up"), epoch=1, transport="http", before=None)
+    found = listing_of(raw, ListingSource(server=ServerName("up"), epoch=1, transport="http"), before=None)
     assert len(found.tools) == 499
     assert [(one.tool, one.code) for one in found.quarantined] == [("t7", "not_unicode")]
 
 
-async def test_a_tool_with_a_number_beyond_all_numbers_is_the_only_one_that_is_left_out() -> None:
+async def test_only_the_tool_with_an_out_of_range_number_is_omitted() -> None:
     page = tools(0, 500)
     page[7] = {**page[7], "extra": "@huge"}
     raw = await listing(page)
-    found = listing_of(raw, server=ServerName("up"), epoch=1, transport="http", before=None)
+    found = listing_of(raw, ListingSource(server=ServerName("up"), epoch=1, transport="http"), before=None)
     assert len(found.tools) == 499
     assert [(one.tool, one.code) for one in found.quarantined] == [("t7", "not_json")]
 
@@ -85,14 +85,14 @@ async def test_a_tool_with_a_number_beyond_all_numbers_is_the_only_one_that_is_l
         ((2, 3), None, 5, ""),
         ((2, 3), "", 5, ""),
         ((19_999, 1), None, 20_000, ""),
-        ((19_999, 2), None, 20_000, "more than one server may list"),
-        ((20_001,), None, 20_000, "more than one server may list"),
-        ((2, 3), "1", 5, "its cursor came again"),
+        ((19_999, 2), None, 20_000, "the limit for one server is reached"),
+        ((20_001,), None, 20_000, "the limit for one server is reached"),
+        ((2, 3), "1", 5, "its cursor was repeated"),
         ((2, 3), 7, 5, "its nextCursor is not a string"),
-        (((1,) * 1_000), "1000", 1_000, "more than one server may list"),
+        (((1,) * 1_000), "1000", 1_000, "the limit for one server is reached"),
     ],
 )
-async def test_a_list_is_never_cut_without_a_word(sizes: tuple[int, ...], last: Any, listed: int, why: str) -> None:
+async def test_truncated_list_is_always_reported(sizes: tuple[int, ...], last: Any, listed: int, why: str) -> None:
     pages, first = [], 0
     for size in sizes:
         pages.append([{"name": f"t{first + one}"} for one in range(size)])
@@ -105,25 +105,26 @@ async def test_a_list_is_never_cut_without_a_word(sizes: tuple[int, ...], last: 
 
 @pytest.mark.parametrize(("pages", "listed"), [(5, 5), (6, 5), (40, 5)])
 @pytest.mark.parametrize("number", [1, 100])
-async def test_a_list_of_more_than_32_mib_keeps_what_came_before(pages: int, listed: int, number: int) -> None:
+async def test_list_over_32_mib_keeps_the_first_pages(pages: int, listed: int, number: int) -> None:
     text = "x" * (6_500_000 // number)
     raw = await listing(*([{"name": f"{page}-{one}", "d": text} for one in range(number)] for page in range(pages)))
     assert len(raw.tools or ()) == listed * number
-    cut = f"tools/list was cut after {5 * number} items on 5 pages: the lists of one server may have 32 MiB together"
+    limit = "the lists of one server may have at most 32 MiB together"
+    cut = f"tools/list was cut after {5 * number} items on 5 pages: {limit}"
     assert raw.warnings == ((cut,) if pages > listed else ())
 
 
-async def test_many_small_values_count_for_what_they_take() -> None:
+async def test_many_small_values_count_by_their_memory() -> None:
     raw = await listing(*([{"name": f"{page}", "d": [[]] * 1_000_000}] for page in range(5)))
     assert len(raw.tools or ()) == 2
     assert "32 MiB together" in raw.warnings[0]
 
 
-async def test_a_long_page_without_a_list_of_tools_fails() -> None:
+async def test_long_page_without_a_tool_list_fails() -> None:
     page: Any = {str(number): "x" * 100 for number in range(1_000)}
     with pytest.raises(ExceptionGroup) as failed:
         await listing(page)
-    assert failed.group_contains(RpcError, match="holds no list of tools")
+    assert failed.group_contains(RpcError, match="has no list of tools")
 
 
 def written(tool: Any) -> str:

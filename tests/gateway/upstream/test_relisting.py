@@ -1,4 +1,4 @@
-"""When a connected server is listed again, and which of its lists."""
+"""When a connected server is listed again, and which lists."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from gateway.upstream.backoff import FIRST_S, LONGEST_S
-from gateway.upstream.relisting import POLL_S, Relisting
+from gateway.upstream.breaker import FIRST_S, LONGEST_S
 from gateway.upstream.session import ALL_KINDS, RawListing
+from gateway.upstream.watching import POLL_S, Relisting
 from registry.catalog.catalog import ListKind
 
 # Without jitter of polls, and three quarters of each step of the backoff.
@@ -23,7 +23,7 @@ def listing(*failed: ListKind, ttl_ms: int | None = None) -> RawListing:
 
 def begun(*failed: ListKind, ttl_ms: int | None = None, whole: bool = False) -> Relisting:
     one = Relisting(chance=lambda: MIDDLE)
-    one.begin(listing(*failed, ttl_ms=ttl_ms), failed=whole, now_s=100)
+    one.start(listing(*failed, ttl_ms=ttl_ms), failed=whole, now_s=100)
     return one
 
 
@@ -38,13 +38,13 @@ def begun(*failed: ListKind, ttl_ms: int | None = None, whole: bool = False) -> 
         (1, True, 1),
     ],
 )
-def test_what_is_not_announced_or_has_a_time_to_live_is_polled(
+def test_lists_without_announcements_or_with_a_ttl_are_polled(
     ttl_ms: int | None, announced: bool, wait_s: float | None
 ) -> None:
     assert begun(ttl_ms=ttl_ms).wait_s(100, announced=announced) == wait_s
 
 
-def test_what_was_announced_is_asked_for_alone_until_a_poll_is_due() -> None:
+def test_announced_list_is_requested_alone_until_a_poll_is_due() -> None:
     one = begun(ttl_ms=5_000)
     assert one.kinds(PROMPTS, 104, announced=True) == PROMPTS
     one.succeeded(listing(ttl_ms=5_000), PROMPTS, 104)
@@ -55,7 +55,7 @@ def test_what_was_announced_is_asked_for_alone_until_a_poll_is_due() -> None:
     assert one.wait_s(105, announced=True) == 9
 
 
-def test_a_missing_list_is_asked_for_alone_and_ever_more_seldom() -> None:
+def test_missing_list_is_requested_alone_with_growing_pauses() -> None:
     one = begun("prompts")
     waits = []
     for _ in range(12):
@@ -70,7 +70,7 @@ def test_a_missing_list_is_asked_for_alone_and_ever_more_seldom() -> None:
     assert one.wait_s(100, announced=True) is None
 
 
-def test_a_missing_list_keeps_no_other_from_being_polled() -> None:
+def test_missing_list_does_not_stop_polling_of_others() -> None:
     one = begun("prompts", ttl_ms=4_000)
     for now_s in range(100, 104):
         assert one.kinds((), now_s, announced=False) == PROMPTS
@@ -80,7 +80,7 @@ def test_a_missing_list_keeps_no_other_from_being_polled() -> None:
 
 
 @pytest.mark.parametrize("announced", [True, False])
-def test_a_server_that_cannot_be_listed_at_all_is_left_alone_for_longer_than_its_time_to_live(announced: bool) -> None:
+def test_unlistable_server_is_retried_less_often_than_its_ttl(announced: bool) -> None:
     one = begun(ttl_ms=1, whole=True)
     for _ in range(12):
         one.failed((), 500)
@@ -98,7 +98,7 @@ def announced(one: Relisting, now_s: float, *, changed: bool) -> float:
     return now_s
 
 
-def test_changes_in_a_row_are_listed_at_once_and_lists_that_keep_changing_once_a_second() -> None:
+def test_frequent_changes_are_listed_at_most_once_a_second() -> None:
     one, now_s = begun(), 100.0
     times = []
     for _ in range(60):
@@ -110,7 +110,7 @@ def test_changes_in_a_row_are_listed_at_once_and_lists_that_keep_changing_once_a
     assert announced(one, now_s + 60, changed=True) - now_s - 60 < 0.1
 
 
-def test_announcements_without_a_change_are_heeded_ever_more_seldom() -> None:
+def test_announcements_without_changes_are_checked_less_often() -> None:
     one, now_s = begun(), 100.0
     times = []
     for _ in range(20):
@@ -122,7 +122,7 @@ def test_announcements_without_a_change_are_heeded_ever_more_seldom() -> None:
     assert max(gaps) <= 10.1
 
 
-def test_what_was_announced_while_a_list_failed_is_asked_for_after_the_pause() -> None:
+def test_change_announced_during_a_failure_is_listed_after_the_pause() -> None:
     one = begun()
     one.mark_stale({"prompts"})
     one.failed(one.take_stale(), 100)
@@ -131,10 +131,9 @@ def test_what_was_announced_while_a_list_failed_is_asked_for_after_the_pause() -
     assert one.kinds(one.take_stale(), 101, announced=True) == PROMPTS
 
 
-def test_lists_that_are_left_out_are_neither_polled_nor_asked_for() -> None:
-    one = Relisting(chance=lambda: MIDDLE, universe=PROMPTS)
-    one.left_out = PROMPTS
-    one.begin(listing(ttl_ms=5_000), failed=False, now_s=100)
+def test_excluded_lists_are_neither_polled_nor_requested() -> None:
+    one = Relisting(chance=lambda: MIDDLE, universe=PROMPTS, left_out=PROMPTS)
+    one.start(listing(ttl_ms=5_000), failed=False, now_s=100)
     one.mark_stale(PROMPTS)
     assert not one.stale.is_set()
     assert one.wait_s(500, announced=False) is None

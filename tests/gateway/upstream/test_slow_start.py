@@ -1,4 +1,4 @@
-"""A server of the modern era that takes longer to start than it is given to say which era it is of."""
+"""A modern server that starts more slowly than the era probe waits."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from gateway.config.upstream_types.stdio_config import StdioConfig
+from gateway.http.http_client import HttpClient
 from gateway.upstream import mcp_connectors
 from gateway.upstream.session import SessionPorts
-from gateway.upstream.transport.http_client import HttpClient
 
 # As the SDK serves: the first message that it reads decides the era of the connection.
 SERVER = """
@@ -33,7 +33,7 @@ for line in sys.stdin:
 """
 
 
-async def test_it_is_asked_again_where_it_refuses_the_handshake(
+async def test_slow_server_is_probed_again_after_refusing_the_handshake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mcp_connectors, "_PROBE_S", 0.2)
@@ -42,7 +42,7 @@ async def test_it_is_asked_again_where_it_refuses_the_handshake(
     client = HttpClient()
     config = StdioConfig(command=sys.executable, args=[str(program)])
     ports = SessionPorts(on_list_changed=lambda kinds: None, on_update=lambda kind, key, params: None)
-    with anyio.fail_after(10):
+    with anyio.fail_after(25):
         async with mcp_connectors.StdioConnector("s", config, client).open(ports) as session:
             assert session.protocol_version == "2026-07-28"
     client.close()

@@ -1,4 +1,4 @@
-"""The links of single callers: each its own, bounded in number, closed when they are idle."""
+"""Links of single callers: separate, bounded in number, and closed when idle."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 
 from gateway.access.principal import Principal
 from gateway.config.upstream_types.http_config import HttpConfig
-from gateway.errors import UpstreamUnavailable
-from gateway.owned_tasks import OwnedTasks
-from gateway.upstream import user_links
+from gateway.http.http_client import HttpClient
+from gateway.process.tasks import OwnedTasks
+from gateway.protocol.gateway_errors import UpstreamUnavailable
+from gateway.upstream import caller_links
+from gateway.upstream.caller_links import NoSharedConnector, UserLinks
 from gateway.upstream.link import UpstreamLink
 from gateway.upstream.oauth import sign_ins as all_sign_ins
-from gateway.upstream.oauth.connecting import user_of
+from gateway.upstream.oauth.account_linking import user_of
 from gateway.upstream.oauth.sign_ins import SignIns
-from gateway.upstream.transport.http_client import HttpClient
-from gateway.upstream.user_links import NobodysConnector, UserLinks
 
 ANN, BOB, EVE = (Principal(name=name) for name in ("ann", "bob", "eve"))
 
@@ -29,9 +29,9 @@ ANN, BOB, EVE = (Principal(name=name) for name in ("ann", "bob", "eve"))
 async def links_of_users(
     auth: Mapping[str, object] | None = None, **options: Any
 ) -> AsyncIterator[tuple[UserLinks, UpstreamLink]]:
-    """Links to a server that nobody reaches."""
+    """Yield links to a server that cannot be reached."""
     config = HttpConfig.model_validate({"url": "http://127.0.0.1:9/mcp", "auth": {"perUser": True, **(auth or {})}})
-    shared = UpstreamLink("s", config, NobodysConnector("s"), per_user=True, ports=user_links.LinkPorts())
+    shared = UpstreamLink("s", config, NoSharedConnector("s"), per_user=True, ports=caller_links.LinkPorts())
     client = HttpClient()
     async with anyio.create_task_group() as group:
         sign_ins = SignIns(OwnedTasks(group))
@@ -41,71 +41,75 @@ async def links_of_users(
     client.close()
 
 
-async def test_each_caller_has_one_link_and_nobody_elses() -> None:
+async def test_each_caller_has_its_own_link() -> None:
     async with links_of_users() as (links, shared):
-        ann, bob = links.own(shared, ANN), links.own(shared, BOB)
-        assert ann is links.own(shared, Principal(name="ann", client="another"))
+        ann, bob = links.get_or_open(shared, ANN), links.get_or_open(shared, BOB)
+        assert ann is links.get_or_open(shared, Principal(name="ann", client="another"))
         assert ann is not bob
         assert (ann.owner, bob.owner) == ("ann", "bob")
-        assert links.at(links.key_of("s", ANN)) is ann
-        assert links.opened("s", "eve") is None
-        assert links.present("s", "eve") is shared
+        assert links.get_open(links.key_of("s", ANN)) is ann
+        assert links.open_link("s", "eve") is None
+        assert links.current_link("s", "eve") is shared
 
 
-async def test_nobody_is_acted_for_who_is_not_there() -> None:
+async def test_absent_caller_is_not_acted_for() -> None:
     async with links_of_users() as (links, shared):
-        with pytest.raises(UpstreamUnavailable, match="nobody else acts as them"):
-            links.own(shared, Principal(name="ann", assumed=True))
+        with pytest.raises(UpstreamUnavailable, match="so only that caller can call it"):
+            links.get_or_open(shared, Principal(name="ann", is_simulated=True))
         assert len(links) == 0
 
 
-async def test_exchanged_tokens_are_apart_for_each_client_and_scope_of_a_person() -> None:
+async def test_exchanged_tokens_are_separate_per_client_and_scope() -> None:
     exchange = {"type": "tokenExchange", "clientId": "gateway", "clientSecret": "s"}
     async with links_of_users(exchange) as (links, shared):
-        first = links.own(shared, Principal(name="ann", client="a", claims=frozenset({("scope", "mcp")})))
-        assert first is links.own(shared, Principal(name="ann", client="a", claims=frozenset({("scope", "mcp")})))
-        assert first is not links.own(shared, Principal(name="ann", client="b", claims=frozenset({("scope", "mcp")})))
-        assert first is not links.own(shared, Principal(name="ann", client="a"))
-        assert {link.owner for link in links.of_server("s")} == {"ann"}
+        first = links.get_or_open(shared, Principal(name="ann", client="a", claims=frozenset({("scope", "mcp")})))
+        assert first is links.get_or_open(
+            shared, Principal(name="ann", client="a", claims=frozenset({("scope", "mcp")}))
+        )
+        assert first is not links.get_or_open(
+            shared, Principal(name="ann", client="b", claims=frozenset({("scope", "mcp")}))
+        )
+        assert first is not links.get_or_open(shared, Principal(name="ann", client="a"))
+        assert {link.owner for link in links.links_to("s")} == {"ann"}
 
 
-async def test_links_are_bounded_and_the_idlest_gives_way() -> None:
+async def test_number_of_links_is_bounded_and_the_most_idle_is_closed() -> None:
     async with links_of_users(most=2) as (links, shared):
-        ann = links.own(shared, ANN)
-        links.own(shared, BOB)
-        links.own(shared, ANN)
-        links.own(shared, EVE)
-        assert {link.owner for link in links.of_server("s")} == {"ann", "eve"}
-        # What somebody watches is not idle.
-        for link in links.of_server("s"):
+        ann = links.get_or_open(shared, ANN)
+        links.get_or_open(shared, BOB)
+        links.get_or_open(shared, ANN)
+        links.get_or_open(shared, EVE)
+        assert {link.owner for link in links.links_to("s")} == {"ann", "eve"}
+        # A link with a watched resource is not idle.
+        for link in links.links_to("s"):
             link.watch_list.add("resourceSubscriptions", "x://y")
         with pytest.raises(UpstreamUnavailable, match="2 are in use"):
-            links.own(shared, BOB)
-        assert links.opened("s", "ann") is ann
+            links.get_or_open(shared, BOB)
+        assert links.open_link("s", "ann") is ann
 
 
-async def test_an_idle_link_is_closed() -> None:
+async def test_idle_link_is_closed() -> None:
     async with links_of_users(idle_s=0.0, look_s=0.01) as (links, shared):
-        link = links.own(shared, ANN)
-        with anyio.fail_after(5):
+        link = links.get_or_open(shared, ANN)
+        with anyio.fail_after(25):
             while len(links):
                 await anyio.lowlevel.checkpoint()
-        assert links.own(shared, ANN) is not link
+        assert links.get_or_open(shared, ANN) is not link
 
 
-def test_a_key_that_is_named_as_whoever_is_on_this_machine_is_somebody_else() -> None:
+def test_key_named_local_is_not_the_local_user() -> None:
     assert user_of(Principal(name="local")) != "local"
     assert user_of(ANN) == "ann"
 
 
-def test_sign_ins_of_callers_who_are_gone_are_kept_in_the_store_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(all_sign_ins, "_MOST_MADE", 3)
+def test_sign_ins_of_absent_callers_are_kept_only_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(all_sign_ins, "_MAX_SIGN_INS", 3)
     sign_ins = SignIns(cast("Any", None))
     shared = HttpConfig.model_validate({"url": "http://127.0.0.1:9/mcp"})
     own = HttpConfig.model_validate({"url": "http://127.0.0.1:9/mcp", "auth": {"perUser": True}})
-    kept = sign_ins.of("all", shared)
+    kept = sign_ins.get("all", shared)
     for number in range(10):
-        sign_ins.of("s", own, user=f"user {number}")
+        sign_ins.get("s", own, user=f"user {number}")
     assert {one.principal for one in sign_ins} == {"", "user 8", "user 9"}
-    assert sign_ins.of("all", shared) is kept
+    assert sign_ins.get("all", shared) is kept
     sign_ins.close()

@@ -1,4 +1,4 @@
-"""Streams that announce changes: opened again where they end, and polling where none is to be had."""
+"""Streams that announce changes are reopened; polling replaces them where there are none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from faults.observing import announcements, eventually
 from support.gateways import running_gateway
 from support.upstreams.running import Recording, scripted_http_server, scripted_stdio_server, tool
 
-from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, RpcError
+from gateway.protocol.gateway_errors import ConnectionLost, GatewayError, HttpStatusError, RpcError
 from gateway.upstream import watching
 from gateway.upstream.inbound_messages import InboundMessages
 from gateway.upstream.session import SessionPorts
@@ -57,7 +57,7 @@ class Lists:
 async def watched(lists: Lists, monkeypatch: pytest.MonkeyPatch, *, modern: bool) -> Watcher:
     """Watch until there is nothing more to watch, or a stream is held open."""
     monkeypatch.setattr(watching, "_REOPEN_S", 0)
-    with anyio.fail_after(5):
+    with anyio.fail_after(25):
         async with anyio.create_task_group() as group:
             ports = SessionPorts(on_list_changed=lists.changes.append, on_update=lambda *_: None)
             inbound = lists.inbound = InboundMessages(group, ports, None)
@@ -76,7 +76,7 @@ async def watched(lists: Lists, monkeypatch: pytest.MonkeyPatch, *, modern: bool
 
 
 @pytest.mark.parametrize("modern", [True, False])
-async def test_a_stream_that_ends_is_opened_again_and_each_opening_is_followed_by_one_listing(
+async def test_ended_stream_is_reopened_and_each_opening_lists_once(
     monkeypatch: pytest.MonkeyPatch, modern: bool
 ) -> None:
     lists = Lists([None, ConnectionLost("cut", sent=True)])
@@ -95,19 +95,19 @@ async def test_a_stream_that_ends_is_opened_again_and_each_opening_is_followed_b
         [None] * 10,
     ],
 )
-async def test_a_server_that_offers_no_lasting_stream_is_polled_and_who_waits_is_told(
+async def test_server_without_a_lasting_stream_is_polled(
     monkeypatch: pytest.MonkeyPatch, ends: list[GatewayError | None], modern: bool
 ) -> None:
     lists = Lists([*ends])
     watcher = await watched(lists, monkeypatch, modern=modern)
     assert not watcher.announces_changes
-    # The last one is no change: it is the news that there will be no announcements.
+    # The last entry is not a change, but reports that there will be no announcements.
     assert lists.changes[-1] == ()
     assert lists.opened <= 3
     assert lists.failed is None
 
 
-async def test_streams_that_last_are_opened_again_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lasting_streams_are_reopened_indefinitely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "_LASTING_S", 0)
     lists = Lists([None] * 10)
     watcher = await watched(lists, monkeypatch, modern=True)
@@ -115,7 +115,7 @@ async def test_streams_that_last_are_opened_again_for_ever(monkeypatch: pytest.M
     assert watcher.announces_changes
 
 
-async def test_a_stream_that_keeps_being_cut_is_the_end_of_the_connection_where_it_has_one(
+async def test_stream_that_keeps_breaking_ends_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lists = Lists([ConnectionLost("cut", sent=True)] * 10)
@@ -124,7 +124,7 @@ async def test_a_stream_that_keeps_being_cut_is_the_end_of_the_connection_where_
     assert (lists.opened, watcher.announces_changes) == (3, False)
 
 
-async def test_no_list_is_asked_for_again_where_announcements_come_from_the_handshake_on(
+async def test_announcements_since_the_handshake_need_no_extra_listing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lists = Lists([], independent_requests=False)
@@ -136,10 +136,9 @@ def lists_asked_for(record: Recording) -> int:
     return len(record.requests("tools/list"))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("script", [{"modern": True}, {"modern": False}, {"modern": True, "unacknowledged": True}])
-async def test_what_changes_between_the_first_list_and_the_opening_of_the_stream_is_listed(
-    tmp_path: Path, script: dict[str, Any]
-) -> None:
+async def test_change_between_first_list_and_stream_is_listed(tmp_path: Path, script: dict[str, Any]) -> None:
     script |= {"tools": [tool("one")], "unannounced": [[tool("two")]], "list_changed": True}
     async with (
         scripted_http_server(tmp_path, "s", **script) as server,
@@ -150,7 +149,8 @@ async def test_what_changes_between_the_first_list_and_the_opening_of_the_stream
         assert lists_asked_for(server.recording) == 2
 
 
-async def test_what_changes_between_the_first_list_and_a_subscription_of_a_process_is_listed(tmp_path: Path) -> None:
+@pytest.mark.heavy
+async def test_change_between_first_list_and_stdio_subscription_is_listed(tmp_path: Path) -> None:
     script = {"modern": True, "tools": [tool("one")], "unannounced": [[tool("two")]], "list_changed": True}
     server, record = scripted_stdio_server(tmp_path, "s", **script)
     async with running_gateway(tmp_path, {"s": server}) as gateway:
@@ -159,9 +159,8 @@ async def test_what_changes_between_the_first_list_and_a_subscription_of_a_proce
 
 
 @pytest.mark.parametrize("modern", [True, False])
-async def test_what_changes_while_a_stream_is_closed_is_listed_when_it_opens_again(
-    tmp_path: Path, modern: bool
-) -> None:
+@pytest.mark.heavy
+async def test_change_while_the_stream_was_closed_is_listed_on_reopening(tmp_path: Path, modern: bool) -> None:
     changes = [[tool(name)] for name in ("one", "two", "three")]
     script = {"tools": [tool("one")], "unannounced": changes, "list_changed": True, "modern": modern, "stream_s": 1.2}
     async with (
@@ -175,24 +174,24 @@ async def test_what_changes_while_a_stream_is_closed_is_listed_when_it_opens_aga
 
 
 @pytest.mark.parametrize("modern", [True, False])
-async def test_lists_that_are_as_before_when_a_stream_opens_are_not_announced(tmp_path: Path, modern: bool) -> None:
+@pytest.mark.heavy
+async def test_unchanged_lists_are_not_announced_when_a_stream_opens(tmp_path: Path, modern: bool) -> None:
     script = {"tools": [tool("one")], "list_changed": True, "modern": modern, "stream_s": 1.1}
     async with (
         scripted_http_server(tmp_path, "s", **script) as server,
         running_gateway(tmp_path, {"s": server.config}) as gateway,
     ):
         await gateway.until_listed("s__one")
-        async with announcements(gateway) as told:
+        async with announcements(gateway) as announced:
             await server.recording.until(lambda seen: len(seen.events("stream")) >= 3, within_s=10)
-            asked = lists_asked_for(server.recording)
-            await server.recording.until(lambda seen: lists_asked_for(seen) >= max(asked, 3), within_s=10)
-            assert told.changes == 0
+            count_before = lists_asked_for(server.recording)
+            await server.recording.until(lambda seen: lists_asked_for(seen) >= max(count_before, 3), within_s=10)
+            assert announced.changes == 0
 
 
 @pytest.mark.parametrize("modern", [True, False])
-async def test_a_watched_resource_is_reported_when_a_stream_of_its_updates_opens_again(
-    tmp_path: Path, modern: bool
-) -> None:
+@pytest.mark.heavy
+async def test_watched_resource_is_reported_when_its_update_stream_reopens(tmp_path: Path, modern: bool) -> None:
     resource = {"uri": "notes://today", "name": "today"}
     caching = {"ttlMs": 0, "cacheScope": "public", "resultType": "complete"} if modern else {}
     script: dict[str, Any] = {
@@ -215,7 +214,7 @@ async def test_a_watched_resource_is_reported_when_a_stream_of_its_updates_opens
     ):
         await gateway.until_listed("s__one")
         await eventually(lambda: server.recording.requests("resources/list"))
-        async with announcements(gateway, resourceSubscriptions=["notes://today"]) as told:
+        async with announcements(gateway, resourceSubscriptions=["notes://today"]) as announced:
             updated = "notifications/resources/updated"
             # The stream is opened again more often than a server that keeps ending it at once would be asked.
-            await eventually(lambda: told.heard.count(updated) >= 4, within_s=15)
+            await eventually(lambda: announced.methods.count(updated) >= 4, within_s=15)

@@ -1,4 +1,4 @@
-"""An example call is one that its schema takes, and shows what the call that it answers got wrong."""
+"""Example calls are valid, and show what the answered call got wrong."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.wrappers import wrapper_of
 
-from registry.arguments.example import AS_SENT, example_arguments
+from registry.arguments.example_call import AS_SENT, example_arguments
 from registry.arguments.prepare import prepare
 from registry.arguments.problems import explain
 from registry.schema import schemas
@@ -47,11 +47,11 @@ TEXT = {"type": "string"}
         ({"oneOf": [objects({"id": TEXT}, "id"), objects({"name": TEXT}, "name")]}, {"id": "<string>"}),
     ],
 )  # fmt: skip
-def test_a_placeholder_is_a_value_that_the_schema_takes_where_it_says_which(schema: Any, shown: Any) -> None:
+def test_placeholder_is_a_value_the_schema_accepts(schema: Any, shown: Any) -> None:
     assert example_arguments(objects({"v": schema}, "v")) == {"v": shown}
 
 
-def test_alternatives_of_the_whole_are_not_put_into_one_call() -> None:
+def test_root_alternatives_are_not_combined_in_one_example() -> None:
     properties = {"id": TEXT, "name": TEXT}
     schema = {"type": "object", "properties": properties, "oneOf": [{"required": ["id"]}, {"required": ["name"]}]}
     assert schemas.compile_schema(schema).is_valid(example_arguments(schema))
@@ -92,7 +92,7 @@ FILTER: dict[str, Any] = {
 }
 
 
-def test_the_example_has_the_parameter_at_fault_wherever_it_is_and_what_was_right_stays() -> None:
+def test_example_shows_the_wrong_parameter_and_keeps_correct_ones() -> None:
     schema = objects({"to": TEXT, "limit": {"type": "integer"}, "state": TEXT}, "to", additionalProperties=False)
     secret = "hunter2"
     assert (
@@ -105,21 +105,23 @@ def test_the_example_has_the_parameter_at_fault_wherever_it_is_and_what_was_righ
     assert answered(FILTER, {"where": {"salary": 5}}) == '{"where":{"salary":{"gt":"<integer>"}}}'
 
 
-def test_what_was_sent_rightly_beside_a_fault_inside_stays_too() -> None:
+def test_correct_values_beside_a_nested_error_are_kept() -> None:
     point = {"type": "object", "properties": {axis: {"type": "integer"} for axis in "xyz"}, "required": ["x"]}
     schema = {
         "type": "object",
         "properties": {"a": {"type": "object", "properties": {"from": point, "to": point, "n": {"type": "string"}}}},
     }
     sent = {"a": {"from": {"x": 1, "y": "no", "other": 1}, "to": {"x": 2}, "n": "name"}}
-    example = example_arguments(schema, shown=[("a", "from", "y")], sent=sent)
+    example = example_arguments(schema, shown_paths=[("a", "from", "y")], sent=sent)
     assert example == {"a": {"from": {"x": AS_SENT, "y": "<integer>"}, "to": AS_SENT, "n": AS_SENT}}
     rows = {"type": "object", "properties": {"rows": {"type": "array", "items": point}}}
-    in_a_row = example_arguments(rows, shown=[("rows", 1, "y")], sent={"rows": [{"x": 1, "z": 1}, {"x": 1, "y": "no"}]})
+    in_a_row = example_arguments(
+        rows, shown_paths=[("rows", 1, "y")], sent={"rows": [{"x": 1, "z": 1}, {"x": 1, "y": "no"}]}
+    )
     assert in_a_row == {"rows": [{"x": "<integer>", "y": "<integer>"}]}
 
 
-def test_an_object_with_too_few_or_too_many_members_is_told_which_there_are() -> None:
+def test_object_with_wrong_member_count_lists_the_possible_members() -> None:
     by = {**objects({"id": TEXT, "name": TEXT}), "minProperties": 1, "maxProperties": 1}
     tool = wrapper_of("ask", objects({"by": by}))
     for sent in ({"by": {}}, {"by": {"id": "1", "name": "x"}}):
@@ -144,7 +146,7 @@ STRANGE = st.dictionaries(WORDS, ODD | KINDS | st.sampled_from(["#", "#/properti
 
 
 @given(STRANGE, STRANGE, ODD)
-def test_no_schema_makes_an_example_fail(schema: Any, inner: Any, sent: Any) -> None:
+def test_any_schema_has_an_example(schema: Any, inner: Any, sent: Any) -> None:
     for whole in (objects({"v": schema, "w": inner}, "v"), schema, {**schema, "items": inner, "anyOf": [inner]}):
-        example = example_arguments(whole, shown=[("v", 0, "a"), ("w",)], kept=("w",), sent=sent)
+        example = example_arguments(whole, shown_paths=[("v", 0, "a"), ("w",)], names_as_sent=("w",), sent=sent)
         schemas.compact_json(example)

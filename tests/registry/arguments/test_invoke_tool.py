@@ -1,4 +1,4 @@
-"""A call of `invoke_tool` reaches the one tool that it surely means, or none."""
+"""A call of `invoke_tool` resolves to the one tool it means, or to none."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def reached(sent: Any) -> tuple[str, Any, list[str]]:
     return f"{found.wrapper.server}/{found.wrapper.tool}", found.arguments, [one.name for one in found.repairs]
 
 
-def test_a_call_in_the_plain_form_is_taken_as_it_is() -> None:
+def test_documented_form_of_a_call_is_used_unchanged() -> None:
     assert reached(CALL) == ("calendar-mcp/send_email", MAIL, [])
     assert reached({"server": "calendar-mcp", "tool": "list_accounts"}) == ("calendar-mcp/list_accounts", {}, [])
     assert reached({"server": "bank", "tool": "a__b", "arguments": None})[1:] == (None, [])
@@ -71,15 +71,15 @@ def test_a_call_in_the_plain_form_is_taken_as_it_is() -> None:
         (json.dumps(CALL), ["json_text"]),
     ],
 )
-def test_each_way_of_missing_the_form_is_read_and_named(sent: Any, named: list[str]) -> None:
+def test_each_deviation_from_the_form_is_read_and_named(sent: Any, named: list[str]) -> None:
     assert reached(sent) == ("calendar-mcp/send_email", MAIL, named)
 
 
-def test_a_tool_without_a_prefix_is_found_by_its_own_name() -> None:
+def test_unprefixed_tool_is_found_by_its_own_name() -> None:
     assert reached({"tool": "lookup", "arguments": {"word": "w"}}) == ("plain/lookup", {"word": "w"}, ["typed_name"])
 
 
-def test_what_a_tool_declares_is_a_parameter_and_no_wrapping() -> None:
+def test_declared_parameter_is_not_treated_as_wrapping() -> None:
     flat = {"server": "bank", "tool": "run", "input": {"a": 1}, "server_name": "x"}
     assert reached(flat) == ("bank/run", {"input": {"a": 1}, "server_name": "x"}, ["flat_arguments"])
 
@@ -102,18 +102,18 @@ def test_what_a_tool_declares_is_a_parameter_and_no_wrapping() -> None:
         ("calendar-mcp", ("arguments",)),
     ],
 )
-def test_what_is_missing_unknown_or_ambiguous_is_named_and_reaches_nothing(sent: Any, faults: tuple[str, ...]) -> None:
+def test_missing_unknown_or_ambiguous_target_is_named_and_not_called(sent: Any, faults: tuple[str, ...]) -> None:
     found = resolve_invoke_tool(sent, CATALOG, SERVERS)
     assert isinstance(found, UnresolvedCall)
     assert found.faults == faults
 
 
-def test_a_server_without_tools_at_the_moment_is_known_all_the_same() -> None:
+def test_server_without_tools_is_still_known() -> None:
     found = resolve_invoke_tool({"server": "Starting", "tool": "x"}, CATALOG, SERVERS)
     assert found == UnresolvedCall(faults=("tool",), server="starting", tool="x", known_server=True)
 
 
-def test_repairs_can_be_turned_off_for_a_server_and_typed_names_still_work() -> None:
+def test_server_can_turn_repairs_off_and_typed_names_still_work() -> None:
     def allowed(server: str) -> bool:
         return server != "calendar-mcp"
 
@@ -143,7 +143,7 @@ def test_repairs_can_be_turned_off_for_a_server_and_typed_names_still_work() -> 
         ({**CALL, "server": "calendar"}, "there is no server 'calendar'."),
     ],
 )
-def test_a_call_that_reaches_no_tool_is_answered_with_the_form_of_one_that_does(sent: Any, words: str) -> None:
+def test_unresolved_call_is_answered_with_a_correct_form(sent: Any, words: str) -> None:
     found = resolve_invoke_tool(sent, CATALOG, SERVERS)
     assert isinstance(found, UnresolvedCall)
     text = explain_unresolved(found, sent)
@@ -166,7 +166,7 @@ SENT = st.recursive(
 
 
 @given(SENT | SENT.map(json.dumps))
-def test_every_call_gets_an_answer_and_a_resolved_one_resolves_again(sent: Any) -> None:
+def test_every_call_is_answered_and_resolving_is_idempotent(sent: Any) -> None:
     found = resolve_invoke_tool(sent, CATALOG, SERVERS)
     if isinstance(found, UnresolvedCall):
         assert found.faults

@@ -1,4 +1,4 @@
-"""Of a call of a megabyte the first errors are found as fast as of a small one, and repairs that help still happen."""
+"""The first errors of a megabyte call are found quickly, and repairs still work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.wrappers import wrapper_of
 from registry.arguments.prepare import Prepared, prepare
 from registry.arguments.problems import explain
 from registry.schema import schemas
-from registry.schema.effort import THOROUGH, effort_of
+from registry.schema.check_cost import THOROUGH, use_effort
 
 # Wanted are 50 ms; processors differ, and so does what runs beside a test.
 MOST_S = 0.25
@@ -76,10 +76,10 @@ def tree(levels: int) -> dict[str, Any]:
 def prepared(schema: Any, arguments: Any) -> tuple[Prepared, str, float]:
     wrapper = wrapper_of("load", schema)
     schemas.validator(wrapper.checked_schema, wrapper.schema_digest)
-    with effort_of(THOROUGH):
+    with use_effort(THOROUGH):
         started = time.process_time()
         done = prepare(wrapper, arguments)
-        text = explain(wrapper, done.problems, arguments, understood=done.understood)
+        text = explain(wrapper, done.problems, arguments, checked=done.checked)
         return done, text, time.process_time() - started
 
 
@@ -150,13 +150,13 @@ CASES: dict[str, tuple[Any, Any, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("schema", "arguments", "told"), CASES.values(), ids=CASES)
-def test_what_is_wrong_with_a_megabyte_is_told_at_once(schema: Any, arguments: Any, told: list[str]) -> None:
+@pytest.mark.parametrize(("schema", "arguments", "expected_words"), CASES.values(), ids=CASES)
+def test_errors_in_a_megabyte_are_reported_quickly(schema: Any, arguments: Any, expected_words: list[str]) -> None:
     done, text, took_s = prepared(schema, arguments)
     assert done.problems
     assert took_s < MOST_S
     assert len(text) <= 4_000
-    for words in told:
+    for words in expected_words:
         assert words in text
 
 
@@ -180,13 +180,13 @@ def test_what_is_wrong_with_a_megabyte_is_told_at_once(schema: Any, arguments: A
     ],
     ids=["beside the rows", "in each row", "in the last row", "the name", "with a least length", "in a map"],
 )
-def test_a_large_call_is_repaired_like_a_small_one(schema: Any, sent: Any, meant: Any) -> None:
+def test_large_call_is_repaired_like_a_small_one(schema: Any, sent: Any, meant: Any) -> None:
     done, _, _ = prepared(schema, sent)
     assert not done.problems
     assert done.arguments == meant
 
 
-def test_the_first_errors_are_among_all_errors() -> None:
+def test_first_errors_are_a_subset_of_all_errors() -> None:
     schema = {
         **ROWS,
         "patternProperties": {"^x-": {"type": "string"}},
@@ -197,7 +197,7 @@ def test_the_first_errors_are_among_all_errors() -> None:
     sent = {"rows": [{**GOOD, "id": None, "extra": n} for n in range(3_000)], "x-a": 1, "other": 2}
     sent |= {f"x-{n}": n for n in range(200)}
     compiled = schemas.compile_schema(schema)
-    with effort_of(THOROUGH):
+    with use_effort(THOROUGH):
         everything = compiled.errors(sent, 20_000)
         first = compiled.first_errors(sent, 200).errors
 
@@ -215,7 +215,7 @@ def test_the_first_errors_are_among_all_errors() -> None:
     assert all(list(error.schema_path) in [list(one.schema_path) for one in everything] for error in first)
 
 
-def test_what_an_alternative_declares_is_no_unknown_name() -> None:
+def test_parameter_declared_by_an_alternative_is_not_unknown() -> None:
     schema = {
         "allOf": [{"properties": {"rows": {"type": "array", "items": ROW}}}],
         "properties": {"dry_run": {"type": "boolean"}},

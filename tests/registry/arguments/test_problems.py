@@ -1,4 +1,4 @@
-"""What is wrong with arguments is data, and words that a model can act on."""
+"""Problems in arguments, as data and as text for a model."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def wrapper(schema: Any = EMAIL) -> ToolWrapper:
     return wrapper_of("send_email", schema)
 
 
-def told(arguments: object, schema: Any = EMAIL) -> str:
+def explanation_of(arguments: object, schema: Any = EMAIL) -> str:
     tool = wrapper(schema)
     return explain(tool, check(tool, arguments), arguments)
 
 
-def test_arguments_that_fit_have_no_problem() -> None:
+def test_valid_arguments_have_no_problem() -> None:
     assert check(wrapper(), {"to": ["a"], "subject": "s", "body": "b"}) == ()
 
 
-def test_a_call_with_nothing_names_what_is_missing_and_shows_a_ready_call() -> None:
-    text = told({})
+def test_empty_call_names_missing_parameters_and_shows_a_ready_call() -> None:
+    text = explanation_of({})
     assert text.startswith("Not called: calendar-mcp__send_email. Nothing was sent to its server.")
     assert "Missing: to, subject, body. Keys sent: (none)." in text
     assert '{"to":["<string>"],"subject":"<string>","body":"<string>"}' in text
@@ -73,17 +73,17 @@ def test_each_kind_of_problem_has_its_path() -> None:
 
 
 @pytest.mark.parametrize("arguments", [None, [], "x", 5, 1.5, True])
-def test_arguments_that_are_no_object_are_a_type_problem(arguments: object) -> None:
+def test_arguments_that_are_not_an_object_are_a_type_problem(arguments: object) -> None:
     (problem,) = check(wrapper(), arguments)
     assert (problem.path, problem.kind) == ((), "type")
 
 
-def test_values_are_never_repeated() -> None:
+def test_explanation_does_not_repeat_values() -> None:
     secret = "hunter2-secret"
     arguments = {"to": secret, "subject": {"password": secret}, "body": [secret], "priority": secret}
     schema = {**EMAIL, "propertyNames": {"maxLength": 3}, "properties": {**EMAIL["properties"]}}
-    assert secret not in told(arguments, schema)
-    assert secret not in told(
+    assert secret not in explanation_of(arguments, schema)
+    assert secret not in explanation_of(
         {"a": secret},
         {"type": "object", "properties": {"a": {"const": "x", "pattern": "^b", "maxLength": 2, "not": {}}}},
     )
@@ -102,7 +102,9 @@ SECRETS = st.sampled_from(["hunter2", ["hunter2"], {"b": "hunter2"}, {"bb": {"c"
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b", "to"]), PARTS), st.dictionaries(st.text("abto", max_size=3), SECRETS))
-def test_no_schema_makes_an_explanation_repeat_a_value(properties: dict[str, Any], arguments: dict[str, Any]) -> None:
+def test_explanation_does_not_repeat_values_for_any_schema(
+    properties: dict[str, Any], arguments: dict[str, Any]
+) -> None:
     tool = wrapper({"type": "object", "properties": properties, "required": ["a"], "additionalProperties": False})
     for via in ("wrapper", "invoke_tool"):
         text = explain(tool, check(tool, arguments), arguments, via=via)
@@ -111,7 +113,7 @@ def test_no_schema_makes_an_explanation_repeat_a_value(properties: dict[str, Any
 
 
 @given(JSON, JSON)
-def test_checking_and_explaining_never_raise_and_stay_short(arguments: Any, odd: Any) -> None:
+def test_checking_and_explaining_do_not_raise_and_stay_short(arguments: Any, odd: Any) -> None:
     schema = {"type": "object", "properties": {"a": {"default": odd}}, "required": ["a"], "x-odd": odd}
     tool = wrapper(schema if isinstance(odd, dict | str) else EMAIL)
     problems = check(tool, arguments)
@@ -119,27 +121,27 @@ def test_checking_and_explaining_never_raise_and_stay_short(arguments: Any, odd:
     assert len(explain(tool, problems, arguments)) <= 4_000
 
 
-def test_a_huge_schema_and_a_thousand_wrong_keys_are_told_within_bounds() -> None:
+def test_huge_schema_and_many_wrong_keys_are_explained_within_bounds() -> None:
     properties = {f"p{n}": {"type": "string", "description": "x" * 100} for n in range(500)}
     schema = {"type": "object", "properties": properties, "required": ["p1"], "additionalProperties": False}
     arguments = {f"k{n}" * 50: n for n in range(1_000)}
     started = time.process_time()
-    text = told(arguments, schema)
+    text = explanation_of(arguments, schema)
     assert time.process_time() - started < 0.5
     assert len(text) <= 4_000
     assert "and 980 more" in text
     assert "Missing: p1." in text
 
 
-def test_only_the_needed_parameters_are_shown_when_the_schema_is_too_long() -> None:
+def test_long_schema_is_reduced_to_required_parameters() -> None:
     properties = {f"p{n}": {"type": "string", "description": "x" * 100} for n in range(100)}
-    text = told({}, {"type": "object", "properties": properties, "required": ["p1"]})
+    text = explanation_of({}, {"type": "object", "properties": properties, "required": ["p1"]})
     assert '"required":["p1"]' in text
     assert text.endswith("(optional parameters left out)")
 
 
 @pytest.mark.parametrize("schema", [{"type": "objekt"}, {"$ref": "https://nowhere.example/x"}, "no schema"])
-def test_a_schema_that_cannot_be_compiled_finds_no_problem(schema: Any) -> None:
+def test_schema_that_does_not_compile_yields_no_problem(schema: Any) -> None:
     assert check(wrapper(schema), {"anything": 1}) == ()
 
 
@@ -164,12 +166,12 @@ def test_placeholders_follow_references_and_stop_at_recursion() -> None:
         },
         "$defs": {"node": {"type": "object", "required": ["next"], "properties": {"next": {"$ref": "#/$defs/node"}}}},
     }
-    text = told({}, schema)
+    text = explanation_of({}, schema)
     assert '"when":"<integer>","mode":"<fast|slow>"' in text
     assert '"node":{"next":' in text
 
 
-def test_through_invoke_tool_the_typed_name_and_the_nested_form_are_shown() -> None:
+def test_explanation_via_invoke_tool_shows_both_forms() -> None:
     tool = wrapper()
     text = explain(tool, check(tool, {}), {}, via="invoke_tool")
     call = '{"to":["<string>"],"subject":"<string>","body":"<string>"}'
@@ -177,14 +179,14 @@ def test_through_invoke_tool_the_typed_name_and_the_nested_form_are_shown() -> N
     assert f'invoke_tool {{"server":"calendar-mcp","tool":"send_email","arguments":{call}}}' in text
 
 
-def test_what_was_read_inside_a_wrapping_is_told_beside_what_was_sent() -> None:
+def test_explanation_shows_sent_keys_and_unwrapped_keys() -> None:
     tool = wrapper()
     inner = {"to": ["a"], "subject": "s"}
-    text = explain(tool, check(tool, inner), {"params": inner}, understood=inner)
+    text = explain(tool, check(tool, inner), {"params": inner}, checked=inner)
     assert "Missing: body. Keys sent: params, read as: to, subject." in text
 
 
-def test_a_value_of_the_wrong_type_is_not_also_told_to_be_no_option() -> None:
+def test_value_of_the_wrong_type_is_not_also_checked_against_options() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "enum": ["x", "y"]}}}
     (problem,) = check(wrapper(schema), {"a": 5})
     assert problem.message == "a is declared as string, you sent an integer"
@@ -200,7 +202,7 @@ def test_a_value_of_the_wrong_type_is_not_also_told_to_be_no_option() -> None:
         ([], "type", ("at",), "at is declared as object or string, you sent an array"),
     ],
 )
-def test_of_several_alternatives_the_one_that_was_meant_is_spoken_of(
+def test_explanation_covers_the_alternative_that_was_meant(
     sent: Any, kind: str, path: tuple[str, ...], words: str
 ) -> None:
     circle = {
@@ -220,7 +222,7 @@ def test_of_several_alternatives_the_one_that_was_meant_is_spoken_of(
     assert words in found[0].message
 
 
-def test_a_near_option_is_named_and_the_value_that_was_sent_is_not() -> None:
+def test_closest_option_is_suggested_without_the_sent_value() -> None:
     schema = {"type": "object", "properties": {"state": {"enum": ["open", "closed"]}, "v": {"const": 2}}}
     (problem,) = check(wrapper(schema), {"state": "closedd"})
     assert problem.message == 'state must be one of ["open","closed"]; did you mean closed?'
@@ -228,34 +230,34 @@ def test_a_near_option_is_named_and_the_value_that_was_sent_is_not() -> None:
     assert problem.message == "v must be 2"
 
 
-def test_a_name_accepted_by_an_open_schema_is_reported_if_a_similar_one_is_missing() -> None:
+def test_misspelled_name_in_an_open_schema_is_reported() -> None:
     schema = {"type": "object", "properties": {"startDate": {"type": "string"}}, "required": ["startDate"]}
-    text = told({"startDte": "x"}, schema)
+    text = explanation_of({"startDte": "x"}, schema)
     assert "Keys sent: startDte. startDte is not a parameter; did you mean startDate?" in text
 
 
-def test_of_a_big_schema_the_part_that_this_call_is_about_is_shown() -> None:
+def test_big_schema_is_reduced_to_the_parts_of_this_call() -> None:
     properties: dict[str, Any] = {f"p{n}": {"type": "string", "description": "x" * 100} for n in range(100)}
     properties["late"] = {"$ref": "#/$defs/late"}
     schema = {"type": "object", "properties": properties, "required": ["p1"], "$defs": {"late": {"type": "integer"}}}
-    text = told({"late": "soon"}, schema)
+    text = explanation_of({"late": "soon"}, schema)
     assert '"late":{"$ref":"#/$defs/late"}' in text
     assert '"$defs":{"late":{"type":"integer"}}' in text
     assert text.endswith("(optional parameters left out)")
 
 
-def test_problems_are_values() -> None:
+def test_problems_compare_by_value() -> None:
     one = ArgumentProblem(path=("a",), kind="missing", message="a is required")
     assert one == ArgumentProblem(path=("a",), kind="missing", message="a is required")
 
 
-def test_alternatives_that_are_constants_are_told_as_the_options_that_they_are() -> None:
+def test_const_alternatives_are_explained_as_options() -> None:
     schema = {"type": "object", "properties": {"unit": {"anyOf": [{"const": "km"}, {"const": "mile"}, {"const": 1}]}}}
     (problem,) = check(wrapper(schema), {"unit": "mil"})
     assert problem.message == 'unit must be one of ["km","mile",1]; did you mean mile?'
 
 
-def test_a_path_of_many_levels_is_shown_with_its_beginning_and_its_end() -> None:
+def test_long_path_is_shortened_in_the_middle() -> None:
     node: Any = {"type": "object", "properties": {"below": {"$ref": "#"}, "size": {"type": "integer"}}}
     sent: Any = {"size": "large"}
     for _ in range(40):
@@ -283,7 +285,7 @@ NEEDING = {
 
 
 @pytest.mark.parametrize(
-    ("properties", "more", "sent", "told", "call"),
+    ("properties", "more", "sent", "messages", "call"),
     [
         ({"at": MARKED}, {}, {"at": {}}, ["at.kind is required"], '{"at":{"kind":"circle","radius":"<number>"}}'),
         ({}, NEEDING, {}, ["id or name is required"], '{"id":"<integer>"}'),
@@ -346,12 +348,12 @@ NEEDING = {
         ),
     ],
 )
-def test_what_is_told_is_short_and_the_call_that_is_shown_would_pass(
-    properties: Any, more: Any, sent: Any, told: list[str], call: str
+def test_explanation_is_short_and_its_example_call_is_valid(
+    properties: Any, more: Any, sent: Any, messages: list[str], call: str
 ) -> None:
     tool = wrapper({"type": "object", "properties": properties, **more})
     found = check(tool, sent)
-    assert [problem.message for problem in found] == told
+    assert [problem.message for problem in found] == messages
     assert (
         json.loads(call) == json.JSONDecoder().raw_decode(explain(tool, found, sent).partition("Call it like: ")[2])[0]
     )

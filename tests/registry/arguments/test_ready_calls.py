@@ -1,4 +1,4 @@
-"""The call that a refusal shows is one that passes, with the values in it that were sent rightly."""
+"""The call suggested by a refusal is valid and keeps the correct values."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from support.wrappers import wrapper_of
@@ -108,16 +109,17 @@ def shown_call(text: str) -> Any:
     return example
 
 
+@pytest.mark.heavy
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], deadline=None, max_examples=150)
 @given(objects(VALUES), OBJECTS_SENT)
-def test_the_call_that_is_shown_passes(schema: dict[str, Any], sent: dict[str, Any]) -> None:
+def test_suggested_call_is_valid(schema: dict[str, Any], sent: dict[str, Any]) -> None:
     schema = {**schema, "$defs": DEFINITIONS}
     wrapper = wrapper_of("load", schema)
     done = prepare(wrapper, sent)
     assume(done.problems)
-    text = explain(wrapper, done.problems, sent, understood=done.understood)
+    text = explain(wrapper, done.problems, sent, checked=done.checked)
     assume("…" not in text)
-    call = filled(shown_call(text), done.understood)
+    call = filled(shown_call(text), done.checked)
     assert schemas.validator(wrapper.checked_schema, wrapper.schema_digest).is_valid(call), text
 
 
@@ -132,15 +134,16 @@ def differences(before: Any, after: Any, path: tuple[str | int, ...] = ()) -> li
     return [] if (type(before), before) == (type(after), after) else [path]
 
 
+@pytest.mark.heavy
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=150)
 @given(objects(VALUES), OBJECTS_SENT, st.sampled_from(["safe", "full"]))
-def test_whatever_is_changed_is_named_and_nothing_else_is(schema: Any, sent: Any, level: Any) -> None:
+def test_every_changed_value_is_reported_and_no_other(schema: Any, sent: Any, level: Any) -> None:
     wrapper = wrapper_of("load", {**schema, "$defs": DEFINITIONS})
     before = json.dumps(sent)
     done = prepare(wrapper, sent, level=level)
     assert json.dumps(sent) == before
     named = [repair.path for repair in done.repairs]
-    # A renamed member is gone from one place and there at another, which is the one that is named.
+    # A renamed member changes two paths: that of the old name, and that of the new name, which is reported.
     named += [(*repair.path[:-1], repair.was) for repair in done.repairs if repair.was is not None]
     for path in [] if done.problems else differences(sent, done.arguments):
         assert any(path[: len(place)] == place for place in named), (path, done.repairs)

@@ -1,4 +1,4 @@
-"""A repair is the only reading of a wrong call; whatever is in doubt stays as it was sent."""
+"""A repair is made only if it is the single reading of a call; ambiguous calls are unchanged."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from registry.arguments.repair import Repaired, repair
-from registry.arguments.repair_report import report_repairs
-from registry.arguments.unwrapping import ToolAddress
+from registry.arguments.coercion import ToolAddress, report_repairs
+from registry.arguments.repair import Repaired, RepairTarget, repair
 from registry.catalog.shape import RepairLevel
 from registry.schema import schemas
 
@@ -34,7 +33,8 @@ MAIL = {"to": ["a@b"], "subject": "s", "body": "b"}
 
 
 def repaired(arguments: Any, schema: Any = EMAIL, level: RepairLevel = "safe", **options: Any) -> Repaired:
-    return repair(schema, schemas.compile_schema(schema), arguments, level, address=ADDRESS, **options)
+    target = RepairTarget(schema=schema, validator=schemas.compile_schema(schema), address=ADDRESS, **options)
+    return repair(target, arguments, level)
 
 
 def names(outcome: Repaired) -> list[tuple[str, str]]:
@@ -42,7 +42,7 @@ def names(outcome: Repaired) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("const", "sent"), [(1, "1"), (True, "true"), (None, "null"), (1.5, "1.5"), ("On", "on")])
-def test_the_only_option_is_read_from_its_text(const: Any, sent: str) -> None:
+def test_const_is_read_from_its_text(const: Any, sent: str) -> None:
     schema = {"type": "object", "properties": {"v": {"const": const}}}
     outcome = repaired({"v": sent}, schema)
     assert outcome.arguments == {"v": const}
@@ -52,7 +52,7 @@ def test_the_only_option_is_read_from_its_text(const: Any, sent: str) -> None:
 
 
 @pytest.mark.parametrize("sent", ["1e999", "-1e999", "Infinity", "NaN", "1e-999", "0.1234567890123456789"])
-def test_a_number_that_would_not_stay_what_it_is_stays_a_text(sent: str) -> None:
+def test_number_that_would_lose_precision_stays_a_string(sent: str) -> None:
     schema = {"type": "object", "properties": {"v": {"type": "number"}}}
     assert repaired({"v": sent}, schema).arguments == {"v": sent}
     assert repaired({"v": [sent]}, schema, level="full").arguments == {"v": [sent]}
@@ -77,7 +77,7 @@ def test_a_number_that_would_not_stay_what_it_is_stays_a_text(sent: str) -> None
         ({**MAIL, "priority": "High"}, {**MAIL, "priority": "high"}, [("letter_case", "priority")]),
     ],
 )
-def test_each_repair_is_made_and_named(sent: Any, meant: Any, named: list[tuple[str, str]]) -> None:
+def test_each_repair_is_applied_and_named(sent: Any, meant: Any, named: list[tuple[str, str]]) -> None:
     outcome = repaired(sent)
     assert (outcome.arguments, names(outcome), outcome.valid) == (meant, named, True)
     untouched = repaired(sent, level="off")
@@ -111,14 +111,14 @@ def test_each_repair_is_made_and_named(sent: Any, meant: Any, named: list[tuple[
         '{"to": [',
     ],
 )
-def test_what_is_in_doubt_stays_as_it_was_sent(sent: Any) -> None:
+def test_ambiguous_arguments_are_not_changed(sent: Any) -> None:
     before = json.dumps(sent)
     outcome = repaired(sent)
     assert (outcome.arguments, outcome.repairs, outcome.valid) == (sent, (), False)
     assert json.dumps(sent) == before
 
 
-def test_an_old_name_is_told_with_a_repaired_one() -> None:
+def test_repair_reports_the_name_that_was_sent() -> None:
     assert repaired({**MAIL, "account_id": "x"}).repairs[0].to_json() == {
         "repair": "renamed",
         "path": "accountId",
@@ -126,12 +126,12 @@ def test_an_old_name_is_told_with_a_repaired_one() -> None:
     }
 
 
-def test_of_many_repairs_a_few_are_reported_and_all_are_counted() -> None:
+def test_report_lists_some_repairs_and_counts_all() -> None:
     schema = {"type": "object", "additionalProperties": {"type": "integer"}}
     outcome = repaired({f"k{n}" * 100: "5" for n in range(300)}, schema)
-    told = report_repairs(outcome.repairs)
-    assert (told["count"], len(told["repairs"])) == (300, 20)
-    assert len(json.dumps(told)) < 4_000
+    report = report_repairs(outcome.repairs)
+    assert (report["count"], len(report["repairs"])) == (300, 20)
+    assert len(json.dumps(report)) < 4_000
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_of_many_repairs_a_few_are_reported_and_all_are_counted() -> None:
         ({**MAIL, "attachments": {"name": "x"}}, {**MAIL, "attachments": [{"name": "x"}]}),
     ],
 )
-def test_readings_by_convention_need_the_full_level(sent: Any, meant: Any) -> None:
+def test_conventional_readings_need_the_full_level(sent: Any, meant: Any) -> None:
     assert not repaired(sent).valid
     assert repaired(sent, level="full").arguments == meant
 
@@ -152,11 +152,11 @@ def test_readings_by_convention_need_the_full_level(sent: Any, meant: Any) -> No
 @pytest.mark.parametrize(
     "sent", [{**MAIL, "subject": None}, {**MAIL, "subject": None, "Subject": "s"}, {**MAIL, "attachments": {"x": 1}}]
 )
-def test_the_full_level_invents_nothing_either(sent: Any) -> None:
+def test_full_level_does_not_invent_values(sent: Any) -> None:
     assert not repaired(sent, level="full").valid
 
 
-def test_a_wrapping_that_an_open_schema_accepts_is_taken_off_where_all_inside_is_declared() -> None:
+def test_wrapping_in_an_open_schema_is_removed_if_all_members_are_declared() -> None:
     schema = {"type": "object", "properties": {"limit": {"type": "integer"}, "state": {"type": "string"}}}
     for sent in (
         {"arguments": {"limit": 5}},
@@ -186,7 +186,7 @@ def test_a_wrapping_that_an_open_schema_accepts_is_taken_off_where_all_inside_is
         assert repaired(wrapped, open_schema).arguments is wrapped
 
 
-def test_a_wrapped_call_that_would_run_without_its_wrong_argument_is_refused() -> None:
+def test_wrapped_call_with_a_wrong_argument_is_refused() -> None:
     schema = {"type": "object", "properties": {"limit": {"type": "integer"}}}
     outcome = repaired({"arguments": {"limit": "many"}}, schema)
     assert not outcome.valid
@@ -222,28 +222,28 @@ TABLE: dict[str, Any] = {
         '{"cc": ["a"], "cc": ["b"]}',
     ],
 )
-def test_no_list_is_made_of_list_items_or_of_words_for_nothing_and_no_value_is_lost(sent: Any, level: Any) -> None:
+def test_list_items_and_words_for_nothing_do_not_become_lists(sent: Any, level: Any) -> None:
     outcome = repaired(sent, TABLE, level)
     assert (outcome.arguments, outcome.repairs, outcome.valid) == (sent, (), False)
 
 
 @pytest.mark.parametrize("word", ["null", "None"])
 @pytest.mark.parametrize("name", ["bcc", "tags"])
-def test_a_word_for_null_is_null_where_that_is_allowed(name: str, word: str) -> None:
+def test_word_for_null_becomes_null_where_null_is_allowed(name: str, word: str) -> None:
     assert repaired({name: word}, TABLE).arguments == {name: None}
 
 
-def test_an_option_is_listed_even_if_it_looks_like_a_word_for_nothing() -> None:
+def test_enum_option_that_looks_like_a_word_for_nothing_becomes_a_list_item() -> None:
     assert repaired({"colors": "none"}, TABLE).arguments == {"colors": ["none"]}
 
 
-def test_a_declared_parameter_wraps_nothing() -> None:
+def test_declared_parameter_is_not_unwrapped() -> None:
     schema = {"type": "object", "properties": {"input": {"type": "object"}, "a": {}}, "required": ["a"]}
     assert not repaired({"input": {"a": 1}}, schema).valid
     assert repaired({"arguments": {"input": {"a": 1}, "a": 2}}, schema).arguments == {"input": {"a": 1}, "a": 2}
 
 
-def test_names_of_an_object_are_spelt_only_as_that_object_declares_them() -> None:
+def test_names_are_corrected_only_as_their_own_object_declares_them() -> None:
     name = {"type": "string"}
     schema = {
         "type": "object",
@@ -262,7 +262,7 @@ def test_names_of_an_object_are_spelt_only_as_that_object_declares_them() -> Non
 @pytest.mark.parametrize(
     "free", [{"additionalProperties": {"type": "string"}}, {"patternProperties": {"^[A-Z]": {"type": "string"}}}]
 )
-def test_in_a_map_no_name_is_a_slip_of_another(free: dict[str, Any]) -> None:
+def test_keys_of_a_map_are_not_corrected(free: dict[str, Any]) -> None:
     labels = {"type": "object", "properties": {"default": {"type": "string"}, "size": {"type": "integer"}}, **free}
     schema = {"type": "object", "properties": {"labels": labels, "n": {"type": "integer"}}, "required": ["n"]}
     sent = {"labels": {"Default": "x", "size": "5"}, "N": 1}
@@ -270,7 +270,7 @@ def test_in_a_map_no_name_is_a_slip_of_another(free: dict[str, Any]) -> None:
     assert not repaired({"Default": "x"}, {**labels, "required": ["default"]}).valid
 
 
-def test_no_name_is_taken_from_a_parameter_that_is_declared_itself() -> None:
+def test_declared_parameter_is_not_renamed_to_another() -> None:
     schema = {"type": "object", "properties": {"Path": {}, "path": {}}, "required": ["path"]}
     assert not repaired({"Path": "x"}, schema).valid
     branches = {
@@ -281,7 +281,7 @@ def test_no_name_is_taken_from_a_parameter_that_is_declared_itself() -> None:
     assert not repaired({"B": 1}, branches).valid
 
 
-def test_two_alternatives_that_could_both_be_meant_leave_the_value_alone() -> None:
+def test_value_is_unchanged_if_two_alternatives_fit() -> None:
     either = {"type": "object", "properties": {"a": {"anyOf": [{"const": "X"}, {"const": "x"}, {"type": "null"}]}}}
     schema = {**either, "properties": {"a": {"anyOf": [{"enum": ["on"]}, {"enum": ["ON"]}]}}}
     assert not repaired({"a": "On"}, schema).valid
@@ -290,7 +290,7 @@ def test_two_alternatives_that_could_both_be_meant_leave_the_value_alone() -> No
     assert repaired({"a": "5"}, numbers).arguments == {"a": 5}
 
 
-def test_each_item_of_an_array_is_repaired_for_its_own_alternative() -> None:
+def test_each_array_item_is_repaired_for_its_own_alternative() -> None:
     line = {"type": "object", "properties": {"line": {"type": "integer"}}, "required": ["line"]}
     file = {"type": "object", "properties": {"file": {"type": "boolean"}}, "required": ["file"]}
     group = {"type": "object", "properties": {"of": {"oneOf": [line, file]}}, "required": ["of"]}
@@ -316,7 +316,7 @@ def test_each_item_of_an_array_is_repaired_for_its_own_alternative() -> None:
     assert not repaired({"notes": sent["notes"]}, schema).valid
 
 
-def test_a_place_in_an_array_that_has_its_own_alternatives_keeps_it() -> None:
+def test_tuple_item_is_repaired_for_the_schema_of_its_position() -> None:
     pair = {"prefixItems": [{"type": "string"}, {"anyOf": [{"type": "integer"}, {"type": "null"}]}]}
     schema = {"type": "object", "properties": {"pair": {"type": "array", **pair}}}
     assert repaired({"pair": ["5", "5"]}, schema).arguments == {"pair": ["5", 5]}
@@ -325,7 +325,7 @@ def test_a_place_in_an_array_that_has_its_own_alternatives_keeps_it() -> None:
     assert repaired({"pair": ["5", "5"]}, schema).arguments == {"pair": ["5", 5]}
 
 
-def test_a_default_counts_when_a_repair_is_judged() -> None:
+def test_defaults_count_when_a_repair_is_validated() -> None:
     def fill(arguments: dict[str, Any]) -> dict[str, Any]:
         return {"subject": "none", **arguments}
 
@@ -344,7 +344,7 @@ DIALECTS = (
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_dialect_is_repaired_alike(dialect: str) -> None:
+def test_every_json_schema_draft_is_repaired_alike(dialect: str) -> None:
     word = "definitions" if "draft-0" in dialect else "$defs"
     schema = {
         "$schema": dialect,
@@ -358,7 +358,7 @@ def test_every_dialect_is_repaired_alike(dialect: str) -> None:
     assert repaired(sent, schema).arguments == {"node": {"next": {"next": {"n": 5}}}}
 
 
-def test_a_dynamic_reference_is_followed_by_the_validator() -> None:
+def test_dynamic_reference_is_resolved_as_by_the_validator() -> None:
     schema = {
         "type": "object",
         "properties": {"tree": {"$dynamicRef": "#node"}},

@@ -1,4 +1,4 @@
-"""Laws of repair for every schema and call: nothing valid is touched, what comes out is valid, in bounded time."""
+"""Properties of repair for any schema and call: valid results, idempotence, bounded time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from registry.arguments.coercion import is_single_item
-from registry.arguments.repair import Repaired, repair
-from registry.arguments.unwrapping import ToolAddress, may_be_wrapped
+from registry.arguments.coercion import ToolAddress, is_single_item, may_be_wrapped
+from registry.arguments.repair import Repaired, RepairTarget, repair
 from registry.catalog.shape import RepairLevel
 from registry.errors import NotChecked, SchemaRejected
 from registry.schema import schemas
-from registry.schema.effort import THOROUGH, effort_of
+from registry.schema.check_cost import THOROUGH, use_effort
 from registry.schema.json_values import deep_copy
 from registry.schema.validators import Validator
 
@@ -41,6 +40,10 @@ TEXTS = st.recursive(
 )
 VALUES = TEXTS | TEXTS.map(json.dumps) | TEXTS.map(json.dumps).map(json.dumps)
 KINDS = ["string", "integer", "number", "boolean", "null", "array", "object"]
+
+
+def target_of(schema: Any, validator: Validator) -> RepairTarget:
+    return RepairTarget(schema=schema, validator=validator, address=ADDRESS)
 
 
 def _object(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -82,9 +85,7 @@ LEVELS = st.sampled_from(["safe", "full"])
 @pytest.mark.heavy
 @settings(max_examples=600, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(SCHEMAS, VALUES, LEVELS)
-def test_valid_calls_stay_repaired_ones_validate_and_repairing_again_changes_nothing(
-    schema: Any, arguments: Any, level: Any
-) -> None:
+def test_repair_keeps_valid_calls_yields_valid_ones_and_is_idempotent(schema: Any, arguments: Any, level: Any) -> None:
     try:
         schemas.check_bounds(schema)
         validator = schemas.compile_schema(schema)
@@ -92,9 +93,9 @@ def test_valid_calls_stay_repaired_ones_validate_and_repairing_again_changes_not
         return
     before = deep_copy(arguments)
     valid = isinstance(arguments, dict) and validator.is_valid(arguments)
-    once = repair(schema, validator, arguments, level, address=ADDRESS)
+    once = repair(target_of(schema, validator), arguments, level)
     assert arguments == before
-    # What is wrapped in a call that an open schema accepts is the only thing that may change in a valid call.
+    # In a valid call, only the wrapper object of an open schema may be changed.
     if valid and level == "safe" and not (isinstance(arguments, dict) and may_be_wrapped(arguments)):
         assert once.arguments is arguments
         assert once.repairs == ()
@@ -105,13 +106,13 @@ def test_valid_calls_stay_repaired_ones_validate_and_repairing_again_changes_not
         assert validator.is_valid(once.arguments)
     else:
         assert once.arguments is arguments
-    again = repair(schema, validator, once.arguments, level, address=ADDRESS)
+    again = repair(target_of(schema, validator), once.arguments, level)
     if once.valid:
         assert json.dumps(again.arguments) == json.dumps(once.arguments)
         assert again.repairs == ()
     else:
         assert again == once
-    off = repair(schema, validator, arguments, "off", address=ADDRESS)
+    off = repair(target_of(schema, validator), arguments, "off")
     assert off.arguments is arguments
     assert off.repairs == ()
 
@@ -161,7 +162,7 @@ def distorted(draw: st.DrawFn, depth: int = 0, in_list: bool = False) -> tuple[A
         scalar = draw(st.sampled_from(["integer", "boolean", "string"]))
         value = draw(st.lists(PLAIN[scalar], min_size=1, max_size=2))
         schema = {"type": "array", "items": {"type": scalar}}
-        # An item of a list is never put into a list of its own, nor is a word for nothing.
+        # An item of a list is never put into another list, and neither is a word for nothing.
         alone = len(value) == 1 and careless and not in_list and is_single_item(value[0])
         wrong = value[0] if alone else value
         return schema, value, json.dumps(wrong) if isinstance(wrong, list) and careless else wrong
@@ -176,14 +177,15 @@ def distorted(draw: st.DrawFn, depth: int = 0, in_list: bool = False) -> tuple[A
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(distorted(), st.sampled_from([None, "arguments", "params", "args", "input"]), LEVELS)
-def test_a_call_written_carelessly_becomes_the_call_that_was_meant(
+@pytest.mark.heavy
+def test_careless_call_is_repaired_to_the_intended_call(
     call: tuple[Any, Any, Any], wrapping: str | None, level: Any
 ) -> None:
     schema, meant, sent = call
     validator = schemas.compile_schema(schema)
     assert validator.is_valid(meant)
     sent = sent if wrapping is None else {wrapping: sent}
-    outcome = repair(schema, validator, sent, level, address=ADDRESS)
+    outcome = repair(target_of(schema, validator), sent, level)
     assert outcome.valid
     # The types count, not only what Python calls equal.
     assert json.dumps(outcome.arguments, sort_keys=True) == json.dumps(meant, sort_keys=True)
@@ -207,7 +209,7 @@ RECURSIVE = {
     "anyOf": [{"properties": {"a": {"$ref": "#"}}}, {"title": "t", "properties": {"a": {"$ref": "#"}}}],
 }
 BRANCHES = [{"type": "object", "properties": {f"b{n}": {"const": n}}, "required": [f"b{n}"]} for n in range(999)]
-# Of the loop's time, on a slow machine: most of these take a hundredth of it.
+# The time that the loop is blocked on a slow machine; most cases take a hundredth of it.
 MOST_S = 0.5
 HOSTILE: dict[str, tuple[Any, Any]] = {
     "5,000 properties, one slip": ({"type": "object", "properties": MANY}, {"parameter_number_7": "x", "y": []}),
@@ -278,15 +280,15 @@ HOSTILE: dict[str, tuple[Any, Any]] = {
 def _timed(schema: Any, validator: Validator, sent: Any, level: RepairLevel) -> tuple[Repaired | None, float]:
     began_s = time.process_time()
     try:
-        outcome = repair(schema, validator, sent, level, address=ADDRESS)
+        outcome = repair(target_of(schema, validator), sent, level)
     except NotChecked:
-        outcome = None  # left to a process of its own
+        outcome = None  # left to a separate process
     return outcome, time.process_time() - began_s
 
 
 @pytest.mark.parametrize("level", ["safe", "full"])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_schema_and_call_together_raise_or_stall_a_repair(name: str, level: RepairLevel) -> None:
+def test_repair_of_a_hostile_schema_and_call_is_bounded(name: str, level: RepairLevel) -> None:
     schema, sent = HOSTILE[name]
     validator = schemas.compile_schema(schema)
     outcome, took_s = _timed(schema, validator, sent, level)
@@ -299,7 +301,7 @@ def test_no_schema_and_call_together_raise_or_stall_a_repair(name: str, level: R
     )
 
 
-def test_the_time_of_a_repair_grows_no_faster_than_the_call() -> None:
+def test_repair_time_is_linear_in_the_size_of_the_call() -> None:
     schema = {"type": "object", "additionalProperties": {"type": "integer"}}
     validator = schemas.compile_schema(schema)
 
@@ -308,8 +310,8 @@ def test_the_time_of_a_repair_grows_no_faster_than_the_call() -> None:
         best = 1.0
         for _ in range(9):
             started = time.process_time()
-            with effort_of(THOROUGH):
-                repair(schema, validator, sent)
+            with use_effort(THOROUGH):
+                repair(RepairTarget(schema=schema, validator=validator), sent)
             best = min(best, time.process_time() - started)
         return best
 
@@ -326,18 +328,18 @@ def test_the_time_of_a_repair_grows_no_faster_than_the_call() -> None:
         {"properties": {"to": {"anyOf": [{"$ref": "#/properties/to"}, {"type": "string"}]}}},
     ],
 )
-def test_a_union_that_refers_to_itself_is_tried_once(schema: Any, arguments: Any) -> None:
-    repaired = repair(schema, schemas.compile_schema(schema), arguments, "full", address=ADDRESS)
+def test_self_referencing_union_is_tried_once(schema: Any, arguments: Any) -> None:
+    repaired = repair(target_of(schema, schemas.compile_schema(schema)), arguments, "full")
     assert not repaired.repairs or repaired.valid
 
 
 @pytest.mark.parametrize("levels", [1, 5, 40])
-def test_unions_inside_of_unions_are_tried_within_bounds(levels: int) -> None:
+def test_nested_unions_are_tried_within_bounds(levels: int) -> None:
     schema: Any = {"type": "integer"}
     sent: Any = "5"
     meant: Any = 5
     for _ in range(levels):
         schema = {"anyOf": [{"type": "object", "properties": {"a": schema}, "required": ["a"]}, {"type": "boolean"}]}
         sent, meant = {"a": sent}, {"a": meant}
-    repaired = repair(schema, schemas.compile_schema(schema), sent, "safe", address=ADDRESS)
+    repaired = repair(target_of(schema, schemas.compile_schema(schema)), sent, "safe")
     assert repaired.arguments == (meant if levels < 10 else sent)

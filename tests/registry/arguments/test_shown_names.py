@@ -1,4 +1,4 @@
-"""A caller is answered in the names that it was shown, and may write them wherever a call can be repaired."""
+"""Callers are answered in the names shown to them, and may use them in any repairable form."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.calls import error_hints
+from gateway.calls.advice import error_hints
+from registry.arguments.coercion import report_repairs
 from registry.arguments.invoke_tool import resolve_invoke_tool
 from registry.arguments.prepare import prepare
 from registry.arguments.problems import as_advertised, explain
-from registry.arguments.repair_report import report_repairs
 from registry.catalog.build import build_catalog
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.listing import ServerListing
@@ -70,7 +70,7 @@ def texts_within(value: Any) -> Any:
 
 
 def strange_in(text: str, names: dict[str, str]) -> list[str]:
-    """The original names in a text, apart from where the schema that was shown tells them."""
+    """Return the original names in a text, except where the shown schema mentions them."""
     rest = re.sub(r"originally named [^\"();]*", "", text)
     return [name for name in names if name in rest]
 
@@ -89,9 +89,7 @@ WRITINGS = {
 
 @settings(max_examples=150, deadline=None)
 @given(fitting(), st.sampled_from(sorted(WRITINGS)))
-def test_a_call_in_the_names_that_were_shown_arrives_as_the_original_however_it_is_wrapped(
-    drawn: tuple[dict[str, Any], Any], how: str
-) -> None:
+def test_call_in_shown_names_reaches_the_tool_in_original_names(drawn: tuple[dict[str, Any], Any], how: str) -> None:
     schema, value = drawn
     wrapper, lowered = tool_of(schema)
     sent = WRITINGS[how](as_written(value, dict(lowered.shown_names)))
@@ -100,9 +98,10 @@ def test_a_call_in_the_names_that_were_shown_arrives_as_the_original_however_it_
     assert prepared.arguments == value
 
 
+@pytest.mark.heavy
 @settings(max_examples=150, deadline=None)
 @given(fitting(), st.sampled_from(sorted(WRITINGS)), st.data())
-def test_a_refusal_speaks_of_no_name_that_the_caller_was_not_shown(
+def test_refusal_uses_only_names_shown_to_the_caller(
     drawn: tuple[dict[str, Any], Any], how: str, data: st.DataObject
 ) -> None:
     schema, value = drawn
@@ -123,7 +122,7 @@ def test_a_refusal_speaks_of_no_name_that_the_caller_was_not_shown(
             prepared.problems,
             wrapped,
             via=via,
-            understood=prepared.understood,
+            checked=prepared.checked,
             lowered=lowered,
         )
         if not also_spoilt:
@@ -151,7 +150,7 @@ def ordering() -> tuple[ToolWrapper, LoweredDefinition, dict[str, str]]:
     return wrapper, lowered, dict(lowered.shown_names)
 
 
-def test_each_kind_of_problem_and_hint_is_in_the_names_that_were_shown(
+def test_every_problem_and_hint_uses_the_shown_names(
     ordering: tuple[ToolWrapper, LoweredDefinition, dict[str, str]],
 ) -> None:
     wrapper, lowered, shown = ordering
@@ -166,7 +165,7 @@ def test_each_kind_of_problem_and_hint_is_in_the_names_that_were_shown(
         ({by[:-2]: {top: 1}}, f"{by[:-2]} is not a parameter; did you mean {by}?"),
     ):
         prepared = prepare(wrapper, sent, lowered=lowered)
-        text = explain(wrapper, prepared.problems, sent, understood=prepared.understood, lowered=lowered)
+        text = explain(wrapper, prepared.problems, sent, checked=prepared.checked, lowered=lowered)
         assert words in text
         call = json.loads(text.partition("Call it like: ")[2].partition(" Schema: ")[0])
         assert call[by] in ({top: "<integer>"}, "<as sent>")
@@ -174,7 +173,7 @@ def test_each_kind_of_problem_and_hint_is_in_the_names_that_were_shown(
         assert not strange_in(text, shown)
 
 
-def test_a_repair_is_reported_where_the_caller_sees_it(
+def test_repair_is_reported_in_shown_names(
     ordering: tuple[ToolWrapper, LoweredDefinition, dict[str, str]],
 ) -> None:
     wrapper, lowered, shown = ordering
@@ -196,12 +195,12 @@ def _catalog(wrapper: ToolWrapper) -> Any:
     return build_catalog({wrapper.server: listing}, Shape(), version=1)
 
 
-def test_an_upstreams_complaint_stays_and_what_is_added_is_in_the_names_that_were_shown(
+def test_hint_beside_an_upstream_error_uses_the_shown_names(
     ordering: tuple[ToolWrapper, LoweredDefinition, dict[str, str]],
 ) -> None:
     wrapper, lowered, shown = ordering
-    said = {"isError": True, "content": [{"type": "text", "text": "'order by' was not provided"}]}
-    result = error_hints.with_hint(said, wrapper, {"how/why": "up"}, lowered=lowered)
+    upstream_result = {"isError": True, "content": [{"type": "text", "text": "'order by' was not provided"}]}
+    result = error_hints.with_hint(upstream_result, wrapper, {"how/why": "up"}, lowered=lowered)
     first, added = (item["text"] for item in result["content"])
     assert first == "'order by' was not provided"
     assert f"Missing: {shown['order by']}." in added

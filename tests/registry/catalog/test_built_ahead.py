@@ -1,4 +1,4 @@
-"""A catalog that was built ahead is taken over where it is still the next one, and never where it is not."""
+"""A catalog built ahead is used only if it is still the next one."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from registry.catalog.catalog import CatalogChange
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
+from registry.catalog.registry import Registry
 from registry.catalog.shape import ServerShape, Shape
-from registry.catalog.store import Registry
 
 MAIL, FILES = ServerName("mail"), ServerName("files")
 
@@ -24,20 +24,20 @@ def names(registry: Registry) -> list[str]:
     return [one.name for one in registry.catalog.wrappers]
 
 
-def test_nobody_sees_what_is_built_ahead_before_it_is_put() -> None:
-    registry, heard = Registry(Shape()), list[CatalogChange]()
-    registry.subscribe(heard.append)
+def test_catalog_built_ahead_is_not_visible_before_put() -> None:
+    registry, changes = Registry(Shape()), list[CatalogChange]()
+    registry.subscribe(changes.append)
     before = registry.catalog
     new = listing(MAIL, tool("a"))
     assert registry.build_ahead(put=[new]) is before
     assert registry.catalog is before
-    assert not heard
+    assert not changes
     registry.put(new)
     assert names(registry) == ["mail__a"]
-    assert [change.added for change in heard] == [("mail__a",)]
+    assert [change.added for change in changes] == [("mail__a",)]
 
 
-def test_what_was_built_ahead_is_what_is_taken_over() -> None:
+def test_put_uses_the_catalog_built_ahead() -> None:
     registry = Registry(Shape())
     new = listing(MAIL, tool("a"))
     registry.build_ahead(put=[new])
@@ -46,7 +46,7 @@ def test_what_was_built_ahead_is_what_is_taken_over() -> None:
     assert registry.catalog is built
 
 
-def test_what_was_built_before_another_change_is_built_again() -> None:
+def test_catalog_built_before_another_change_is_rebuilt() -> None:
     registry = Registry(Shape())
     registry.build_ahead(put=[new := listing(MAIL, tool("a"))])
     registry.put(listing(FILES, tool("read")))
@@ -54,7 +54,7 @@ def test_what_was_built_before_another_change_is_built_again() -> None:
     assert names(registry) == ["files__read", "mail__a"]
 
 
-def test_another_listing_or_another_shape_than_was_expected_is_built_as_it_is() -> None:
+def test_catalog_built_ahead_is_ignored_for_another_listing_or_shape() -> None:
     registry = Registry(Shape())
     registry.build_ahead(put=[listing(MAIL, tool("a"))])
     registry.put(listing(MAIL, tool("b")))
@@ -68,7 +68,7 @@ def test_another_listing_or_another_shape_than_was_expected_is_built_as_it_is() 
     assert names(registry) == ["files__read"]
 
 
-def test_unchanged_tools_keep_their_wrappers_and_a_lost_connection_keeps_all_of_them() -> None:
+def test_wrapper_objects_are_reused_for_unchanged_tools_and_after_disconnects() -> None:
     registry = Registry(Shape())
     kept, was = tool("kept"), tool("changes")
     registry.put(listing(MAIL, kept, was))

@@ -1,4 +1,4 @@
-"""Listings become one immutable catalog, and only what changed is built again."""
+"""Listings become one immutable catalog, and only changed parts are rebuilt."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from registry.catalog.build import build_catalog
 from registry.catalog.catalog import Catalog, handshake_definition
-from registry.catalog.filters import NameFilter
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import BUILTIN_NAMES, ServerName, ToolName
-from registry.catalog.shape import ServerShape, Shape
-from registry.catalog.store import Registry
+from registry.catalog.registry import Registry
+from registry.catalog.shape import NameFilter, ServerShape, Shape
 from registry.errors import UnknownTool
 
 MAIL, FILES = ServerName("mail"), ServerName("files")
@@ -38,7 +37,7 @@ def catalog(*listings: ServerListing, shape: Shape | None = None, previous: Cata
     return build_catalog(given_listings, shape or Shape(), version=1, previous=previous)
 
 
-def test_a_wrapper_carries_the_definition_as_it_came_except_its_name() -> None:
+def test_wrapper_keeps_the_definition_except_its_name() -> None:
     given_tool = tool("send", **{"x-unknown": [None, {"a": 1}], "_meta": {"k": None}, "title": "Send"})
     wrapper = catalog(listing(MAIL, given_tool)).resolve("mail__send")
     assert wrapper.definition == {**given_tool, "name": "mail__send"}
@@ -55,7 +54,7 @@ def test_equal_catalogs_list_in_equal_order(tools: list[str], servers: list[str]
     assert found.digest == expected.digest
 
 
-def test_only_the_changed_server_is_built_again() -> None:
+def test_only_the_changed_server_is_rebuilt() -> None:
     before = catalog(listing(MAIL, tool("a")), kept := listing(FILES, tool("b")))
     after = catalog(listing(MAIL, tool("c"), epoch=2), kept, previous=before)
     assert after.resolve("files__b") is before.resolve("files__b")
@@ -63,7 +62,7 @@ def test_only_the_changed_server_is_built_again() -> None:
     assert after.servers[MAIL].epoch == 2
 
 
-def test_resolving_finds_by_wrapper_name_and_by_upstream_name() -> None:
+def test_find_accepts_wrapper_name_and_upstream_name() -> None:
     found = catalog(listing(MAIL, tool("x.y")), listing(FILES, tool("read")))
     wrapper = found.wrappers_of("mail")[0]
     assert found.find("mail", "x.y") is wrapper
@@ -75,7 +74,7 @@ def test_resolving_finds_by_wrapper_name_and_by_upstream_name() -> None:
     assert caught.value.name == "nope"
 
 
-def test_hidden_denied_and_not_allowed_tools_have_no_wrapper_and_rename_nobody() -> None:
+def test_hidden_and_filtered_tools_have_no_wrapper_and_keep_other_names() -> None:
     tools = (tool("list_items"), tool("list-items"), tool("delete_all"), tool("other"))
     everything = catalog(listing(MAIL, *tools))
     shape = ServerShape(hidden=frozenset({"list_items"}), tools=NameFilter(("list*", "delete*"), ("delete_*",)))
@@ -84,21 +83,21 @@ def test_hidden_denied_and_not_allowed_tools_have_no_wrapper_and_rename_nobody()
     assert everything.get(found.wrappers[0].name) is not None
 
 
-def test_another_server_changes_no_name() -> None:
+def test_adding_a_server_keeps_the_names_of_others() -> None:
     alone = catalog(listing(MAIL, tool("x.y"), tool("x-y")))
     joined = catalog(listing(MAIL, tool("x.y"), tool("x-y")), listing(FILES, tool("x.y"), tool("x_y")))
     assert {w.name for w in alone.wrappers} <= {w.name for w in joined.wrappers}
 
 
 @pytest.mark.parametrize("name", [*sorted(BUILTIN_NAMES), "Invoke-Tool", "files__read"])
-def test_an_unprefixed_tool_never_takes_a_built_in_or_prefixed_name(name: str) -> None:
+def test_unprefixed_tool_does_not_take_a_builtin_or_prefixed_name(name: str) -> None:
     bare = Shape(servers={MAIL: ServerShape(prefixed=False)})
     found = catalog(listing(MAIL, tool(name), tool("ok.name")), listing(FILES, tool("read")), shape=bare)
     assert [w.name for w in found.wrappers_of("mail")] == ["ok.name"]
     assert [(s, f.tool, f.code) for s, f in found.quarantined] == [("mail", name, "name_taken")]
 
 
-def test_without_a_prefix_a_rename_onto_a_siblings_name_takes_nothing_from_the_sibling() -> None:
+def test_unprefixed_rename_does_not_take_a_siblings_name() -> None:
     for names in (("old", "new"), ("new", "old")):
         shape = ServerShape(prefixed=False, renames={ToolName("old"): "new"})
         found = catalog(listing(MAIL, *map(tool, names)), shape=Shape(servers={MAIL: shape}))
@@ -110,7 +109,7 @@ def test_without_a_prefix_a_rename_onto_a_siblings_name_takes_nothing_from_the_s
         assert found.quarantined == ()
 
 
-def test_of_two_unprefixed_servers_the_first_configured_keeps_a_shared_name() -> None:
+def test_first_configured_unprefixed_server_keeps_a_shared_name() -> None:
     bare = ServerShape(prefixed=False)
     for order in ((MAIL, FILES), (FILES, MAIL)):
         shape = Shape(servers=dict.fromkeys(order, bare))
@@ -118,12 +117,12 @@ def test_of_two_unprefixed_servers_the_first_configured_keeps_a_shared_name() ->
         assert found.resolve("read").server == order[0]
 
 
-def test_a_built_in_called_by_a_prefixed_upstream_is_an_ordinary_wrapper() -> None:
+def test_prefixed_upstream_tool_named_like_a_builtin_is_a_plain_wrapper() -> None:
     found = catalog(listing(ServerName("invoke"), tool("tool"), tool("invoke_tool")))
     assert [w.name for w in found.wrappers] == ["invoke__invoke_tool", "invoke__tool"]
 
 
-def test_header_parameters_are_known_by_their_paths() -> None:
+def test_header_parameters_are_recorded_by_path() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -136,13 +135,13 @@ def test_header_parameters_are_known_by_their_paths() -> None:
     assert not found.resolve("mail__b").headers
 
 
-def test_the_handshake_era_sees_no_output_schema_of_another_root() -> None:
+def test_handshake_era_omits_output_schemas_that_are_not_objects() -> None:
     fine = tool("a", outputSchema={"type": "object"})
     assert handshake_definition(fine) is fine
     assert handshake_definition(tool("a", outputSchema={"type": "array"})) == tool("a")
 
 
-def test_a_stale_listing_keeps_its_wrappers_and_definitions() -> None:
+def test_stale_listing_keeps_its_wrappers_and_definitions() -> None:
     live = listing(MAIL, tool("a"))
     before = catalog(live)
     after = catalog(replace(live, stale=True), previous=before)
@@ -151,7 +150,7 @@ def test_a_stale_listing_keeps_its_wrappers_and_definitions() -> None:
     assert after.digest == before.digest
 
 
-def test_three_hundred_tools_of_a_snapshot_are_wrapped_within_thirty_milliseconds() -> None:
+def test_snapshot_of_300_tools_is_wrapped_within_30_ms() -> None:
     properties = {f"p{n}": {"type": "string", "description": "x" * 40} for n in range(8)}
     schema = {"type": "object", "properties": properties}
     tools = [tool(f"tool_{n}", inputSchema=schema, description="d" * 300) for n in range(300)]
@@ -163,10 +162,10 @@ def test_three_hundred_tools_of_a_snapshot_are_wrapped_within_thirty_millisecond
     assert min(timings) < 0.030
 
 
-def test_importing_and_building_load_no_compiler() -> None:
+def test_importing_and_building_do_not_load_the_schema_compiler() -> None:
     program = (
         "import sys; from registry.catalog.listing import ServerListing\n"
-        "from registry.catalog.shape import Shape; from registry.catalog.store import Registry\n"
+        "from registry.catalog.shape import Shape; from registry.catalog.registry import Registry\n"
         "r = Registry(Shape()); r.put(ServerListing(server='a', epoch=1, tools=({'name': 't'},)))\n"
         "import registry.arguments.problems\n"
         "print(sorted({'jsonschema', 'jsonschema_rs', 'referencing', 'mcp', 'pydantic'} & set(sys.modules)))"
@@ -175,7 +174,7 @@ def test_importing_and_building_load_no_compiler() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_listing_of_an_older_epoch_changes_nothing() -> None:
+def test_listing_of_an_older_epoch_is_ignored() -> None:
     registry = Registry(Shape())
     registry.put(listing(MAIL, tool("new"), epoch=2))
     current = registry.catalog
@@ -183,17 +182,17 @@ def test_a_listing_of_an_older_epoch_changes_nothing() -> None:
     assert registry.catalog is current
 
 
-def test_the_same_epoch_may_list_again() -> None:
+def test_same_epoch_may_list_again() -> None:
     registry = Registry(Shape())
     registry.put(listing(MAIL, tool("a"), tool("b", description="was")))
     change = registry.put(listing(MAIL, tool("b", description="is"), tool("c")))
     assert (change.added, change.removed, change.changed) == (("mail__c",), ("mail__a",), ("mail__b",))
 
 
-def test_listeners_hear_real_changes_only() -> None:
+def test_listeners_are_called_only_for_real_changes() -> None:
     registry = Registry(Shape())
-    heard: list[tuple[str, ...]] = []
-    unsubscribe = registry.subscribe(lambda change: heard.append(change.added or change.removed))
+    changes: list[tuple[str, ...]] = []
+    unsubscribe = registry.subscribe(lambda change: changes.append(change.added or change.removed))
     registry.put(listing(MAIL, tool("a", title="T")))
     same = {"inputSchema": {"type": "object"}, "title": "T", "description": "a", "name": "a"}
     assert not registry.put(listing(MAIL, same, epoch=2))
@@ -202,31 +201,31 @@ def test_listeners_hear_real_changes_only() -> None:
     registry.drop(MAIL)
     unsubscribe()
     registry.put(listing(MAIL, tool("b"), epoch=3))
-    assert heard == [("mail__a",), ("mail__a",)]
+    assert changes == [("mail__a",), ("mail__a",)]
 
 
-def test_a_failing_listener_spoils_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_listener_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     registry = Registry(Shape())
-    heard: list[bool] = []
+    calls: list[bool] = []
 
     def fail(change: object) -> None:
         raise RuntimeError("listener")
 
     registry.subscribe(fail)
-    registry.subscribe(lambda change: heard.append(bool(change)))
+    registry.subscribe(lambda change: calls.append(bool(change)))
     assert registry.put(listing(MAIL, tool("a")))
-    assert heard == [True]
+    assert calls == [True]
     assert "catalog listener failed" in caplog.text
 
 
-def test_a_lost_connection_of_an_older_epoch_marks_nothing_stale() -> None:
+def test_disconnect_of_an_older_epoch_does_not_mark_stale() -> None:
     registry = Registry(Shape())
     registry.put(listing(MAIL, tool("a"), epoch=2))
     registry.mark_stale(MAIL, 1)
     assert not registry.catalog.servers[MAIL].stale
 
 
-def test_a_call_keeps_the_catalog_it_began_with() -> None:
+def test_call_keeps_the_catalog_it_started_with() -> None:
     registry = Registry(Shape())
     registry.put(listing(MAIL, tool("a")))
     pinned = registry.catalog
@@ -235,7 +234,7 @@ def test_a_call_keeps_the_catalog_it_began_with() -> None:
     assert registry.catalog.get("mail__a") is None
 
 
-def test_reshaping_renames_by_configuration() -> None:
+def test_reshaping_applies_configured_renames() -> None:
     registry = Registry(Shape())
     registry.put(listing(MAIL, tool("a")))
     change = registry.reshape(Shape(servers={MAIL: ServerShape(renames={ToolName("a"): "b"})}))

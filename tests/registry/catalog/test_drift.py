@@ -1,15 +1,14 @@
-"""What callers of yesterday are told."""
+"""Successors of removed and renamed tools and parameters."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from registry.catalog.drift import Drift
+from registry.catalog.drift import ITEMS, Drift, composed_changes, parameter_changes
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
-from registry.catalog.parameter_changes import ITEMS, composed_changes, parameter_changes
+from registry.catalog.registry import Registry
 from registry.catalog.shape import Shape
-from registry.catalog.store import Registry
 
 
 def schema(**properties: Any) -> dict[str, Any]:
@@ -25,13 +24,13 @@ def listing(epoch: int, *tools: dict[str, Any]) -> ServerListing:
     return ServerListing(server=ServerName("s"), epoch=epoch, tools=tools)
 
 
-def test_a_parameter_of_the_same_shape_replaces_the_one_that_went() -> None:
+def test_removed_parameter_is_matched_to_a_new_one_of_equal_schema() -> None:
     before = schema(to={"type": "array"}, subject={"type": "string", "description": "The subject."})
     after = schema(to={"type": "array"}, title={"type": "string", "description": "The title."})
     assert renamed_parameters(before, after) == {"subject": "title"}
 
 
-def test_where_two_could_be_meant_nothing_is_guessed() -> None:
+def test_ambiguous_parameter_renames_are_not_guessed() -> None:
     text = {"type": "string"}
     assert renamed_parameters(schema(a=text), schema(b=text, c=text)) == {}
     assert renamed_parameters(schema(a=text, b=text), schema(c=text)) == {}
@@ -39,7 +38,7 @@ def test_where_two_could_be_meant_nothing_is_guessed() -> None:
     assert renamed_parameters(None, {"properties": []}) == {}
 
 
-def test_a_removed_wrapper_is_remembered_with_its_heir_until_it_is_back() -> None:
+def test_removed_wrapper_and_its_successor_are_remembered_until_it_returns() -> None:
     drift, registry = Drift(), Registry(Shape())
     registry.subscribe(drift.record)
     one = {"name": "one", "description": "x", "inputSchema": schema(a={"type": "string"})}
@@ -64,7 +63,7 @@ def named(name: str, **properties: Any) -> dict[str, Any]:
     return {"name": name, "description": "x", "inputSchema": schema(**properties)}
 
 
-def test_a_chain_of_renamed_tools_leads_to_the_last_of_them() -> None:
+def test_chain_of_renamed_tools_leads_to_the_last() -> None:
     text = {"a": {"type": "string"}}
     drift, registry = drift_over((named("t1", **text),), (named("t2", **text),), (named("t3", **text),))
     for name in ("s__t1", "s__t2"):
@@ -81,7 +80,7 @@ def test_a_chain_of_renamed_tools_leads_to_the_last_of_them() -> None:
     assert drift.successor(removed, registry.catalog) is None
 
 
-def test_of_several_tools_of_one_schema_only_a_description_tells_which_is_which() -> None:
+def test_tools_of_equal_schema_are_matched_by_description() -> None:
     drift, registry = drift_over(
         ({**named("a"), "description": "Reads."}, named("b")), ({**named("c"), "description": "Reads."}, named("d"))
     )
@@ -93,7 +92,7 @@ def test_of_several_tools_of_one_schema_only_a_description_tells_which_is_which(
     assert drift.successor(removed, registry.catalog) is None
 
 
-def test_a_tool_whose_sibling_has_taken_its_name_is_not_gone() -> None:
+def test_tool_whose_name_went_to_a_sibling_still_has_a_successor() -> None:
     drift, registry = drift_over((named("x-y"),), (named("x-y"), named("x_y")))
     removed = drift.removed("s__x-y")
     assert removed is not None
@@ -102,7 +101,7 @@ def test_a_tool_whose_sibling_has_taken_its_name_is_not_gone() -> None:
     assert successor.tool == "x-y"
 
 
-def test_parameters_are_followed_over_several_changes() -> None:
+def test_parameter_renames_are_followed_over_several_changes() -> None:
     text, number = {"type": "string"}, {"type": "integer"}
     drift, _ = drift_over((named("t", b=text),), (named("t", a=text),), (named("t", c=text),))
     assert {path: change.now for path, change in drift.changes("s__t").items()} == {("b",): "c", ("a",): "c"}
@@ -116,7 +115,7 @@ def test_parameters_are_followed_over_several_changes() -> None:
     assert {path: change.now for path, change in drift.changes("s__t").items()} == {("b",): "string"}
 
 
-def test_changes_inside_objects_and_lists_are_found() -> None:
+def test_changes_inside_objects_and_arrays_are_found() -> None:
     before = schema(f=schema(old={"type": "string"}), rows={"type": "array", "items": schema(n={"type": "integer"})})
     after = schema(f=schema(new={"type": "string"}), rows={"type": "array", "items": schema(n={"type": "string"})})
     changes = parameter_changes(before, after)
@@ -127,7 +126,7 @@ def test_changes_inside_objects_and_lists_are_found() -> None:
     assert again["f",].kind == again["rows",].kind == "removed"
 
 
-def test_a_rename_is_certain_where_only_the_name_has_changed() -> None:
+def test_rename_is_certain_if_only_the_name_changed() -> None:
     def certain(old: dict[str, Any], new: dict[str, Any]) -> list[bool]:
         return [change.certain for change in parameter_changes(schema(**old), schema(**new)).values()]
 
@@ -139,7 +138,7 @@ def test_a_rename_is_certain_where_only_the_name_has_changed() -> None:
     assert certain({"limit": {"type": "integer"}}, {"offset": {"type": "integer"}}) == [False]
 
 
-def test_what_is_required_now_is_known_until_it_is_renamed_or_removed() -> None:
+def test_newly_required_parameter_is_tracked_until_renamed_or_removed() -> None:
     text = {"type": "string"}
 
     def demanding(*required: str, **properties: Any) -> dict[str, Any]:
@@ -155,7 +154,7 @@ def test_what_is_required_now_is_known_until_it_is_renamed_or_removed() -> None:
     assert {path: change.kind for path, change in drift.changes("s__t").items()} == {("b",): "renamed"}
 
 
-def test_tools_without_parameters_are_told_apart_by_what_they_say() -> None:
+def test_tools_without_parameters_are_matched_by_description_only() -> None:
     drift, registry = drift_over(({**named("delete_all"), "description": "Deletes."},), (named("list_users"),))
     removed = drift.removed("s__delete_all")
     assert removed is not None

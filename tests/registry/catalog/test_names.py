@@ -1,4 +1,4 @@
-"""Names are distinct, stable and fit every host."""
+"""Names are distinct, stable and valid in every host."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_two_servers_never_share_a_name(aliases: list[str], tools: list[str]) ->
 
 
 @given(ALIASES, NAMES)
-def test_the_first_double_underscore_ends_the_alias(alias: str, tool: str) -> None:
+def test_first_double_underscore_ends_the_alias(alias: str, tool: str) -> None:
     (name,) = names(alias, tool)
     part = name.partition("__")[0]
     expected = alias if alias[0].isalpha() else "s" + alias
@@ -69,7 +69,7 @@ def test_the_first_double_underscore_ends_the_alias(alias: str, tool: str) -> No
 
 
 @given(st.lists(NAMES, max_size=8, unique=True))
-def test_without_a_prefix_names_are_distinct_and_proper_ones_exact(tools: list[str]) -> None:
+def test_unprefixed_names_are_distinct_and_valid_ones_unchanged(tools: list[str]) -> None:
     found = names("srv", *tools, prefixed=False)
     assert len(set(found)) == len(tools)
     for tool, name in zip(tools, found, strict=True):
@@ -80,7 +80,7 @@ def test_without_a_prefix_names_are_distinct_and_proper_ones_exact(tools: list[s
 
 
 @pytest.mark.parametrize("alias", ["a__b", "a_", "-a", "", "a b", "é", "a-_b", "x" * 65, "a\n"])
-def test_a_malformed_alias_is_named_in_the_error(alias: str) -> None:
+def test_malformed_alias_is_named_in_the_error(alias: str) -> None:
     with pytest.raises(AliasError) as caught:
         check_aliases(["good", alias])
     assert caught.value.aliases == (alias,)
@@ -88,61 +88,61 @@ def test_a_malformed_alias_is_named_in_the_error(alias: str) -> None:
 
 
 @pytest.mark.parametrize("pair", [("od-a", "od_a"), ("Mail", "mail"), ("1a", "s1a")])
-def test_aliases_that_sanitise_alike_are_both_named(pair: tuple[str, str]) -> None:
+def test_colliding_aliases_are_both_named_in_the_error(pair: tuple[str, str]) -> None:
     with pytest.raises(AliasError) as caught:
         check_aliases(["other", *pair])
     assert caught.value.aliases == pair
 
 
-def test_a_plain_name_is_alias_and_tool_without_a_reason() -> None:
+def test_plain_name_joins_alias_and_tool_without_a_reason() -> None:
     compiled = compile_names(ServerName("calendar-mcp"), [ToolName("send_email")])
     assert compiled[ToolName("send_email")].name == "calendar-mcp__send_email"
     assert compiled[ToolName("send_email")].reason is None
 
 
-def test_an_eighty_character_tool_is_head_tail_and_eight_hex_digits() -> None:
+def test_long_tool_name_becomes_head_tail_and_eight_hex_digits() -> None:
     (name,) = names("srv", "a" * 40 + "z" * 40)
     assert re.fullmatch(r"srv__a+_z+_[0-9a-f]{8}", name)
     assert len(name) == 48
 
 
-def test_a_dotted_name_beside_a_dashed_one_keeps_the_dashed_plain() -> None:
+def test_dashed_name_stays_plain_beside_a_dotted_one() -> None:
     dotted, dashed = names("srv", "x.y", "x-y")
     assert dashed == "srv__x-y"
     assert re.fullmatch(r"srv__x_y_[0-9a-f]{8}", dotted)
     assert names("srv", "x.y") == [dotted]
 
 
-def test_of_names_that_look_alike_the_folded_one_stays_plain() -> None:
+def test_folded_name_stays_plain_among_similar_names() -> None:
     folded, dashed, upper = names("srv", "list_items", "list-items", "List_Items")
     assert folded == "srv__list_items"
     assert len({normalized_name(folded), normalized_name(dashed), normalized_name(upper)}) == 3
 
 
-def test_a_tool_that_imitates_a_shortened_name_does_not_take_it() -> None:
+def test_tool_imitating_a_shortened_name_does_not_take_it() -> None:
     (victim,) = names("srv", "x.y")
     imitation = victim.removeprefix("srv__")
     assert names("srv", "x.y", imitation)[0] == victim
 
 
-def test_a_rename_replaces_the_tool_part_and_says_so() -> None:
+def test_rename_replaces_the_tool_part_and_gives_the_reason() -> None:
     compiled = compile_names(ServerName("s"), [ToolName("old")], renames={ToolName("old"): "new"})
     assert compiled[ToolName("old")].name == "s__new"
     assert compiled[ToolName("old")].reason == "renamed by configuration"
 
 
 @pytest.mark.parametrize("tools", [["old", "new"], ["new", "old"]])
-def test_a_rename_onto_a_siblings_name_leaves_the_sibling_plain(tools: list[str]) -> None:
+def test_rename_to_a_siblings_name_leaves_the_sibling_plain(tools: list[str]) -> None:
     found = compile_names(ServerName("s"), [ToolName(t) for t in tools], renames={ToolName("old"): "new"})
     assert found[ToolName("new")].name == "s__new"
     assert found[ToolName("old")].name != "s__new"
 
 
-def test_no_prefixed_name_is_a_built_in() -> None:
+def test_prefixed_name_never_equals_a_builtin() -> None:
     assert names("invoke", "tool") == ["invoke__tool"]
     assert not set(names("a", *BUILTIN_NAMES)) & BUILTIN_NAMES
 
 
-def test_a_limit_without_room_for_distinct_names_is_refused() -> None:
+def test_limit_too_small_for_distinct_names_is_refused() -> None:
     with pytest.raises(RegistryError):
         names("srv", "x", max_length=MIN_NAME_LENGTH - 1)

@@ -1,4 +1,4 @@
-"""Who owns a prompt's name or a resource's URI."""
+"""Owners of prompt names and resource URIs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from registry.catalog.build import build_catalog
 from registry.catalog.catalog import Catalog, CatalogChange
-from registry.catalog.filters import NameFilter
+from registry.catalog.listed_items import ItemCatalog
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
-from registry.catalog.prompts_and_resources import ItemCatalog
-from registry.catalog.shape import ServerShape, Shape
-from registry.intake.prompts_and_resources import OWN_URI_PREFIX
+from registry.catalog.shape import NameFilter, ServerShape, Shape
+from registry.intake.item_intake import OWN_URI_PREFIX
 
 URIS = st.text(alphabet="abc:/?#{}%é", min_size=1, max_size=12)
 
@@ -35,7 +34,7 @@ def catalog(*listings: ServerListing, bare: tuple[str, ...] = (), previous: Cata
     return build_catalog({one.server: one for one in listings}, Shape(servers=servers), version=1, previous=previous)
 
 
-def test_prompts_are_named_like_wrappers_and_keep_everything_else() -> None:
+def test_prompts_are_named_like_wrappers_and_keep_other_members() -> None:
     prompt = {"name": "greet", "x": {"unknown": None}, "arguments": [{"name": "who"}]}
     one = ServerListing(server=ServerName("a"), epoch=1, tools=(), prompts=(prompt,))
     [offered] = catalog(one).prompts_and_resources.prompts
@@ -44,7 +43,7 @@ def test_prompts_are_named_like_wrappers_and_keep_everything_else() -> None:
     assert prompt["name"] == "greet"
 
 
-def test_a_uri_stays_as_it_is_until_two_servers_share_it_and_then_each_is_reached() -> None:
+def test_shared_uri_is_qualified_for_each_server() -> None:
     alone = catalog(listing("a", resources=["file:///x", "file:///a"])).prompts_and_resources
     assert [one.key for one in alone.resources] == ["file:///a", "file:///x"]
     both = catalog(
@@ -59,7 +58,7 @@ def test_a_uri_stays_as_it_is_until_two_servers_share_it_and_then_each_is_reache
     assert both.owners("file:///x") == (("a", "file:///x"), ("b", "file:///x"))
 
 
-def test_a_server_without_a_prefix_keeps_its_uris_and_prompts_whoever_shares_them() -> None:
+def test_unprefixed_server_keeps_shared_uris_and_prompt_names() -> None:
     mixed = catalog(
         listing("a", resources=["u:x"], prompts=["p"]), listing("b", resources=["u:x"], prompts=["p"]), bare=("b",)
     ).prompts_and_resources
@@ -80,26 +79,26 @@ def test_a_server_without_a_prefix_keeps_its_uris_and_prompts_whoever_shares_the
         ("a{b}a", "a", False),
     ],
 )
-def test_what_fits_a_template_is_asked_of_its_owner_first(template: str, uri: str, fits: bool) -> None:
+def test_server_whose_template_matches_is_asked_first(template: str, uri: str, fits: bool) -> None:
     items = catalog(listing("a", resources=["other:x"]), listing("b", templates=[template])).prompts_and_resources
     owners = [server for server, _ in items.owners(uri)]
     assert owners == (["b", "a"] if fits else ["a", "b"])
 
 
-def test_a_template_with_more_literal_text_is_likelier() -> None:
+def test_template_with_more_literal_text_has_priority() -> None:
     items = catalog(
         listing("a", templates=["x://{a}"]), listing("b", templates=["x://users/{id}"])
     ).prompts_and_resources
     assert [server for server, _ in items.owners("x://users/7")] == ["b", "a"]
 
 
-def test_a_server_without_resources_is_never_asked_for_one() -> None:
+def test_server_without_resources_is_never_asked_to_read() -> None:
     items = catalog(listing("a", prompts=["p"]), listing("b", resources=["u:x"])).prompts_and_resources
     assert [server for server, _ in items.owners("u:unlisted")] == ["b"]
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b", "c"]), st.lists(URIS, unique=True, max_size=4)))
-def test_every_listed_resource_has_a_uri_of_its_own_that_leads_back(servers: dict[str, list[str]]) -> None:
+def test_every_listed_resource_has_a_unique_uri_that_resolves(servers: dict[str, list[str]]) -> None:
     items = catalog(*(listing(server, resources=uris) for server, uris in servers.items())).prompts_and_resources
     pairs = {(one.server, one.original) for one in items.resources}
     assert len(items.resources) == len({one.key for one in items.resources}) == len(pairs)
@@ -109,14 +108,14 @@ def test_every_listed_resource_has_a_uri_of_its_own_that_leads_back(servers: dic
         assert one.key in (one.original, f"{OWN_URI_PREFIX}{one.server}/{one.original}")
 
 
-def test_a_change_names_the_lists_that_it_touches() -> None:
+def test_change_names_the_affected_lists() -> None:
     before = catalog(listing("a", prompts=["p"], resources=["u:x"]))
     assert CatalogChange(before, catalog(listing("a", prompts=["q"], resources=["u:x"]))).kinds == {"prompts"}
     assert CatalogChange(before, catalog(listing("a", prompts=["p"], templates=["u:{x}"]))).kinds == {"resources"}
     assert not CatalogChange(before, catalog(listing("a", prompts=["p"], resources=["u:x"])))
 
 
-def test_prompts_and_resources_are_built_again_only_where_something_changed() -> None:
+def test_prompts_and_resources_are_rebuilt_only_after_changes() -> None:
     one = listing("a", prompts=["p"])
     before = catalog(one)
     assert catalog(one, previous=before).prompts_and_resources is before.prompts_and_resources
@@ -131,7 +130,7 @@ def filtered(name_filter: NameFilter) -> ItemCatalog:
     return build_catalog({one.server: one}, shape, version=1).prompts_and_resources
 
 
-def test_what_a_denied_template_stands_for_is_denied_with_it() -> None:
+def test_denied_template_denies_its_resources() -> None:
     found = filtered(NameFilter(deny=("x://own/{id}",)))
     assert [one.key for one in found.templates] == ["x://pub/{id}"]
     assert [one.key for one in found.resources] == ["x://pub/1"]
@@ -140,7 +139,7 @@ def test_what_a_denied_template_stands_for_is_denied_with_it() -> None:
     assert found.owners("x://pub/2") == (("a", "x://pub/2"),)
 
 
-def test_where_some_resources_are_allowed_no_other_can_be_read() -> None:
+def test_allow_list_of_resources_excludes_all_others() -> None:
     found = filtered(NameFilter(allow=("x://pub/*",)))
     assert [one.key for one in (*found.resources, *found.templates)] == ["x://pub/1", "x://pub/{id}"]
     assert found.owners("x://pub/2") == (("a", "x://pub/2"),)
@@ -149,7 +148,7 @@ def test_where_some_resources_are_allowed_no_other_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("uri", ["typegate://nobody/x://pub/1", "TypeGate://a/x://pub/1", "typegate:x", "typegate://a"])
-def test_a_uri_in_our_scheme_that_names_no_server_is_asked_of_none(uri: str) -> None:
+def test_gateway_uri_naming_no_server_has_no_owner(uri: str) -> None:
     greedy = listing("a", templates=["{+anything}"])
     assert catalog(greedy).prompts_and_resources.owners(uri) == ()
 
@@ -160,7 +159,7 @@ def naming(server: str, *uris: str, **kinds: Any) -> ServerListing:
     return replace(listing(server, **kinds), tools=tools)
 
 
-def test_apps_of_two_servers_keep_their_scheme_and_tools_name_them_so() -> None:
+def test_shared_app_uri_keeps_its_scheme_in_resources_and_tools() -> None:
     built = catalog(naming("a", "ui://x/1", resources=["ui://x/1"]), naming("b", "ui://x/1"))
     items = built.prompts_and_resources
     assert [one.key for one in items.resources] == ["ui://a/x/1"]
@@ -171,13 +170,13 @@ def test_apps_of_two_servers_keep_their_scheme_and_tools_name_them_so() -> None:
     assert built.servers[ServerName("a")].tools[0]["_meta"]["ui"]["resourceUri"] == "ui://x/1"
 
 
-def test_an_unlisted_app_is_read_from_the_server_whose_tool_names_it() -> None:
+def test_unlisted_app_is_read_from_the_server_whose_tool_names_it() -> None:
     items = catalog(listing("a", resources=["u:x"]), naming("b", "ui://b/only")).prompts_and_resources
     assert items.owners("ui://b/only") == (("b", "ui://b/only"),)
     assert items.exposed_uri("b", "ui://b/only") == "ui://b/only"
 
 
-def test_a_uri_that_equals_a_qualified_one_is_qualified_too() -> None:
+def test_uri_equal_to_a_qualified_one_is_qualified_too() -> None:
     items = catalog(
         listing("app", resources=["ui://x/1"]),
         listing("b", resources=["ui://x/1", "ui://app/x/1", "ui://b/app/x/1"]),
@@ -194,7 +193,7 @@ def test_a_uri_that_equals_a_qualified_one_is_qualified_too() -> None:
         assert items.exposed_uri(*owner) == key
 
 
-def test_a_uri_leads_to_the_server_that_had_it_alone_as_long_as_that_one_has_it() -> None:
+def test_uri_first_exposed_by_one_server_keeps_resolving_to_it() -> None:
     def shape_and(*listings: ServerListing, previous: Catalog | None = None) -> Catalog:
         shape = Shape(servers={ServerName(name): ServerShape() for name in ("a", "b")})
         return build_catalog({one.server: one for one in listings}, shape, version=1, previous=previous)
@@ -217,7 +216,7 @@ def test_a_uri_leads_to_the_server_that_had_it_alone_as_long_as_that_one_has_it(
 
 @given(st.dictionaries(st.sampled_from(["a", "b", "x"]), st.lists(
     st.text(alphabet="abx/", max_size=5).map("ui://".__add__), unique=True, max_size=4)))  # fmt: skip
-def test_every_app_has_a_uri_of_its_own_that_leads_back(servers: dict[str, list[str]]) -> None:
+def test_every_app_has_a_unique_uri_that_resolves(servers: dict[str, list[str]]) -> None:
     items = catalog(*(listing(server, resources=uris) for server, uris in servers.items())).prompts_and_resources
     assert len({one.key for one in items.resources}) == sum(map(len, servers.values()))
     for one in items.resources:
@@ -229,7 +228,7 @@ def test_every_app_has_a_uri_of_its_own_that_leads_back(servers: dict[str, list[
 @pytest.mark.parametrize(
     ("server", "uri", "exposed"),
     [
-        ("a", "n://1", "n://1"),  # of its own template, which is asked first
+        ("a", "n://1", "n://1"),  # the server's own template is asked first
         ("b", "n://1", "typegate://b/n://1"),
         ("b", "https://example.test/n", "https://example.test/n"),  # for a browser
         ("b", "free:1", "free:1"),
@@ -238,7 +237,7 @@ def test_every_app_has_a_uri_of_its_own_that_leads_back(servers: dict[str, list[
         ("b", "typegate://a/x", "typegate://a/x"),
     ],
 )
-def test_a_uri_in_a_result_leads_back_to_its_server(server: str, uri: str, exposed: str) -> None:
+def test_uri_in_a_result_resolves_to_its_server(server: str, uri: str, exposed: str) -> None:
     items = catalog(
         listing("a", resources=["u:a"], templates=["n://{id}", "https://{host}"]),
         listing("b", resources=["u:b"], templates=["n://{id}"]),
@@ -248,14 +247,14 @@ def test_a_uri_in_a_result_leads_back_to_its_server(server: str, uri: str, expos
         assert items.owners(exposed)[0] == (server, uri)
 
 
-def test_a_qualified_uri_is_found_as_a_url_parser_writes_it() -> None:
+def test_qualified_uri_resolves_as_normalized_by_a_url_parser() -> None:
     items = catalog(listing("a", resources=["x y", "ui://x y/1"]), listing("b", resources=["ui://x y/1"]))
     found = items.prompts_and_resources
     assert found.owners("typegate://a/x%20y") == (("a", "x y"),)
     assert found.owners("ui://b/x%20y/1") == (("b", "ui://x y/1"),)
 
 
-def test_templates_of_the_same_parts_are_shared_whatever_their_variables_are_called() -> None:
+def test_templates_differing_only_in_variable_names_are_shared() -> None:
     def build(*listings: ServerListing, previous: Catalog | None = None) -> Catalog:
         shape = Shape(servers={ServerName(name): ServerShape() for name in ("a", "b")})
         return build_catalog({one.server: one for one in listings}, shape, version=1, previous=previous)
@@ -271,7 +270,7 @@ def test_templates_of_the_same_parts_are_shared_whatever_their_variables_are_cal
     assert build(a, b).prompts_and_resources.owners("n://5")[0] == ("a", "n://5")
 
 
-def test_a_resource_whose_uri_is_not_a_url_is_reported() -> None:
+def test_resource_whose_uri_is_not_a_url_is_reported() -> None:
     built = catalog(listing("a", resources=["not a url", "u:x"]))
     assert [one.key for one in built.prompts_and_resources.resources] == ["typegate://a/not a url", "u:x"]
     assert [(server, one.tool, one.code) for server, one in built.warnings] == [("a", "not a url", "not_a_url")]

@@ -1,13 +1,18 @@
-"""What configuration names and no server has is told, the louder the more it was meant to hide."""
+"""Configured names that no server has are reported, more severely if they were meant to hide."""
 
 from typing import Any
 
-from registry.catalog.filters import NameFilter
-from registry.catalog.listing import ServerListing
+from registry.catalog.listing import (
+    HIDES_NOTHING,
+    NO_SUCH_TOOL,
+    SELECTS_NOTHING,
+    ServerListing,
+    suggestion_for,
+    unmatched_names,
+)
 from registry.catalog.names import ServerName
 from registry.catalog.overrides import DocumentedArgument, ToolOverride
-from registry.catalog.shape import ServerShape
-from registry.catalog.unmatched import HIDES_NOTHING, NO_SUCH_TOOL, SELECTS_NOTHING, near_miss, unmatched_names
+from registry.catalog.shape import NameFilter, ServerShape
 from registry.intake.issues import ItemIssue
 
 HELD_BACK = ItemIssue(tool="odd", code="x", detail="y")
@@ -33,23 +38,23 @@ def everywhere(*deny: str) -> ServerShape:
     return ServerShape(tools=one, prompts=one, resources=one)
 
 
-def test_a_name_that_was_to_be_hidden_is_told_apart_from_one_that_was_to_be_documented() -> None:
+def test_unmatched_hidden_name_is_distinguished_from_unmatched_documentation() -> None:
     shape = ServerShape(named=frozenset({"delete_fil", "raed", "read_file", "odd"}), hidden=frozenset({"delete_fil"}))
     assert codes(shape) == {"delete_fil": HIDES_NOTHING, "raed": NO_SUCH_TOOL}
     hidden, _ = unmatched_names(listing(), shape)
     assert hidden.detail.endswith("; did you mean delete_file?")
 
 
-def test_a_denied_name_that_matches_nothing_is_loud_and_a_pattern_is_a_warning() -> None:
+def test_unmatched_denied_name_is_an_error_and_unmatched_pattern_a_warning() -> None:
     found = codes(everywhere("delete_fil", "drop_*", "delete_*", "summary", "file:///*", "gone://x"))
     assert found == {"delete_fil": HIDES_NOTHING, "drop_*": SELECTS_NOTHING}
 
 
-def test_what_is_allowed_and_is_not_there_is_a_warning() -> None:
+def test_unmatched_allow_pattern_is_a_warning() -> None:
     assert codes(ServerShape(tools=NameFilter(("read_*", "raed_*")))) == {"raed_*": SELECTS_NOTHING}
 
 
-def test_a_default_for_a_parameter_that_no_tool_has_is_told() -> None:
+def test_default_for_an_unknown_parameter_is_reported() -> None:
     zoned = {"name": "events", "inputSchema": {"properties": {"timeZone": {"type": "string"}}}}
     shape = ServerShape(defaults={"timeZone": "UTC", "timezon": "UTC", "limit": 5})
     issues = {issue.tool: issue.detail for issue in unmatched_names(listing(tools=(zoned,), quarantined=()), shape)}
@@ -63,11 +68,11 @@ def test_a_default_for_a_parameter_that_no_tool_has_is_told() -> None:
     assert codes(ServerShape(defaults={"x": 1})) == {}, "the tool that is held back may have it"
 
 
-def test_a_snapshot_says_nothing_of_what_is_not_there() -> None:
+def test_snapshot_reports_no_unmatched_names() -> None:
     assert codes(everywhere("gone"), origin="snapshot") == {}
     assert codes(ServerShape()) == {}
 
 
-def test_a_near_miss_is_the_most_similar_name_or_nothing() -> None:
-    assert near_miss("Bnak", ["bank", "calendar"]) == "; did you mean bank?"
-    assert near_miss("zzz", ["bank"]) == ""
+def test_suggestion_is_the_most_similar_name_or_nothing() -> None:
+    assert suggestion_for("Bnak", ["bank", "calendar"]) == "; did you mean bank?"
+    assert suggestion_for("zzz", ["bank"]) == ""

@@ -1,6 +1,6 @@
 """Every tool of real servers reaches the model of every host, and a call comes back to it.
 
-Each host is simulated by what the table of hosts says of it: see `simulated_hosts`.
+Each host is simulated according to the table of hosts; see `simulated_hosts`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from corpus.samples import sample
 from corpus.servers import listings
-from support.dialect_rules import as_json_schema, offences, without_nulls
+from support.dialect_rules import as_json_schema, remove_null_alternatives, violations
 from support.simulated_hosts import HOSTS, servers_for, with_nulls
 
 from registry.catalog.build import build_catalog
@@ -21,7 +21,7 @@ from registry.catalog.names import ServerName
 from registry.catalog.shape import Shape
 from registry.dialects.client_profiles import DIALECTS, name_budget, name_fits, unsupported_names
 from registry.dialects.definitions import LoweredDefinition, lower_definition, map_arguments
-from registry.intake.tools import admit_tools
+from registry.intake.tool_intake import admit_tools
 from registry.schema import schemas
 
 
@@ -51,7 +51,7 @@ def test_every_dialect_has_a_simulated_host() -> None:
 
 @pytest.mark.parametrize("label", [pytest.param("gw", marks=pytest.mark.heavy), "gateway"])
 @pytest.mark.parametrize("name", EVERY_HOST)
-def test_every_tool_of_real_servers_is_offered_uncut_and_callable_back(name: str, label: str) -> None:
+def test_every_tool_of_real_servers_is_offered_unchanged_and_callable(name: str, label: str) -> None:
     host, servers = HOSTS[name], servers_for(HOSTS[name])
     catalog = catalog_of(servers)
     assert len(servers) >= 10
@@ -63,13 +63,13 @@ def test_every_tool_of_real_servers_is_offered_uncut_and_callable_back(name: str
     assert {called for called, _ in seen.values()} == set(lowered)
     for shown, (called, definition) in seen.items():
         assert definition == lowered[called].definition
-        assert offences(definition, name) == []
+        assert violations(definition, name) == []
         assert len(shown) <= host.limit
         assert catalog.resolve(called).name == called
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_ordinary_calls_to_real_tools_fit_what_is_shown_and_come_back_as_they_were(name: str) -> None:
+def test_ordinary_calls_to_real_tools_round_trip(name: str) -> None:
     catalog = catalog_of(listings())
     excused: list[str] = []
     for wrapper in catalog.wrappers:
@@ -84,7 +84,7 @@ def test_ordinary_calls_to_real_tools_fit_what_is_shown_and_come_back_as_they_we
             assert map_arguments(call, lowered) is call
             back = map_arguments(written, lowered)
             # A null that the tool itself accepts is the caller's own.
-            assert without_nulls(back) == without_nulls(call), wrapper.name
+            assert remove_null_alternatives(back) == remove_null_alternatives(call), wrapper.name
             assert schemas.validator(wrapper.input_schema, wrapper.schema_digest).is_valid(back), wrapper.name
     # Strict schemas have no objects with arbitrary members, which two tools of one server are about.
     assert len(set(excused)) <= (2 if name == "openai-strict" else 0), excused
@@ -105,7 +105,7 @@ HARD = {
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_what_a_host_would_drop_or_fail_on_is_offered_once_it_is_lowered(name: str) -> None:
+def test_lowered_schema_is_offered_where_the_original_is_dropped(name: str) -> None:
     host = HOSTS[name]
     good = {"name": "s__good", "description": "Good.", "inputSchema": {"type": "object"}}
     for flaw, schema in HARD.items():
@@ -116,7 +116,7 @@ def test_what_a_host_would_drop_or_fail_on_is_offered_once_it_is_lowered(name: s
         assert len(lowered) == 2, flaw
 
 
-def test_names_that_a_host_would_cut_confuse_or_leave_out_are_reported() -> None:
+def test_names_a_host_would_truncate_or_drop_are_reported() -> None:
     claude, qwen, codex, cursor = (DIALECTS[name] for name in ("claude-code", "qwen-code", "codex", "cursor"))
     assert name_budget(qwen, "gw") == 54
     assert name_budget(codex, "gw") == 119
@@ -135,7 +135,7 @@ def test_names_that_a_host_would_cut_confuse_or_leave_out_are_reported() -> None
     assert list(unsupported_names([f"s__t{n}" for n in range(130)], DIALECTS["openai"])) == ["s__t128", "s__t129"]
 
 
-def test_names_compiled_for_a_budget_fit_the_label_of_36_characters() -> None:
+def test_names_for_a_budget_fit_a_label_of_36_characters() -> None:
     budget = name_budget(DIALECTS["claude-desktop"], "x" * 36)
     assert budget is not None
     catalog = catalog_of(listings(), max_length=budget)

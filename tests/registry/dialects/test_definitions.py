@@ -1,4 +1,4 @@
-"""Lowering a schema changes what is shown, never what is accepted, and says what it left out."""
+"""Lowering a schema changes only its presentation, and reports what it omitted."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from typing import Any
 
 import pytest
-from support.dialect_rules import admitted, lowered_to, offences
+from support.dialect_rules import admitted, lowered_to, violations
 
 from registry.dialects.client_profiles import DIALECTS
 from registry.dialects.definitions import lower_definition, map_arguments
 from registry.errors import NotChecked
 
 
-def test_nulls_that_the_original_accepts_are_the_callers_own() -> None:
+def test_null_accepted_by_the_original_is_kept() -> None:
     schema = {
         "type": "object",
         "properties": {"clear": {"type": ["string", "null"]}, "plain": {"type": "string"}, "must": {"type": "integer"}},
@@ -26,7 +26,7 @@ def test_nulls_that_the_original_accepts_are_the_callers_own() -> None:
     assert map_arguments({"must": 1, "clear": None}, lowered) == {"must": 1, "clear": None}
 
 
-def test_a_renamed_property_gets_its_name_back_only_where_the_schema_declares_it() -> None:
+def test_renamed_property_is_restored_only_where_the_schema_declares_it() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -53,22 +53,22 @@ def test_a_renamed_property_gets_its_name_back_only_where_the_schema_declares_it
     assert other.original_names == {name["$top"]: "$top"}
 
 
-def test_remarks_about_a_schema_leave_the_description_before_it_is_cut() -> None:
+def test_schema_notes_are_dropped_before_the_description_is_truncated() -> None:
     schema = {"type": "object", "properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
-    told = "One of: 1) needs a; 2) needs b"
+    note = "One of: 1) needs a; 2) needs b"
     short = lowered_to("claude-code", schema, "Short.").definition
-    assert short["description"] == f"Short.\n\n{told}"
+    assert short["description"] == f"Short.\n\n{note}"
     full = lowered_to("claude-code", schema, "x" * 2_040).definition
     assert full["description"] == "x" * 2_040
-    assert full["inputSchema"]["description"] == told
+    assert full["inputSchema"]["description"] == note
     long = lowered_to("claude-code", schema, "x" * 3_000)
     assert len(long.definition["description"]) == 2_048
     assert long.definition["description"].endswith("x […]")
-    assert long.definition["inputSchema"]["description"] == told
+    assert long.definition["inputSchema"]["description"] == note
     assert [one.how for one in long.losses if one.keyword == "description"] == ["cut after 2048 characters"]
 
 
-def test_everything_about_a_tool_but_its_description_and_input_schema_stays() -> None:
+def test_lowering_changes_only_description_and_input_schema() -> None:
     definition = {
         "name": "t",
         "title": "T",
@@ -164,7 +164,7 @@ STALLING = [
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("dialect", STALLING)
-def test_no_schema_stalls_a_lowering_or_grows_out_of_bounds(dialect: str, name: str) -> None:
+def test_lowering_is_bounded_for_hostile_schemas(dialect: str, name: str) -> None:
     schema = HOSTILE[name]
     assert admitted(schema) is not None
     started = time.process_time()
@@ -172,7 +172,7 @@ def test_no_schema_stalls_a_lowering_or_grows_out_of_bounds(dialect: str, name: 
     assert time.process_time() - started < 1.5
     assert len(json.dumps(lowered.definition)) < 400_000 + 5 * len(json.dumps(schema))
     assert not [one for one in lowered.losses if one.keyword == "inputSchema"]
-    assert offences(lowered.definition, dialect) == []
+    assert violations(lowered.definition, dialect) == []
     assert lower_definition(lowered.definition, dialect).definition == lowered.definition
     assert len(set(lowered.original_names.values())) == len(lowered.original_names)
     assert schema["properties"].keys().isdisjoint(lowered.original_names) if "properties" in schema else True
@@ -208,7 +208,7 @@ def nested(levels: int, leaf: Any) -> Any:
     ],
     ids=["10,000 levels", "90 levels", "many items", "many members", "surrogates", "text", "list", "null", "number"],
 )
-def test_no_arguments_stall_the_way_back_or_raise(dialect: str, arguments: Any) -> None:
+def test_mapping_arguments_back_is_bounded_and_does_not_raise(dialect: str, arguments: Any) -> None:
     lowered = lowered_to(dialect, TREE)
     started = time.process_time()
     try:

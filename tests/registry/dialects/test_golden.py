@@ -1,4 +1,4 @@
-"""What each dialect makes of our own hard schemas, word for word; `WRITE_GOLDEN=1` writes it anew, to be read."""
+"""The exact output of each dialect for a set of hard schemas. `WRITE_GOLDEN=1` writes the files again, for review."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.dialect_rules import offences
+from support.dialect_rules import violations
 
 from registry.dialects.client_profiles import DIALECTS
 from registry.dialects.definitions import lower_definition
@@ -20,7 +20,7 @@ CASES: dict[str, dict[str, Any]] = json.loads((HERE / "cases.json").read_text(en
 def outcome(case: str, dialect: str) -> dict[str, Any] | str:
     definition = {"name": "demo__tool", **CASES[case]}
     lowered = lower_definition(definition, dialect)
-    assert offences(lowered.definition, dialect) == [], case
+    assert violations(lowered.definition, dialect) == [], case
     if lowered.definition is definition and not lowered.losses:
         return "as it is"
     sent = {member: value for member, value in lowered.definition.items() if value is not definition.get(member)}
@@ -43,7 +43,7 @@ def outcome(case: str, dialect: str) -> dict[str, Any] | str:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_hard_schemas_are_sent_as_written_down(dialect: str) -> None:
+def test_hard_schemas_match_the_golden_files(dialect: str) -> None:
     place = HERE / f"{dialect}.json"
     if os.environ.get("WRITE_GOLDEN"):
         text = json.dumps({case: outcome(case, dialect) for case in CASES}, indent=2, ensure_ascii=False)

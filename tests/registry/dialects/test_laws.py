@@ -1,4 +1,4 @@
-"""Laws of lowering, for every schema and call: nothing that fitted is kept out, and everything comes back."""
+"""Properties of lowering for any schema and call: valid calls stay valid and round-trip."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.dialect_rules import admitted, as_json_schema, lowered_to, offences, renamed, without_nulls
+from support.dialect_rules import admitted, as_json_schema, lowered_to, remove_null_alternatives, renamed, violations
 from support.dialect_schemas import CALLED, DRAFT_7
 
 from registry.arguments.prepare import prepare
@@ -21,7 +21,7 @@ from registry.dialects.client_profiles import DIALECTS, Dialect
 from registry.dialects.definitions import lower_definition, map_arguments
 from registry.schema import schemas
 
-# That nothing stalls has a test of its own, which a busy machine does not fail.
+# A separate test checks that nothing stalls, so that a busy machine does not fail these.
 LAWS = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
@@ -32,7 +32,7 @@ def name_of(dialect: str | Dialect) -> str:
 @pytest.mark.parametrize("dialect", DIALECTS)
 @LAWS
 @given(called=CALLED)
-def test_a_lowered_schema_accepts_what_the_original_does_and_keeps_the_rules(
+def test_lowered_schema_accepts_what_the_original_accepts(
     dialect: str, called: tuple[dict[str, Any], list[dict[str, Any]]]
 ) -> None:
     follows_the_law(dialect, *called)
@@ -45,7 +45,7 @@ def follows_the_law(dialect: str | Dialect, schema: dict[str, Any], arguments: l
     lowered = lowered_to(dialect, schema)
     shown = lowered.definition["inputSchema"]
     assert not [one for one in lowered.losses if one.keyword == "inputSchema"]
-    assert offences(lowered.definition, "mcp" if dialect is NO_PATTERNS else name_of(dialect)) == []
+    assert violations(lowered.definition, "mcp" if dialect is NO_PATTERNS else name_of(dialect)) == []
     readable = schemas.compile_schema(as_json_schema(shown))
     for sent in arguments:
         there = (
@@ -66,7 +66,7 @@ def follows_the_law(dialect: str | Dialect, schema: dict[str, Any], arguments: l
 @pytest.mark.parametrize("dialect", DIALECTS)
 @LAWS
 @given(called=CALLED)
-def test_what_the_lowered_schema_and_the_original_both_accept_is_passed_through_unchanged(
+def test_call_valid_for_both_schemas_is_passed_unchanged(
     dialect: str, called: tuple[dict[str, Any], list[dict[str, Any]]]
 ) -> None:
     schema, arguments = called
@@ -237,7 +237,7 @@ NO_PATTERNS = replace(DIALECTS["mcp"], name="no patterns", edits=True, unknown=f
 
 @pytest.mark.parametrize("name", SUBTLE)
 @pytest.mark.parametrize("dialect", [*DIALECTS.values(), NO_PATTERNS], ids=lambda dialect: dialect.name)
-def test_calls_still_fit_where_accepting_more_inside_would_accept_less_outside(dialect: Dialect, name: str) -> None:
+def test_lowering_inside_negations_does_not_reject_valid_calls(dialect: Dialect, name: str) -> None:
     schema, arguments = SUBTLE[name]
     schema = {"type": "object", **schema}
     assert admitted(schema).is_valid(arguments)
@@ -285,7 +285,7 @@ def closed(draw: st.DrawFn, depth: int = 0) -> tuple[Any, Any, Any]:
 
 @LAWS
 @given(closed())
-def test_strict_schemas_accept_every_call_with_nulls_for_omitted_arguments(
+def test_strict_schema_accepts_every_call_with_nulls_for_omitted_arguments(
     call: tuple[Any, Any, Any],
 ) -> None:
     schema, value, written = call
@@ -297,7 +297,7 @@ def test_strict_schemas_accept_every_call_with_nulls_for_omitted_arguments(
     assert schemas.compile_schema(lowered.definition["inputSchema"]).is_valid(written)
     back = map_arguments(written, lowered)
     assert original.is_valid(back)
-    assert without_nulls(back) == without_nulls(value)
+    assert remove_null_alternatives(back) == remove_null_alternatives(value)
     if original.is_valid(written):
         assert back is written
     assert map_arguments(back, lowered) is back

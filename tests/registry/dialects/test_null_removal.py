@@ -1,4 +1,4 @@
-"""Schemas for reading in which null is not told of."""
+"""Removal of null from schemas that are shown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.dialects.null_removal import without_nulls
+from registry.dialects.shaping import remove_null_alternatives
 
 KEYS = st.sampled_from(["type", "anyOf", "enum", "properties", "items", "default", "$ref", "description", "x"])
 LEAVES = st.sampled_from([None, "null", "string", ["string", "null"], ["null"], True, 5, {"type": "null"}])
@@ -18,7 +18,7 @@ SCHEMAS = st.recursive(
     lambda below: (
         st.lists(below, max_size=3)
         | st.dictionaries(KEYS, below, max_size=4)
-        # What the rules look for, twice and in wrong places too.
+        # Keywords that the rules look for, twice and also in wrong places.
         | st.builds(dict, **{key: st.lists(LEAVES | below, max_size=3) for key in ("type", "enum", "anyOf")})
     ),
     max_leaves=12,
@@ -26,7 +26,7 @@ SCHEMAS = st.recursive(
 
 
 def plain(schema: Any) -> Any:
-    return without_nulls({"inputSchema": schema})["inputSchema"]
+    return remove_null_alternatives({"inputSchema": schema})["inputSchema"]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def plain(schema: Any) -> Any:
         ({"$defs": {"A": {"items": {"type": ["null", "string"]}}}}, {"$defs": {"A": {"items": {"type": "string"}}}}),
     ],
 )
-def test_null_beside_something_else_is_left_out(schema: Any, shown: Any) -> None:
+def test_null_beside_other_types_is_removed(schema: Any, shown: Any) -> None:
     before = json.dumps(schema)
     assert plain(schema) == shown
     assert json.dumps(schema) == before
@@ -60,11 +60,11 @@ def test_null_beside_something_else_is_left_out(schema: Any, shown: Any) -> None
         {"anyOf": [{"type": "null"}, {"type": "null"}]}, {"type": ["null", ["string", "null"]]},
     ],
 )  # fmt: skip
-def test_where_null_is_all_there_is_it_stays(schema: Any) -> None:
+def test_null_as_the_only_type_is_kept(schema: Any) -> None:
     assert plain(schema) is schema
 
 
 @given(SCHEMAS)
-def test_whatever_it_is_given_it_does_not_raise_and_again_changes_nothing(schema: Any) -> None:
+def test_removal_does_not_raise_and_is_idempotent(schema: Any) -> None:
     once = plain(schema)
     assert plain(once) == once

@@ -1,4 +1,4 @@
-"""Whatever an upstream writes into a member, the models of the SDK accept what is made of it."""
+"""Repaired content of any upstream is accepted by the models of the SDK."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcp_types import _v2025_11_25 as handshake
 from mcp_types import _v2026_07_28 as modern
 
 from registry.intake.content import repair_completion, repair_content, repair_contents, repair_messages
-from registry.intake.prompts_and_resources import ItemKind, admit_items
+from registry.intake.item_intake import ItemKind, admit_items
 
 WORDS = st.sampled_from([
     "", "user", "Assistant", "text", "image", "audio", "resource", "resource_link", "x", "1", "0.5", "2026-01-02",
@@ -86,7 +86,7 @@ def is_known_by_pydantic_alone(item: Any) -> bool:
 
 
 @given(st.lists(ITEM, max_size=4))
-def test_any_content_is_made_one_that_clients_accept(content: list[Any]) -> None:
+def test_repaired_content_is_accepted_by_sdk_models(content: list[Any]) -> None:
     repaired = [one for one in repair_content(content, []) if not is_known_by_pydantic_alone(one)]
     handshake.CallToolResult.model_validate({"content": repaired}, strict=True)
     modern.CallToolResult.model_validate({"content": repaired, "resultType": "complete"}, strict=True)
@@ -97,7 +97,7 @@ def test_any_content_is_made_one_that_clients_accept(content: list[Any]) -> None
 
 
 @given(JUNK | st.lists(JUNK | st.fixed_dictionaries({}, optional={"role": JUNK, "content": ITEM | st.lists(ITEM)})))
-def test_any_messages_are_made_ones_that_clients_accept(messages: Any) -> None:
+def test_repaired_messages_are_accepted_by_sdk_models(messages: Any) -> None:
     repaired = repair_messages(messages, [])
     if isinstance(repaired, list):
         sound = [one for one in repaired if not is_known_by_pydantic_alone(one["content"])]
@@ -105,7 +105,7 @@ def test_any_messages_are_made_ones_that_clients_accept(messages: Any) -> None:
 
 
 @given(JUNK | st.lists(JUNK | CONTENTS))
-def test_any_contents_are_made_ones_that_clients_accept(contents: Any) -> None:
+def test_repaired_resource_contents_are_accepted_by_sdk_models(contents: Any) -> None:
     repaired = repair_contents(contents, "u:x", [])
     if isinstance(repaired, list):
         handshake.ReadResourceResult.model_validate({"contents": repaired}, strict=True)
@@ -114,7 +114,7 @@ def test_any_contents_are_made_ones_that_clients_accept(contents: Any) -> None:
 
 
 @given(st.fixed_dictionaries({}, optional={"values": JUNK | st.lists(WORDS), "total": JUNK, "hasMore": JUNK}))
-def test_any_completion_is_made_one_that_clients_accept(completion: dict[str, Any]) -> None:
+def test_repaired_completion_is_accepted_by_sdk_models(completion: dict[str, Any]) -> None:
     repaired = repair_completion(completion, [])
     handshake.CompleteResult.model_validate({"completion": repaired}, strict=True)
     assert None not in repaired.values()
@@ -133,7 +133,7 @@ ARGUMENTS = JUNK | st.lists(JUNK | st.fixed_dictionaries({"name": JUNK}, optiona
     ],
 )
 @given(st.data())
-def test_any_item_is_made_one_that_clients_accept(kind: ItemKind, key: str, model: Any, data: st.DataObject) -> None:
+def test_admitted_item_is_accepted_by_sdk_models(kind: ItemKind, key: str, model: Any, data: st.DataObject) -> None:
     members = {**MEMBERS, "arguments": ARGUMENTS} if kind == "prompts" else {**MEMBERS, "name": JUNK}
     item = data.draw(st.fixed_dictionaries({key: st.just("u:x")}, optional=members))
     [admitted] = admit_items([item], kind).items

@@ -1,4 +1,4 @@
-"""Each prompt, resource and template is looked at alone."""
+"""Each prompt, resource and template is checked alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.intake.prompts_and_resources import ITEM_KEYS, MAX_KEY_LENGTH, admit_items
+from registry.intake.item_intake import ITEM_KEYS, MAX_KEY_LENGTH, admit_items
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=8),
@@ -24,7 +24,7 @@ def nested(levels: int) -> dict[str, Any]:
     return value
 
 
-def test_a_sound_item_is_the_very_object_that_came_in() -> None:
+def test_valid_item_is_returned_as_the_same_object() -> None:
     items = [{"uri": "u:1", "name": "one", "size": 3, "mimeType": "text/plain", "x": {"unknown": None}}]
     admission = admit_items(items, "resources")
     assert admission.items[0] is items[0]
@@ -47,14 +47,14 @@ def test_a_sound_item_is_the_very_object_that_came_in() -> None:
         ),
     ],
 )
-def test_what_a_strict_client_would_refuse_is_mended_and_reported(kind: Any, item: Any, mended: Any) -> None:
+def test_item_a_strict_client_would_refuse_is_repaired_and_reported(kind: Any, item: Any, mended: Any) -> None:
     admission = admit_items([item], kind)
     assert admission.items == (mended,)
     assert admission.repaired
     assert all(one.kind == kind for one in admission.repaired)
 
 
-def test_hidden_characters_leave_the_texts_of_prompts_and_resources() -> None:
+def test_hidden_characters_are_removed_from_prompts_and_resources() -> None:
     dirty = "x\u202e\U000e0041\ue000y"
     arguments = [{"name": "a", "description": dirty, "title": dirty, "x": [dirty]}]
     [prompt] = admit_items([{"name": "p", "title": dirty, "arguments": arguments}], "prompts").items
@@ -79,7 +79,7 @@ def test_hidden_characters_leave_the_texts_of_prompts_and_resources() -> None:
         ("resourceTemplates", {"uriTemplate": "typegate://{+uri}"}, "reserved_uri"),
     ],
 )
-def test_what_would_pass_for_something_else_is_quarantined(kind: Any, item: Any, code: str) -> None:
+def test_item_that_imitates_another_is_quarantined(kind: Any, item: Any, code: str) -> None:
     admission = admit_items([item], kind)
     assert admission.items == ()
     assert [one.code for one in admission.quarantined] == [code]
@@ -89,25 +89,26 @@ def test_what_would_pass_for_something_else_is_quarantined(kind: Any, item: Any,
     "item",
     [None, 7, {}, {"name": "p"}, {"uri": ""}, {"uri": 7}, {"uri": "x" * (MAX_KEY_LENGTH + 1)}, {"uri": "\ud800"}],
 )
-def test_what_cannot_be_named_is_quarantined_alone(item: object) -> None:
+def test_item_without_a_usable_name_is_quarantined_alone(item: object) -> None:
     admission = admit_items([item, {"uri": "u:1", "name": "n"}], "resources")
     assert [one["uri"] for one in admission.items] == ["u:1"]
     assert [one.kind for one in admission.quarantined] == ["resources"]
 
 
-def test_the_first_of_two_with_one_uri_stays() -> None:
+def test_first_resource_of_a_duplicate_uri_is_kept() -> None:
     admission = admit_items([{"uri": "u:1", "name": "a"}, {"uri": "u:1", "name": "b"}], "resources")
     assert [one["name"] for one in admission.items] == ["a"]
     assert [one.code for one in admission.quarantined] == ["duplicate_name"]
 
 
-def test_one_that_is_too_deep_or_too_big_is_quarantined() -> None:
+def test_item_too_deep_or_too_large_is_quarantined() -> None:
     items = [{"uri": "u:1", "_meta": nested(10_000)}, {"uri": "u:2", "_meta": {"x": "x" * 2_000_000}}, {"uri": "u:3"}]
     assert [one["uri"] for one in admit_items(items, "resources").items] == ["u:3"]
 
 
-@pytest.mark.parametrize("kind", sorted(ITEM_KEYS))
-def test_a_long_description_is_cut_with_a_note_and_costs_nothing_else(kind: Any) -> None:
+# Entries of skills are never changed, because hosts compare them with the files.
+@pytest.mark.parametrize("kind", sorted(ITEM_KEYS.keys() - {"skills"}))
+def test_long_description_is_truncated_and_reported(kind: Any) -> None:
     item = {ITEM_KEYS[kind]: "u:1", "name": "n", "description": "x" * 2_000_000, "title": "y" * 16_384}
     admission = admit_items([item], kind)
     (admitted,) = admission.items
@@ -117,19 +118,19 @@ def test_a_long_description_is_cut_with_a_note_and_costs_nothing_else(kind: Any)
     ]
 
 
-def test_a_long_description_of_an_argument_is_cut() -> None:
+def test_long_argument_description_is_truncated() -> None:
     arguments = [{"name": "a", "description": "x" * 20_000}, {"name": "b", "description": "short"}]
     (admitted,) = admit_items([{"name": "p", "arguments": arguments}], "prompts").items
     assert [len(one["description"]) for one in admitted["arguments"]] == [16_384, 5]
 
 
 @given(st.lists(JSON, max_size=4), st.sampled_from(sorted(ITEM_KEYS)))
-def test_no_json_value_makes_it_raise(items: list[Any], kind: Any) -> None:
+def test_admit_items_accepts_any_json_value(items: list[Any], kind: Any) -> None:
     admission = admit_items(items, kind)
     assert len(admission.items) + len(admission.quarantined) == len(items)
 
 
-def test_unknown_members_of_annotations_stay_beside_those_that_are_repaired() -> None:
+def test_unknown_annotation_members_are_kept_beside_repaired_ones() -> None:
     annotations = {"x": {"deep": None}, "audience": ["user", "ops"], "priority": 1, "lastModified": "2026-01-02"}
     [item] = admit_items([{"uri": "u:1", "name": "n", "annotations": annotations}], "resources").items
     wanted = {"x": {"deep": None}, "audience": ["user"], "priority": 1, "lastModified": "2026-01-02T00:00:00Z"}
@@ -137,6 +138,6 @@ def test_unknown_members_of_annotations_stay_beside_those_that_are_repaired() ->
     assert annotations["audience"] == ["user", "ops"]
 
 
-def test_half_of_a_surrogate_pair_costs_nobody_else_the_list() -> None:
+def test_lone_surrogate_does_not_break_the_list() -> None:
     [item] = admit_items([{"uri": "u:1", "name": "n", "_meta": {"a": ["x\ud800"], "n": 2**70}}], "resources").items
     assert item["_meta"] == {"a": ["x"], "n": 2**70}

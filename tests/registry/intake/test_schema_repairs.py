@@ -1,4 +1,4 @@
-"""Schemas are repaired for clients, and whatever they accepted is accepted still."""
+"""Schemas are repaired for clients without rejecting anything they accepted."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def repaired(schema: Any, *, of_results: bool = False) -> Any:
         ({"id": "http://x.example/a", "$id": "http://x.example/b"}, {}),
     ],
 )  # fmt: skip
-def test_mistakes_are_written_as_they_are_meant_or_removed(given: Any, wanted: Any) -> None:
+def test_schema_mistakes_are_corrected_or_removed(given: Any, wanted: Any) -> None:
     assert repaired({"type": "object", **given} if "type" not in given else given) == (
         {"type": "object", **wanted} if "type" not in given else wanted
     )
@@ -96,9 +96,7 @@ def test_mistakes_are_written_as_they_are_meant_or_removed(given: Any, wanted: A
         ("#/$defs/a+b(c)", "a+b(c)", "#/$defs/a+b(c)"),
     ],
 )
-def test_references_with_raw_characters_are_encoded_and_lead_where_they_led(
-    reference: str, name: str, wanted: str
-) -> None:
+def test_references_with_raw_characters_are_encoded_and_still_resolve(reference: str, name: str, wanted: str) -> None:
     schema = {"type": "object", "properties": {"a": {"$ref": reference}}, "$defs": {name: {"type": "string"}}}
     found = repaired(schema)
     assert found["properties"]["a"] == {"$ref": wanted}
@@ -107,7 +105,7 @@ def test_references_with_raw_characters_are_encoded_and_lead_where_they_led(
     assert not compiled.is_valid({"a": 1})
 
 
-def test_identifiers_go_and_references_by_them_become_pointers() -> None:
+def test_identifiers_are_removed_and_references_to_them_become_pointers() -> None:
     schema = {
         "$id": "https://x.example/root.json",
         "type": "object",
@@ -144,7 +142,7 @@ def test_identifiers_go_and_references_by_them_become_pointers() -> None:
         assert before.is_valid(value) is after.is_valid(value)
 
 
-def test_an_anchor_without_identifiers_and_a_property_called_id_stay() -> None:
+def test_anchor_without_identifiers_and_property_named_id_are_kept() -> None:
     schema = {
         "type": "object",
         "properties": {"id": {"type": "string"}, "$id": {"type": "string"}, "a": {"$ref": "#here"}},
@@ -154,7 +152,7 @@ def test_an_anchor_without_identifiers_and_a_property_called_id_stay() -> None:
     assert repaired(schema) is schema
 
 
-def test_what_leads_nowhere_below_a_keyword_that_reverses_makes_nothing_narrower() -> None:
+def test_unresolvable_reference_below_a_negation_does_not_narrow() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -171,7 +169,7 @@ def test_what_leads_nowhere_below_a_keyword_that_reverses_makes_nothing_narrower
     assert found["properties"] == {"a": {}, "b": {"anyOf": [{"$ref": "#/$defs/lost"}, {"type": "string"}]}, "c": {}}
 
 
-def test_beside_a_lost_reference_of_draft_7_nothing_begins_to_hold() -> None:
+def test_siblings_of_an_unresolvable_draft_7_reference_stay_ignored() -> None:
     schema = {
         "$schema": DRAFT_7,
         "type": "object",
@@ -200,13 +198,13 @@ def test_beside_a_lost_reference_of_draft_7_nothing_begins_to_hold() -> None:
         ({"$async": True}, {}),
     ],
 )
-def test_schemas_of_results_are_written_as_all_clients_read_them(given: Any, wanted: Any) -> None:
+def test_output_schemas_are_rewritten_for_all_clients(given: Any, wanted: Any) -> None:
     notes: RepairNotes = []
     found = repair_schema({"type": "object", "properties": {"a": given}}, notes, of_results=True)
     assert found == {"type": "object", "properties": {"a": wanted}}
 
 
-def test_a_tuple_of_a_result_is_declared_as_the_draft_in_which_it_is_written() -> None:
+def test_tuple_in_an_output_schema_declares_its_draft() -> None:
     pair = {"type": "array", "items": [{"type": "string"}, {"type": "integer"}], "additionalItems": False}
     schema = {"type": "object", "properties": {"at": pair}}
     assert repaired(schema, of_results=True) == {**schema, "$schema": DRAFT_7}

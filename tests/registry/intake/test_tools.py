@@ -1,8 +1,9 @@
-"""One bad tool costs no other tool its place, and sound ones pass as the same object."""
+"""A bad tool affects no other tool, and valid ones are returned as the same object."""
 
 from __future__ import annotations
 
 import time
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.intake.issues import IntakeResult
-from registry.intake.tools import admit_tools
+from registry.intake.tool_intake import admit_tools
 from registry.schema import schemas
 from registry.schema.display_text import clean, name_as_words
 
@@ -34,7 +35,7 @@ def tool(**members: Any) -> dict[str, Any]:
 
 
 def take(*tools: object, transport: Any = "stdio", strict: bool = False) -> IntakeResult:
-    """Admit tools beside a sound one, which must pass untouched whatever they are."""
+    """Admit tools next to a valid one, which must remain unchanged."""
     started = time.process_time()
     found = admit_tools([*tools, SOUND], transport=transport, strict=strict)
     assert time.process_time() - started < 0.5
@@ -62,7 +63,8 @@ def quarantined(given_tool: object, transport: str = "stdio", *, strict: bool = 
 
 
 @given(st.lists(JSON | st.dictionaries(st.sampled_from(MEMBERS), JSON), max_size=5))
-def test_intake_never_raises_and_never_touches_a_sound_tool(tools: list[Any]) -> None:
+@pytest.mark.heavy
+def test_intake_does_not_raise_and_keeps_valid_tools(tools: list[Any]) -> None:
     found = admit_tools([SOUND, *tools], transport="http")
     assert found.items[0] is SOUND
     for admitted in found.items:
@@ -70,7 +72,7 @@ def test_intake_never_raises_and_never_touches_a_sound_tool(tools: list[Any]) ->
         assert isinstance(admitted["description"], str)
 
 
-def test_a_sound_definition_passes_as_the_same_object() -> None:
+def test_valid_definition_is_returned_as_the_same_object() -> None:
     rich = tool(
         **{"x-vendor": {"deep": [None]}, "_meta": {"k": None}, "title": "Tïtle 👩‍👩‍👧 می‌خواهم"},
         annotations={"readOnlyHint": True, "vendor": [1]},
@@ -85,11 +87,11 @@ def test_a_sound_definition_passes_as_the_same_object() -> None:
 
 
 @pytest.mark.parametrize("schema", [None, True, {}, [], False, "object", 7])
-def test_an_input_schema_that_says_nothing_becomes_an_object(schema: Any) -> None:
+def test_empty_input_schema_becomes_an_object_schema(schema: Any) -> None:
     assert repaired(inputSchema=schema)["inputSchema"] == OBJECT
 
 
-def test_an_absent_input_schema_becomes_an_object() -> None:
+def test_absent_input_schema_becomes_an_object_schema() -> None:
     found = take({"name": "bad", "description": "A tool."})
     assert found.items[0]["inputSchema"] == OBJECT
 
@@ -106,20 +108,20 @@ def test_an_absent_input_schema_becomes_an_object() -> None:
         {"type": None, "properties": {}},
     ],
 )
-def test_a_root_without_the_type_object_gains_it_and_keeps_the_rest(schema: dict[str, Any]) -> None:
+def test_root_without_type_gets_type_object_and_keeps_the_rest(schema: dict[str, Any]) -> None:
     assert repaired(inputSchema=schema)["inputSchema"] == {**schema, "type": "object"}
 
 
 @pytest.mark.parametrize("properties", [None, [], ["a"], "a"])
-def test_properties_that_are_no_object_are_dropped(properties: Any) -> None:
+def test_properties_that_are_not_an_object_are_dropped(properties: Any) -> None:
     assert repaired(inputSchema={"type": "object", "properties": properties})["inputSchema"] == OBJECT
 
 
-def test_a_null_required_is_dropped() -> None:
+def test_null_in_required_is_dropped() -> None:
     assert repaired(inputSchema={"type": "object", "required": None})["inputSchema"] == OBJECT
 
 
-def test_a_tuple_in_items_becomes_what_the_current_dialect_calls_it() -> None:
+def test_draft_7_tuple_in_items_becomes_prefix_items() -> None:
     pair = [{"type": "number"}, {"type": "string"}]
     schema = {"type": "object", "properties": {"at": {"type": "array", "items": pair, "additionalItems": False}}}
     admitted = repaired(inputSchema=schema)["inputSchema"]
@@ -132,7 +134,7 @@ def test_a_tuple_in_items_becomes_what_the_current_dialect_calls_it() -> None:
     assert take(earlier).items[0] is earlier, "there it is right as it stands"
 
 
-def test_bounds_that_are_excluded_by_a_switch_become_bounds_of_their_own() -> None:
+def test_boolean_exclusive_bounds_become_numeric_bounds() -> None:
     bounds = {"type": "number", "minimum": 0, "exclusiveMinimum": True, "maximum": 10, "exclusiveMaximum": False}
     schema = {"type": "object", "properties": {"n": bounds, "exclusiveMinimum": {"type": "boolean"}}}
     admitted = repaired(inputSchema=schema)["inputSchema"]
@@ -144,7 +146,7 @@ def test_bounds_that_are_excluded_by_a_switch_become_bounds_of_their_own() -> No
     assert earlier == {**admitted, "$schema": "http://json-schema.org/draft-07/schema#"}, "which most clients know"
 
 
-def test_required_inside_a_property_is_said_by_the_object_around_it() -> None:
+def test_boolean_required_in_a_property_moves_to_the_parent_object() -> None:
     inner = {"type": "object", "properties": {"c": {"type": "string", "required": True}}, "required": False}
     schema = {
         "type": "object",
@@ -162,7 +164,7 @@ def test_required_inside_a_property_is_said_by_the_object_around_it() -> None:
     }
 
 
-def test_boolean_property_schemas_become_objects_that_accept_the_same_at_every_depth() -> None:
+def test_boolean_property_schemas_become_equivalent_objects() -> None:
     inner = {"type": "object", "properties": {"yes": True, "no": False}}
     schema = {
         "type": "object",
@@ -186,17 +188,17 @@ def test_null_and_wrongly_typed_members_are_dropped(member: str, value: Any) -> 
 
 
 @pytest.mark.parametrize("value", [None, 5, "", "  "])
-def test_a_description_that_is_none_is_filled_from_title_or_name(value: Any) -> None:
+def test_invalid_description_is_replaced_by_title_or_name(value: Any) -> None:
     assert repaired(description=value)["description"] == "bad"
     assert repaired(description=value, title="A title")["description"] == "A title"
 
 
-def test_wrongly_typed_annotations_are_dropped_alone() -> None:
+def test_only_wrongly_typed_annotations_are_dropped() -> None:
     annotations = {"readOnlyHint": "yes", "destructiveHint": False, "title": 3, "vendor": 1}
     assert repaired(annotations=annotations)["annotations"] == {"destructiveHint": False, "vendor": 1}
 
 
-def test_icon_sizes_as_text_become_a_list_and_broken_icons_go() -> None:
+def test_icon_sizes_in_a_string_become_a_list_and_invalid_icons_are_dropped() -> None:
     icons = [{"src": "a", "sizes": "48x48 any"}, {"src": "b", "sizes": 5, "theme": "blue"}, {"nosrc": 1}, "x"]
     assert repaired(icons=icons)["icons"] == [{"src": "a", "sizes": ["48x48", "any"]}, {"src": "b"}]
 
@@ -211,11 +213,11 @@ def test_icon_sizes_as_text_become_a_list_and_broken_icons_go() -> None:
         {"description": "x" * 2_000_000},
     ],
 )
-def test_an_output_schema_that_hosts_cannot_read_is_dropped(schema: Any) -> None:
+def test_output_schema_that_hosts_cannot_read_is_dropped(schema: Any) -> None:
     assert repaired(outputSchema=schema) == tool()
 
 
-def test_an_output_schema_of_ten_thousand_levels_is_dropped() -> None:
+def test_output_schema_of_ten_thousand_levels_is_dropped() -> None:
     schema: dict[str, Any] = {}
     for _ in range(10_000):
         schema = {"items": schema}
@@ -224,7 +226,7 @@ def test_an_output_schema_of_ten_thousand_levels_is_dropped() -> None:
     assert [finding.code for finding in found.repaired] == ["output_schema"]
 
 
-def test_a_tool_listed_twice_is_kept_once_and_another_of_its_name_is_quarantined() -> None:
+def test_duplicate_tool_is_kept_once_and_conflicting_one_quarantined() -> None:
     first = tool(inputSchema={"type": "object", "title": "first"})
     again = dict(reversed(first.items()))
     other = tool(inputSchema={"type": "object", "title": "other"})
@@ -248,7 +250,7 @@ def test_a_tool_listed_twice_is_kept_once_and_another_of_its_name_is_quarantined
         (tool(extra="\ud800"), "not_unicode"),
     ],
 )
-def test_what_cannot_be_shown_is_quarantined_alone(given_tool: object, code: str) -> None:
+def test_tool_that_cannot_be_listed_is_quarantined_alone(given_tool: object, code: str) -> None:
     assert quarantined(given_tool) == code
 
 
@@ -300,9 +302,7 @@ DOUBLING = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$def
         ({"type": "object", "minimum": float("nan")}, "not_json", OBJECT),
     ],
 )
-def test_a_tool_whose_schema_cannot_be_checked_stays_unless_its_server_is_strict(
-    schema: Any, code: str, shown: dict[str, Any]
-) -> None:
+def test_tool_with_uncheckable_schema_is_kept_unless_strict(schema: Any, code: str, shown: dict[str, Any]) -> None:
     assert quarantined(tool(inputSchema=schema), strict=True) == code
     found = take(tool(inputSchema=schema))
     assert found.items[0]["inputSchema"] == shown
@@ -320,14 +320,14 @@ def test_a_tool_whose_schema_cannot_be_checked_stays_unless_its_server_is_strict
         {"type": "object", "$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
     ],
 )
-def test_odd_but_sound_schemas_pass_untouched(schema: dict[str, Any]) -> None:
+def test_unusual_valid_schemas_are_not_changed(schema: dict[str, Any]) -> None:
     given_tool = tool(inputSchema=schema)
     found = take(given_tool)
     assert found.items[0] is given_tool
     assert not found.repaired
 
 
-def test_a_pattern_that_nobody_here_reads_is_reported_and_left_as_it_is() -> None:
+def test_pattern_no_engine_accepts_is_reported_and_kept() -> None:
     given_tool = tool(inputSchema={"type": "object", "properties": {"a": {"type": "string", "pattern": "["}}})
     found = take(given_tool)
     assert found.items[0] is given_tool
@@ -354,17 +354,17 @@ INVALID_HEADERS = [
 
 
 @pytest.mark.parametrize("schema", INVALID_HEADERS)
-def test_an_invalid_header_annotation_costs_an_http_tool_its_place(schema: dict[str, Any]) -> None:
+def test_invalid_header_annotation_quarantines_an_http_tool(schema: dict[str, Any]) -> None:
     assert quarantined(tool(inputSchema={"type": "object", **schema}), "http") == "invalid_header"
 
 
 @pytest.mark.parametrize("schema", INVALID_HEADERS)
-def test_an_invalid_header_annotation_is_stripped_from_a_stdio_tool(schema: dict[str, Any]) -> None:
+def test_invalid_header_annotation_is_removed_from_a_stdio_tool(schema: dict[str, Any]) -> None:
     assert "x-mcp-header" not in repr(repaired(inputSchema={"type": "object", **schema}))
 
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])
-def test_valid_header_annotations_pass_and_data_is_not_mistaken_for_one(transport: str) -> None:
+def test_valid_header_annotation_is_kept_and_default_data_ignored(transport: str) -> None:
     given_tool = tool(
         inputSchema={
             "type": "object",
@@ -379,7 +379,7 @@ def test_valid_header_annotations_pass_and_data_is_not_mistaken_for_one(transpor
     assert not found.repaired
 
 
-def test_hidden_characters_and_escapes_leave_texts_and_are_reported() -> None:
+def test_hidden_characters_and_escapes_are_removed_and_reported() -> None:
     dirty = "a\x1b[31mb\x1b]0;title\x07c\u202ed\u200be\x00f\U000e0041g\ud800h\u2066"
     schema = {"type": "object", "properties": {"p": {"description": dirty}}, "title": "t\u202e"}
     found = repaired(description=dirty, title=dirty, annotations={"title": dirty}, inputSchema=schema)
@@ -388,7 +388,7 @@ def test_hidden_characters_and_escapes_leave_texts_and_are_reported() -> None:
     assert found["inputSchema"]["title"] == "t"
 
 
-def test_hidden_characters_leave_every_text_of_a_schema_that_is_shown_and_no_value_that_is_compared() -> None:
+def test_hidden_characters_are_removed_from_shown_text_but_not_compared_values() -> None:
     dirty = "x\u202e\U000e0041\ue000y"
     shown = {"$comment": dirty, "default": {"k": [dirty]}, "examples": [dirty], "x-about": dirty, "errorMessage": dirty}
     compared = {"const": dirty, "enum": [dirty], "pattern": dirty}
@@ -401,21 +401,21 @@ def test_hidden_characters_leave_every_text_of_a_schema_that_is_shown_and_no_val
 
 
 @given(st.text(st.characters()))
-def test_cleaning_twice_is_cleaning_once(text: str) -> None:
+def test_cleaning_is_idempotent(text: str) -> None:
     assert clean(clean(text)) == clean(text)
 
 
-def test_a_finding_shows_no_hidden_characters_of_a_hostile_name() -> None:
+def test_finding_shows_a_hostile_name_without_hidden_characters() -> None:
     found = take({"name": "x\x1b[31m\u202ey", "inputSchema": "no", "description": "d"}, strict=True)
     assert found.quarantined[0].tool == "xy"
 
 
-def test_names_become_words() -> None:
+def test_names_are_split_into_words() -> None:
     assert name_as_words("calendar_sendEMail-now.v2") == "calendar send E Mail now v2"
     assert name_as_words("HTTPServer") == "HTTP Server"
 
 
-def test_three_hundred_usual_tools_are_admitted_within_a_millisecond_each() -> None:
+def test_admitting_300_tools_takes_under_a_millisecond_each() -> None:
     schema = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(8)}}
     tools = [tool(name=f"t{n}", inputSchema={**schema, "title": str(n)}) for n in range(300)]
     started = time.process_time()
@@ -423,7 +423,7 @@ def test_three_hundred_usual_tools_are_admitted_within_a_millisecond_each() -> N
     assert time.process_time() - started < 0.3
 
 
-def test_long_texts_of_a_tool_are_cut_with_a_note_wherever_they_are() -> None:
+def test_long_texts_are_truncated_with_a_note_at_every_depth() -> None:
     long, cut = "x" * 20_000, "x" * 16_383 + "…"
     properties = {
         "a": {"type": "string", "description": long, "title": long},
@@ -444,14 +444,48 @@ def test_long_texts_of_a_tool_are_cut_with_a_note_wherever_they_are() -> None:
     shown = admitted["inputSchema"]["properties"]
     assert (shown["a"]["description"], shown["a"]["title"]) == (cut, cut)
     assert shown["b"]["items"]["description"] == cut
-    # What an argument has to equal is data.
+    # The value of `const` is data, and not a schema.
     assert shown["c"] == properties["c"]
     assert {one.code for one in result.repaired} == {"long_text"}
     assert not result.quarantined
 
 
-def test_a_text_of_the_greatest_length_is_left_alone() -> None:
+def test_text_of_maximum_length_is_kept() -> None:
     definition = {"name": "t", "description": "x" * 16_384, "inputSchema": {"type": "object"}}
     result = admit_tools([definition], transport="http")
     assert [dict(one) for one in result.items] == [definition]
     assert not result.repaired
+
+
+def test_tools_with_equal_schemas_are_treated_alike_and_each_is_reported() -> None:
+    sound = {"type": "object", "properties": {"a": {"type": "string"}}}
+    hidden = {"type": "object", "properties": {"a": {"description": "x\u200by"}}}
+    unknown = {"type": "object", "properties": {"a": {"$ref": "#/$defs/None"}}}
+    every = [
+        tool(name=f"{name}{number}", inputSchema=deepcopy(schema), outputSchema=deepcopy(schema))
+        for number in range(3)
+        for name, schema in (("sound", sound), ("hidden", hidden), ("unknown", unknown))
+    ]
+    found = take(*every)
+    assert not found.quarantined
+    for number in range(3):
+        one = {name: found.items[3 * number + at] for at, name in enumerate(("sound", "hidden", "unknown"))}
+        assert one["sound"] is every[3 * number]
+        assert one["hidden"]["inputSchema"]["properties"]["a"]["description"] == "xy"
+        assert one["unknown"]["inputSchema"]["properties"]["a"] == {}
+    reported = {finding.tool for finding in found.repaired}
+    assert reported == {f"{name}{number}" for name in ("hidden", "unknown") for number in range(3)}
+
+
+def test_valid_input_schema_is_still_checked_as_an_output_schema() -> None:
+    # Clients follow this reference without end, so that it is removed from output schemas only.
+    loop = {"type": "object", "$defs": {"a": {"$ref": "#/$defs/a"}}, "properties": {"x": {"$ref": "#/$defs/a"}}}
+    found = take(tool(name="one", inputSchema=loop), tool(name="two", inputSchema=loop, outputSchema=loop))
+    assert found.items[0]["inputSchema"] == loop
+    assert found.items[1]["outputSchema"] != loop
+
+
+def test_schema_is_bounded_together_with_the_other_members() -> None:
+    schema = {"type": "object", "properties": {"a": {"const": "x" * (schemas.MAX_SCHEMA_BYTES - 1_000)}}}
+    assert take(tool(inputSchema=schema)).items[0]["inputSchema"] is schema
+    assert quarantined(tool(inputSchema=schema, annotations={"x": "y" * 2_000})) == "too_large"

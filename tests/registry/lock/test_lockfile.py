@@ -1,4 +1,4 @@
-"""The text of a lock file: stable, readable by people, and refused with a reason where it cannot be used."""
+"""The text of a lock file: stable, readable, and rejected with a reason if unusable."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.errors import LockfileRejected
-from registry.lock.changes import changes_of
-from registry.lock.lockfile import Lockfile, parse_lockfile
-from registry.lock.surface import Surface
+from registry.lock.lockfile import Lockfile, Surface, parse_lockfile
+from registry.lock.review import changes_of
 
 TOOL: dict[str, Any] = {"name": "read", "description": "Reads.", "inputSchema": {"type": "object"}}
 LOCKED = Lockfile({"fs": Surface(identity="npm:fs@1.0.0", instructions="Careful.", items={"tools": {"read": TOOL}})})
@@ -34,9 +33,7 @@ def shuffled(value: Any, seed: random.Random) -> Any:
 
 
 @given(extra=VALUES, names=st.lists(st.text(min_size=1, max_size=8), unique=True, max_size=4), seed=st.randoms())
-def test_what_is_written_is_read_and_is_the_same_text_whatever_the_order(
-    extra: Any, names: list[str], seed: random.Random
-) -> None:
+def test_lock_file_round_trips_and_does_not_depend_on_order(extra: Any, names: list[str], seed: random.Random) -> None:
     tools = {name: {"name": name, "inputSchema": {"type": "object"}, "_meta": {"x": extra}} for name in names}
     locked = Lockfile({"one": Surface(identity="a", items={"tools": tools}), "two": Surface(identity="b")})
     other = Lockfile(
@@ -52,21 +49,21 @@ def test_what_is_written_is_read_and_is_the_same_text_whatever_the_order(
     assert changes_of(read.servers["one"], locked.servers["one"]) == ()
 
 
-def test_it_is_read_however_it_is_formatted() -> None:
+def test_lock_file_is_read_in_any_formatting() -> None:
     compact = json.dumps(json.loads(LOCKED.to_text()), separators=(",", ":"))
     assert parse_lockfile(compact).to_text() == LOCKED.to_text()
 
 
-def test_what_a_reviewer_would_not_see_is_written_out() -> None:
+def test_invisible_characters_are_written_as_escapes() -> None:
     tool = {**TOOL, "description": "a\u202eb\u200dc \u00e9 \U000e0041\x7f"}
     text = Lockfile({"fs": Surface(items={"tools": {"read": tool}})}).to_text()
     assert "\\u202e" in text
     assert "\u202e" not in text
     assert "\u00e9" in text
-    assert parse_lockfile(text).servers["fs"].of("tools")["read"] == tool
+    assert parse_lockfile(text).servers["fs"].definitions("tools")["read"] == tool
 
 
-def test_a_change_of_one_tool_is_a_small_difference() -> None:
+def test_change_of_one_tool_is_a_small_diff() -> None:
     tools = {f"t{n}": {**TOOL, "name": f"t{n}"} for n in range(50)}
     before = Lockfile({"fs": Surface(items={"tools": tools})}).to_text().splitlines()
     changed = {**tools, "t7": {**tools["t7"], "description": "Other."}}
@@ -75,10 +72,10 @@ def test_a_change_of_one_tool_is_a_small_difference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "is not JSON at line 1"),
-        ("[]", "no object"),
+        ("[]", "not an object"),
         ("{}", "lockVersion"),
         ('{"lockVersion": 2, "servers": {}}', "another version"),
         ('{"lockVersion": 1}', "servers"),
@@ -87,24 +84,25 @@ def test_a_change_of_one_tool_is_a_small_difference() -> None:
         ('{"lockVersion": 1, "servers": {"a": {"identity": ""}, "a": {"identity": ""}}}', "twice"),
         ('{"lockVersion": 1, "servers": {"a": {"identity": "", "tools": {"x": {}}}}}', "servers.a.tools.x.definition"),
         ("[" * 100_000, "nested too deeply"),
-        ("<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> other\n", "marks of a merge"),
+        ("<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> other\n", "merge conflict markers"),
         ('{"lockVersion": 1, "servers": {"a": ' + '{"a":' * 300 + "1" + "}" * 302, "nested too deeply"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_told_in_one_sentence(text: str, told: str) -> None:
+def test_unusable_lock_file_is_reported_in_one_sentence(text: str, message: str) -> None:
     with pytest.raises(LockfileRejected) as refused:
         parse_lockfile(text)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(("was", "now"), [("Reads.", "Reads and sends."), ("Careful.", "Careless.")])
-def test_a_definition_that_was_edited_by_hand_is_not_approved(was: str, now: str) -> None:
+def test_definition_edited_by_hand_is_rejected(was: str, now: str) -> None:
     with pytest.raises(LockfileRejected, match="its digests are not those"):
         parse_lockfile(LOCKED.to_text().replace(was, now))
 
 
-def test_a_large_file_is_made_and_compared_in_small_pieces() -> None:
+@pytest.mark.heavy
+def test_large_lock_file_is_written_and_compared_in_pieces() -> None:
     tools = {
         f"t{n}": {"name": f"t{n}", "description": "é" * 500, "inputSchema": {"type": "object"}} for n in range(500)
     }

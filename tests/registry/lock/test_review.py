@@ -1,4 +1,4 @@
-"""A listing compared with what is approved: what is held is as it was, its siblings are as they are."""
+"""Review of a listing: held items keep their approved form, and others are unchanged."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ import pytest
 
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
-from registry.lock.changes import CHANGE_CLASSES
-from registry.lock.review import Policy, approved_with, default_decision, review, surface_of
+from registry.lock.review import (
+    CHANGE_CLASSES,
+    Policy,
+    approved_with,
+    default_decision,
+    reverted_with,
+    review,
+    surface_of,
+)
 
 LOCKED: Policy = {one: default_decision(one, locked=True) for one in CHANGE_CLASSES}
 
@@ -27,14 +34,14 @@ A, B = tool("a", "First."), tool("b", "Second.")
 APPROVED = surface_of(listing(A, B), "npm:fs@1")
 
 
-def test_what_is_as_approved_is_the_very_same_listing() -> None:
+def test_unchanged_listing_is_returned_as_the_same_object() -> None:
     now = listing(A, B)
     found = review(now, APPROVED, identity="npm:fs@1", policy=LOCKED)
     assert found.listing is now
     assert found.changes == ()
 
 
-def test_a_changed_description_is_held_as_approved_and_its_sibling_is_not() -> None:
+def test_changed_description_is_held_and_its_sibling_is_not() -> None:
     found = review(listing(tool("a", "Steal."), B), APPROVED, identity="npm:fs@1", policy=LOCKED).listing
     assert found.tools == (A, B)
     assert list(found.held["tools"]) == ["a"]
@@ -43,13 +50,13 @@ def test_a_changed_description_is_held_as_approved_and_its_sibling_is_not() -> N
     assert "typegate approve fs__a" in reason
 
 
-def test_an_added_tool_is_not_there_and_its_name_is_known_as_held() -> None:
+def test_added_tool_is_held_and_absent() -> None:
     found = review(listing(A, B, tool("c")), APPROVED, identity="npm:fs@1", policy=LOCKED).listing
     assert found.tools == (A, B)
     assert "it is new" in found.held["tools"]["c"]
 
 
-def test_a_removed_tool_goes_by_default_and_stays_where_that_is_held() -> None:
+def test_removed_tool_is_dropped_by_default_and_kept_if_held() -> None:
     found = review(listing(A), APPROVED, identity="npm:fs@1", policy=LOCKED).listing
     assert found.tools == (A,)
     found = review(listing(A), APPROVED, identity="npm:fs@1", policy={**LOCKED, "removed": "hold"}).listing
@@ -57,7 +64,7 @@ def test_a_removed_tool_goes_by_default_and_stays_where_that_is_held() -> None:
     assert "no longer has it" in found.held["tools"]["b"]
 
 
-def test_a_renamed_tool_that_is_held_is_listed_under_its_former_name() -> None:
+def test_held_rename_keeps_the_former_name() -> None:
     now = listing({**A, "name": "z"}, B)
     warned = review(now, APPROVED, identity="npm:fs@1", policy={**LOCKED, "renamed": "warn"})
     assert warned.listing.tools == now.tools
@@ -66,13 +73,13 @@ def test_a_renamed_tool_that_is_held_is_listed_under_its_former_name() -> None:
     assert set(found.held["tools"]) == {"a", "z"}
 
 
-def test_another_identity_holds_all_of_a_server() -> None:
+def test_changed_identity_holds_the_whole_server() -> None:
     found = review(listing(A, tool("c")), APPROVED, identity="npm:fs@2", policy=LOCKED).listing
     assert found.tools == (A, B)
     assert set(found.held["tools"]) == {"a", "b", "c"}
 
 
-def test_a_change_of_several_classes_is_held_if_one_of_them_is() -> None:
+def test_change_is_held_if_one_of_its_classes_is_held() -> None:
     narrowed = {**A, "inputSchema": {"type": "object", "maxProperties": 1}}
     assert not review(listing(narrowed, B), APPROVED, identity="npm:fs@1", policy=LOCKED).listing.held
     both = {**narrowed, "description": "Other."}
@@ -94,28 +101,28 @@ def test_prompts_templates_and_instructions_are_held_too() -> None:
     assert set(found.held) == {"prompts", "resourceTemplates"}
 
 
-def test_without_a_lock_file_nothing_is_held_unless_somebody_says_so() -> None:
+def test_changes_are_only_warned_about_without_a_lock_file() -> None:
     assert {default_decision(one, locked=False) for one in CHANGE_CLASSES} == {"warn"}
 
 
-def test_what_is_approved_is_taken_by_name_and_by_class() -> None:
+def test_approval_selects_by_name_and_by_class() -> None:
     now = surface_of(listing(tool("a", "Other."), B, tool("c")), "npm:fs@1")
     one, taken, left = approved_with(APPROVED, now, item="a")
-    assert one.of("tools") == {"a": tool("a", "Other."), "b": B}
+    assert one.definitions("tools") == {"a": tool("a", "Other."), "b": B}
     assert [change.name for change in taken] == ["a"]
     assert left == ()
     other, taken, left = approved_with(APPROVED, now, classes={"added"})
-    assert other.of("tools") == {"a": A, "b": B, "c": tool("c")}
+    assert other.definitions("tools") == {"a": A, "b": B, "c": tool("c")}
     assert [change.name for change in left] == ["a"]
     whole, _, _ = approved_with(APPROVED, now)
-    assert whole.of("tools") == now.of("tools")
+    assert whole.definitions("tools") == now.definitions("tools")
 
 
-def test_a_rename_that_rules_tell_apart_is_held_whatever_the_policy_says() -> None:
+def test_rename_is_held_if_rules_treat_the_two_names_differently() -> None:
     now, policy = listing({**A, "name": "z"}, B), {**LOCKED, "renamed": "accept"}
-    same = review(now, APPROVED, identity="npm:fs@1", policy=policy, tells_apart=lambda was, name: was == "b")
+    same = review(now, APPROVED, identity="npm:fs@1", policy=policy, distinguishes=lambda was, name: was == "b")
     other = review(
-        now, APPROVED, identity="npm:fs@1", policy=policy, tells_apart=lambda was, name: (was, name) == ("a", "z")
+        now, APPROVED, identity="npm:fs@1", policy=policy, distinguishes=lambda was, name: (was, name) == ("a", "z")
     )
     assert same.listing.tools == now.tools
     assert other.listing.tools == (A, B)
@@ -123,6 +130,24 @@ def test_a_rename_that_rules_tell_apart_is_held_whatever_the_policy_says() -> No
 
 
 @pytest.mark.parametrize("name", ["a", "z"])
-def test_a_rename_is_approved_by_either_name(name: str) -> None:
+def test_rename_is_approved_by_either_name(name: str) -> None:
     now = surface_of(listing({**A, "name": "z"}, B), "npm:fs@1")
-    assert set(approved_with(APPROVED, now, item=name)[0].of("tools")) == {"z", "b"}
+    assert set(approved_with(APPROVED, now, item=name)[0].definitions("tools")) == {"z", "b"}
+
+
+def test_undone_approval_restores_the_earlier_surface() -> None:
+    now = surface_of(listing({**A, "name": "z"}, tool("b", "Steal."), tool("c"), instructions="Hello."), "npm:fs@2")
+    changed, taken, _ = approved_with(APPROVED, now)
+    assert {each for change in taken for each in change.classes} >= {"renamed", "text", "added", "identity"}
+    assert reverted_with(changed, taken) == APPROVED
+    gone, removed, _ = approved_with(APPROVED, surface_of(listing(A), "npm:fs@1"))
+    assert reverted_with(gone, removed) == APPROVED
+
+
+def test_approval_is_not_undone_after_a_newer_one() -> None:
+    first, taken, _ = approved_with(APPROVED, surface_of(listing(tool("a", "Steal."), B), "npm:fs@1"))
+    second, _, _ = approved_with(first, surface_of(listing(tool("a", "Steal more."), B), "npm:fs@1"))
+    assert reverted_with(second, taken) is None
+    gone, removed, _ = approved_with(APPROVED, surface_of(listing(A), "npm:fs@1"))
+    again, _, _ = approved_with(gone, surface_of(listing(A, tool("b", "Other.")), "npm:fs@1"))
+    assert reverted_with(again, removed) is None

@@ -1,4 +1,4 @@
-"""What a changed schema takes, against what the validator takes on generated values."""
+"""Effects of schema changes, compared with the validator on generated values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.lock.digests import canonical, digest_of, prose_of, without_prose
+from registry.lock.lockfile import canonical, digest_of, prose_of, without_prose
 from registry.lock.schema_changes import schema_effects
 
 NAMES = ("a", "b", "c")
@@ -70,9 +70,8 @@ def changed(draw: st.DrawFn) -> tuple[Any, Any]:
 
 @settings(max_examples=60)
 @given(pair=changed(), values=st.lists(VALUES, min_size=1, max_size=12))
-def test_what_is_not_said_to_narrow_takes_all_that_was_taken_and_the_other_way_round(
-    pair: tuple[Any, Any], values: list[Any]
-) -> None:
+@pytest.mark.heavy
+def test_schema_effects_agree_with_the_validator(pair: tuple[Any, Any], values: list[Any]) -> None:
     before, after = pair
     effects = schema_effects(before, after)
     old, new = jsonschema_rs.Draft202012Validator(before), jsonschema_rs.Draft202012Validator(after)
@@ -114,7 +113,7 @@ def test_what_is_not_said_to_narrow_takes_all_that_was_taken_and_the_other_way_r
         ({"maximum": 2**70}, {"maximum": 2**70 + 1}, {"widening"}),
     ],
 )  # fmt: skip
-def test_each_keyword_has_its_decision(before: Any, after: Any, effects: set[str]) -> None:
+def test_schema_effects_of_each_keyword(before: Any, after: Any, effects: set[str]) -> None:
     assert schema_effects(before, after) == effects
 
 
@@ -135,20 +134,21 @@ def equal(first: Any, second: Any) -> bool:
 
 
 @given(first=JSON, second=JSON | st.sampled_from([1, 1.0, True, 2**70, float(2**70), "1"]))
-def test_digests_are_equal_exactly_where_the_values_are(first: Any, second: Any) -> None:
+def test_digests_are_equal_if_and_only_if_values_are(first: Any, second: Any) -> None:
     assert (digest_of(first) == digest_of(second)) == equal(first, second)
     assert digest_of(2**70) == digest_of(float(2**70)) != digest_of(2**70 + 1)
 
 
+@pytest.mark.heavy
 @given(schema=_schemas(SCHEMAS))
-def test_a_schema_is_its_texts_and_the_rest(schema: Any) -> None:
+def test_schema_splits_into_prose_and_the_rest(schema: Any) -> None:
     plain = without_prose(schema)
     assert prose_of(plain) is None
     assert without_prose(plain) == plain
     assert (canonical(plain) == canonical(schema)) == (prose_of(schema) is None)
 
 
-def test_a_parameter_called_title_is_no_text() -> None:
+def test_parameter_named_title_is_not_prose() -> None:
     schema = {"properties": {"title": {"type": "string"}, "description": {"type": "string", "title": "x"}}}
     assert without_prose(schema)["properties"] == {"title": {"type": "string"}, "description": {"type": "string"}}
     assert prose_of(schema) == {"properties": {"description": {"title": ["x"]}}}

@@ -1,4 +1,4 @@
-"""Conditions on arguments: what fits, what does not, and on which side a doubt falls."""
+"""Conditions on arguments, and how doubtful values are decided."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.errors import SchemaRejected
-from registry.policy.conditions import ArgumentCondition, check_pattern
+from registry.policy.conditions import ArgumentCondition, Conditions, check_pattern
 
 Json = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab1.", max_size=3),
@@ -33,7 +33,7 @@ def condition(path: str = "amount", **tests: Any) -> ArgumentCondition:
         ({"above": 0, "below": 10}, [5, "5"], [0, 10, 11]),
     ],
 )
-def test_a_value_fits_or_does_not(tests: dict[str, Any], fitting: list[Any], other: list[Any]) -> None:
+def test_condition_matches_only_fitting_values(tests: dict[str, Any], fitting: list[Any], other: list[Any]) -> None:
     one = condition(**tests)
     for value in fitting:
         assert one.permits({"amount": value}), value
@@ -45,7 +45,7 @@ def test_a_value_fits_or_does_not(tests: dict[str, Any], fitting: list[Any], oth
 
 
 @pytest.mark.parametrize("value", ["many", None, True, {"value": 5}])
-def test_a_value_of_another_kind_than_the_condition_counts_against_the_caller(value: object) -> None:
+def test_value_of_another_type_counts_against_the_caller(value: object) -> None:
     assert condition(above=1000).restricts({"amount": value})
     assert not condition(above=1000).permits({"amount": value})
 
@@ -59,15 +59,13 @@ def test_a_value_of_another_kind_than_the_condition_counts_against_the_caller(va
         ("7", 7), ("7", 7.0), ("true", True), ("1", True), ("0", False),
     ],
 )  # fmt: skip
-def test_a_value_that_an_upstream_may_read_as_the_one_that_is_meant_counts_against_the_caller(
-    wanted: object, value: object
-) -> None:
+def test_value_an_upstream_may_read_as_equal_counts_against_the_caller(wanted: object, value: object) -> None:
     for one in (condition(equals=(wanted,)), condition(equals=("other", wanted)), condition("a", equals=(wanted,))):
         for arguments in ({one.path: value}, {one.path: [value]}):
             assert one.restricts(arguments)
             if type(wanted) is not type(value) and not (isinstance(value, float) and isinstance(wanted, int)):
                 assert not one.permits(arguments)
-    # Neither may it be one that is excluded, nor surely another.
+    # A value that may equal an excluded one is not permitted either.
     assert not condition(excludes=(wanted,)).permits({"amount": value})
 
 
@@ -76,19 +74,32 @@ def test_a_value_that_an_upstream_may_read_as_the_one_that_is_meant_counts_again
     [(7, "8"), (7, "seven"), (7, None), (7, {}), (7, True), (True, "false"), (True, 2), (True, "2"), ("7", 8), ("a", 1),
      ("07", "7"), ("true", "True"), (7, "7 7"), (7, "nan"), (7, "0x" + "f" * 100)],
 )  # fmt: skip
-def test_any_other_value_is_not_meant(wanted: object, value: object) -> None:
+def test_different_value_does_not_equal(wanted: object, value: object) -> None:
     assert not condition(equals=(wanted,)).restricts({"amount": value})
     assert condition(excludes=(wanted,)).restricts({"amount": value})
 
 
-def test_of_a_list_one_item_is_enough_to_refuse_and_all_are_needed_to_allow() -> None:
+def test_list_needs_one_match_to_deny_and_all_to_allow() -> None:
     one = condition("to", equals=("a@ours.test",))
     assert one.permits({"to": ["a@ours.test"]})
     assert not one.permits({"to": ["a@ours.test", "b@theirs.test"]})
     assert condition("to", pattern="theirs").restricts({"to": ["a@ours.test", "b@theirs.test"]})
 
 
-def test_members_inside_an_argument_are_reached_by_dots_also_through_lists() -> None:
+def test_all_tests_of_a_condition_must_hold() -> None:
+    both = {"pattern": "^a", "excludes": ("ab",)}
+    assert condition("to", **both).permits({"to": "ac"})
+    assert condition("to", **both).restricts({"to": "ac"})
+    for value in ("ab", "b"):
+        assert not condition("to", **both).permits({"to": value})
+        assert not condition("to", **both).restricts({"to": value})
+    two = Conditions(arguments=(ArgumentCondition(path="a", above=1), ArgumentCondition(path="b", above=1)))
+    for arguments, holds in (({"a": 2, "b": 2}, True), ({"a": 2, "b": 0}, False), ({"a": 0, "b": 2}, False)):
+        assert two.permits(arguments) is holds
+        assert two.restricts(arguments) is holds
+
+
+def test_dotted_path_reaches_members_through_lists() -> None:
     rows = {"rows": [{"to": {"country": "FR"}}, {"to": {"country": "XX"}}]}
     assert condition("rows.to.country", equals=("XX",)).restricts(rows)
     assert not condition("rows.to.country", equals=("FR",)).permits(rows)
@@ -107,13 +118,13 @@ def test_members_inside_an_argument_are_reached_by_dots_also_through_lists() -> 
         {"a": {"x": 0}, "a.b": {"c": 1}},
     ],
 )
-def test_names_with_dots_are_found_however_they_are_divided(arguments: dict[str, Any]) -> None:
+def test_names_containing_dots_are_found_at_any_split(arguments: dict[str, Any]) -> None:
     assert condition("a.b.c", equals=(1,)).restricts(arguments)
     assert condition("a.b.c", present=True).restricts(arguments)
     assert not condition("a.b.c", present=False).restricts(arguments)
 
 
-def test_an_absent_argument_fits_nothing_but_its_absence() -> None:
+def test_absent_argument_matches_only_present_false() -> None:
     assert not condition(above=1).restricts({})
     assert not condition(equals=(None,)).permits({})
     assert condition(present=False).permits({})
@@ -122,18 +133,18 @@ def test_an_absent_argument_fits_nothing_but_its_absence() -> None:
     assert condition(present=True).permits({"amount": None})
 
 
-def test_more_values_than_are_looked_at_count_against_the_caller() -> None:
+def test_more_values_than_the_limit_count_against_the_caller() -> None:
     many = {"amount": [0] * 10_001}
     assert condition(above=1).restricts(many)
     assert not condition(below=1).permits(many)
 
 
-def test_a_long_text_is_matched_in_linear_time() -> None:
+def test_pattern_match_takes_linear_time() -> None:
     assert not condition(pattern="(a*)*b").permits({"amount": "a" * 1_000_000})
 
 
 @pytest.mark.parametrize("pattern", ["(?=a)b", r"(a)\1", "(", "a" * 10_000])
-def test_a_pattern_that_cannot_be_run_in_linear_time_is_refused(pattern: str) -> None:
+def test_pattern_without_linear_time_is_refused(pattern: str) -> None:
     with pytest.raises(SchemaRejected):
         check_pattern(pattern)
 
@@ -149,7 +160,7 @@ def test_a_pattern_that_cannot_be_run_in_linear_time_is_refused(pattern: str) ->
         },
     ),
 )  # fmt: skip
-def test_a_rule_that_refuses_applies_wherever_one_that_allows_would(
+def test_deny_rule_applies_wherever_an_allow_rule_would(
     arguments: dict[str, Any], path: str, tests: dict[str, Any]
 ) -> None:
     one = condition(path, **tests)

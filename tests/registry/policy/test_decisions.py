@@ -1,4 +1,4 @@
-"""What a grant decides is what its rules say one by one, however many there are and whatever they look at."""
+"""A grant decides as its rules do one by one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from support.wrappers import wrapper_of
 
 from registry.catalog.catalog import ToolWrapper
+from registry.catalog.listed_items import ListedItem
 from registry.catalog.names import ServerName
-from registry.catalog.prompts_and_resources import ListedItem
 from registry.catalog.shape import ServerShape
 from registry.policy.conditions import ArgumentCondition, Conditions
-from registry.policy.grant import CallRules, Grant
-from registry.policy.rules import KINDS, Rule, What, reading_hints, tool_hints
+from registry.policy.policy import CallRules, Grant
+from registry.policy.rules import KINDS, ItemPatterns, Rule, reading_hints, tool_hints
 
 SHAPE = ServerShape(tags=("money",))
 SERVER = "calendar-mcp"
@@ -34,7 +34,7 @@ ARGUMENTS = st.sampled_from(
 HINTED = st.sampled_from([{}, {}, {"readOnlyHint": True}, {"readOnlyHint": False}])
 CONDITIONS = st.builds(Conditions, hints=HINTED, arguments=ARGUMENTS)
 COVERS = st.builds(
-    What,
+    ItemPatterns,
     kinds=st.sampled_from([frozenset(KINDS), frozenset({"tools"}), frozenset({"prompts", "resources"})]),
     patterns=st.sampled_from([None, None, ("*",), (f"{SERVER}__*",), ("other__*",), ("*__wire",), ("mem://a*",)]),
 )
@@ -45,10 +45,16 @@ def all_rules(draw: st.DrawFn) -> list[Rule]:
     rules = []
     for at in range(draw(st.integers(0, 5))):
         effect = draw(st.sampled_from(["allow", "deny", "ask"]))
-        asked = draw(CONDITIONS) if effect == "ask" else Conditions()
+        ask_conditions = draw(CONDITIONS) if effect == "ask" else Conditions()
         rules.append(
-            Rule(name=f"r{at}", effect=effect, what=draw(COVERS), conditions=draw(CONDITIONS), asked=asked)
-        )  # fmt: skip
+            Rule(
+                name=f"r{at}",
+                effect=effect,
+                what=draw(COVERS),
+                conditions=draw(CONDITIONS),
+                ask_conditions=ask_conditions,
+            )
+        )
     return rules
 
 
@@ -59,14 +65,14 @@ def tool(name: str, read_only: bool) -> ToolWrapper:
 
 
 def expected(rules: Sequence[Rule], closed: bool, wrapper: ToolWrapper, arguments: dict[str, Any]) -> str:
-    """What the rules say, each asked by itself: denying wins, then asking, then what allows."""
+    """Return the expected decision: deny rules win, then ask rules, then allow rules."""
     hints = tool_hints(wrapper, SHAPE)
-    about = [rule for rule in rules if rule.what.covers_tool(wrapper, SHAPE) and rule.conditions.fit(hints)]
+    about = [rule for rule in rules if rule.what.covers_tool(wrapper, SHAPE) and rule.conditions.match_hints(hints)]
     for rule in about:
         if rule.effect == "deny" and rule.conditions.restricts(arguments):
             return "deny"
     for rule in about:
-        asks = rule.asked.fit(hints) and rule.asked.restricts(arguments)
+        asks = rule.ask_conditions.match_hints(hints) and rule.ask_conditions.restricts(arguments)
         if rule.effect == "ask" and rule.conditions.restricts(arguments) and asks:
             return "ask"
     if not closed and not any(rule.effect == "allow" for rule in rules):
@@ -80,30 +86,30 @@ def expected(rules: Sequence[Rule], closed: bool, wrapper: ToolWrapper, argument
 
 
 @given(rules=all_rules(), closed=st.booleans())
-def test_calls_are_decided_as_the_rules_say_one_by_one(rules: list[Rule], closed: bool) -> None:
+def test_grant_decides_calls_as_the_rules_do_one_by_one(rules: list[Rule], closed: bool) -> None:
     grant = Grant(rules, closed=closed)
     for name, read_only in itertools.product(("wire", "read"), (True, False)):
         wrapper = tool(name, read_only)
-        found = grant.tool(wrapper, SHAPE, grant.of_server(SERVER, SHAPE))
+        found = grant.tool(wrapper, SHAPE, grant.rules_for_server(SERVER, SHAPE))
         wanted = {at: expected(rules, closed, wrapper, arguments) for at, arguments in enumerate(TESTS)}
         decided = {
             at: (found.decide(arguments) if isinstance(found, CallRules) else found).effect
             for at, arguments in enumerate(TESTS)
         }
         assert decided == wanted
-        # What is hidden is denied whatever is sent, so that nothing that could be called is missing in a list.
+        # A hidden tool is denied with any arguments, so that no callable tool is missing in a list.
         if not isinstance(found, CallRules) and found.hidden:
             assert set(wanted.values()) == {"deny"}
 
 
 @given(rules=all_rules(), closed=st.booleans())
-def test_what_is_only_read_is_decided_by_rules_that_look_at_no_arguments(rules: list[Rule], closed: bool) -> None:
+def test_prompts_and_reads_ignore_rules_about_arguments(rules: list[Rule], closed: bool) -> None:
     grant = Grant(rules, closed=closed)
     prompt = ListedItem(key=f"{SERVER}__wire", server=ServerName(SERVER), original="wire", definition={})
     plain = [
         rule
         for rule in rules
-        if rule.effect != "ask" and not rule.conditions.arguments and rule.conditions.fit(reading_hints())
+        if rule.effect != "ask" and not rule.conditions.arguments and rule.conditions.match_hints(reading_hints())
     ]
     allowing = closed or any(rule.effect == "allow" for rule in rules)
 
@@ -119,37 +125,37 @@ def test_what_is_only_read_is_decided_by_rules_that_look_at_no_arguments(rules: 
         assert grant.denies_uri(SERVER, uri, SHAPE) == denying
 
 
-def test_a_rule_that_asks_allows_only_what_its_condition_is_about() -> None:
+def test_ask_rule_allows_only_what_its_condition_matches() -> None:
     large = Conditions(arguments=(ArgumentCondition(path="amount", above=10),))
     grant = Grant([Rule(name="r", effect="ask", conditions=large)], closed=True)
     wrapper = tool("wire", False)
-    found = grant.tool(wrapper, SHAPE, grant.of_server(SERVER, SHAPE))
+    found = grant.tool(wrapper, SHAPE, grant.rules_for_server(SERVER, SHAPE))
     assert isinstance(found, CallRules)
     assert [found.decide({"amount": amount}).effect for amount in (5, 50)] == ["deny", "ask"]
-    doubted = Rule(name="r", effect="ask", conditions=large, asked=Conditions(hints={"readOnlyHint": True}))
+    doubted = Rule(name="r", effect="ask", conditions=large, ask_conditions=Conditions(hints={"readOnlyHint": True}))
     silent = Grant([doubted], closed=True)
-    found = silent.tool(wrapper, SHAPE, silent.of_server(SERVER, SHAPE))
+    found = silent.tool(wrapper, SHAPE, silent.rules_for_server(SERVER, SHAPE))
     assert isinstance(found, CallRules)
     assert [found.decide({"amount": amount}).effect for amount in (5, 50)] == ["deny", "allow"]
 
 
-def test_what_either_kind_opens_may_be_completed() -> None:
+def test_completions_are_open_to_prompt_and_resource_scopes() -> None:
     for scope, opened in (("prompts", True), ("resources:read", True), ("tools", False), ("metrics", False)):
         grant = Grant(scopes=frozenset({scope}))
         assert grant.opens("completions") == opened
-        # A key for metrics sees no server at all.
+        # A key for metrics does not see any server.
         assert grant.permits_server(SERVER, SHAPE) == (scope != "metrics")
 
 
 def test_rules_of_a_server_follow_its_changed_tags() -> None:
-    grant = Grant([Rule(name="r", effect="deny", what=What(tags=("money",)))])
+    grant = Grant([Rule(name="r", effect="deny", what=ItemPatterns(tags=("money",)))])
     for _ in range(2):
         assert not grant.permits(tool("wire", False), SHAPE)
         assert grant.permits(tool("wire", False), ServerShape(tags=("mail",)))
 
 
-def test_a_server_is_hidden_only_by_what_denies_all_of_it_whatever_it_lists() -> None:
-    whole = What(servers=(SERVER,))
+def test_server_is_hidden_only_by_an_unconditional_denial() -> None:
+    whole = ItemPatterns(servers=(SERVER,))
     for conditions in (Conditions(hints={"readOnlyHint": True}), Conditions(arguments=(ArgumentCondition(path="a"),))):
         grant = Grant([Rule(name="r", effect="deny", what=whole, conditions=conditions)])
         assert grant.permits_server(SERVER, SHAPE)

@@ -1,4 +1,4 @@
-"""What rules and scopes leave to a caller, rule by rule."""
+"""Rights of a caller by rules and scopes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 from support.wrappers import wrapper_of
 
 from registry.catalog.catalog import ToolWrapper
+from registry.catalog.listed_items import ListedItem
 from registry.catalog.names import ServerName
-from registry.catalog.prompts_and_resources import ListedItem
 from registry.catalog.shape import ServerShape
 from registry.policy.conditions import ArgumentCondition, Conditions
-from registry.policy.grant import CallRules, Decision, Grant
-from registry.policy.policy import Policy
-from registry.policy.rules import Rule, What, Who, tool_hints
-from registry.policy.server_rules import ServerRules
+from registry.policy.policy import CallRules, Decision, Grant, Policy, ServerRules
+from registry.policy.rules import CallerPatterns, ItemPatterns, Rule, tool_hints
 
 SHAPE = ServerShape(tags=("money",))
 
@@ -39,12 +37,12 @@ def tool(name: str = "wire", **annotations: bool) -> ToolWrapper:
 
 
 def rule(effect: Any, *patterns: str, name: str = "r", **members: Any) -> Rule:
-    return Rule(name=name, effect=effect, what=What(patterns=patterns or None), **members)
+    return Rule(name=name, effect=effect, what=ItemPatterns(patterns=patterns or None), **members)
 
 
 def decided(grant: Grant, wrapper: ToolWrapper | None = None, arguments: Any = None) -> Decision:
     wrapper = wrapper or tool()
-    found = grant.tool(wrapper, SHAPE, grant.of_server(wrapper.server, SHAPE))
+    found = grant.tool(wrapper, SHAPE, grant.rules_for_server(wrapper.server, SHAPE))
     return found.decide(arguments or {}) if isinstance(found, CallRules) else found
 
 
@@ -52,12 +50,12 @@ def above(amount: float) -> Conditions:
     return Conditions(arguments=(ArgumentCondition(path="amount", above=amount),))
 
 
-def test_without_rules_everything_is_there() -> None:
+def test_grant_without_rules_allows_everything() -> None:
     assert decided(Grant()).effect == "allow"
     assert decided(Grant(closed=True)) == Decision(effect="deny", reason="no rule allows it", hidden=True)
 
 
-def test_what_one_rule_denies_no_other_allows() -> None:
+def test_deny_rule_wins_over_allow_rules() -> None:
     denial = rule("deny", "calendar-mcp__w*", name="no wires")
     for rules in ([denial, rule("allow", "*")], [rule("allow", "*"), denial]):
         found = decided(Grant(rules))
@@ -65,13 +63,13 @@ def test_what_one_rule_denies_no_other_allows() -> None:
         assert decided(Grant(rules), tool("read")).effect == "allow"
 
 
-def test_a_caller_whom_a_rule_allows_something_may_use_only_that() -> None:
+def test_caller_with_an_allow_rule_may_use_only_what_it_allows() -> None:
     grant = Grant([rule("allow", "*__read_*")])
     assert decided(grant, tool("read_mail")).rule == "r"
     assert decided(grant, tool("send_mail")).hidden
 
 
-def test_a_pattern_with_two_underscores_matches_server_and_tool_each_on_its_own_side() -> None:
+def test_pattern_with_two_underscores_matches_server_and_tool_separately() -> None:
     grant = Grant([rule("deny", "bank__*")])
     assert decided(grant, tool("bank__wire")).effect == "allow"
     assert decided(Grant([rule("deny", "*__bank__wire")]), tool("bank__wire")).effect == "deny"
@@ -82,14 +80,12 @@ def test_a_pattern_with_two_underscores_matches_server_and_tool_each_on_its_own_
     [({}, False, True), ({"readOnlyHint": True}, True, False), ({"destructiveHint": False}, False, False),
      ({"readOnlyHint": "yes"}, False, True)],
 )  # fmt: skip
-def test_a_tool_that_is_not_marked_changes_and_may_destroy(
-    annotations: Any, read_only: bool, destructive: bool
-) -> None:
+def test_tool_without_hints_counts_as_destructive(annotations: Any, read_only: bool, destructive: bool) -> None:
     hints = tool_hints(tool(**annotations), SHAPE)
     assert (hints["readOnlyHint"], hints["destructiveHint"]) == (read_only, destructive)
 
 
-def test_a_rule_about_hints_decides_by_them() -> None:
+def test_hint_conditions_decide_by_annotations() -> None:
     readers = Grant([rule("allow", "*", conditions=Conditions(hints={"readOnlyHint": True}))])
     assert decided(readers, tool(readOnlyHint=True)).effect == "allow"
     assert decided(readers, tool()).hidden
@@ -98,7 +94,7 @@ def test_a_rule_about_hints_decides_by_them() -> None:
     assert decided(careful, tool(destructiveHint=False)).effect == "allow"
 
 
-def test_conditions_on_arguments_leave_the_tool_in_view_and_decide_each_call() -> None:
+def test_argument_conditions_keep_the_tool_listed_and_decide_each_call() -> None:
     denied = Grant([rule("deny", "*", conditions=above(1000))])
     assert denied.permits(tool(), SHAPE)
     assert decided(denied, arguments={"amount": 1000}).effect == "allow"
@@ -111,21 +107,21 @@ def test_conditions_on_arguments_leave_the_tool_in_view_and_decide_each_call() -
     assert decided(allowed, arguments={}).effect == "deny"
 
 
-def test_a_rule_that_asks_does_so_when_its_condition_holds_and_lets_through_otherwise() -> None:
-    asking = rule("ask", "*__wire", asked=above(1000))
+def test_ask_rule_asks_only_if_its_condition_holds() -> None:
+    asking = rule("ask", "*__wire", ask_conditions=above(1000))
     for closed in (False, True):
         grant = Grant([asking], closed=closed)
         assert decided(grant, arguments={"amount": 1}).effect == "allow"
-        asked = decided(grant, arguments={"amount": 2000})
-        assert (asked.effect, asked.rule) == ("ask", "r")
+        decision = decided(grant, arguments={"amount": 2000})
+        assert (decision.effect, decision.rule) == ("ask", "r")
         assert decided(grant, tool("read")).hidden == closed
     both = Grant([asking, rule("deny", "*", name="never", conditions=above(5000))])
     assert decided(both, arguments={"amount": 6000}).rule == "never"
     assert not Grant([asking]).closed
 
 
-def test_a_rule_may_ask_only_about_tools_that_are_marked_so() -> None:
-    grant = Grant([rule("ask", "*", asked=Conditions(hints={"destructiveHint": True}))], closed=True)
+def test_ask_rule_can_be_limited_by_hints() -> None:
+    grant = Grant([rule("ask", "*", ask_conditions=Conditions(hints={"destructiveHint": True}))], closed=True)
     assert decided(grant, tool()).effect == "ask"
     assert decided(grant, tool(readOnlyHint=True)).effect == "allow"
 
@@ -136,7 +132,7 @@ def test_a_rule_may_ask_only_about_tools_that_are_marked_so() -> None:
      (("prompts",), False, False, True), (("prompts:read", "tools:read"), True, False, True),
      (("metrics",), False, False, False)],
 )  # fmt: skip
-def test_scopes_open_kinds_and_reading(scopes: tuple[str, ...], reads: bool, writes: bool, prompts: bool) -> None:
+def test_scopes_grant_item_kinds_and_reading(scopes: tuple[str, ...], reads: bool, writes: bool, prompts: bool) -> None:
     grant = Policy().grant(Somebody(scopes=frozenset(scopes)))
     prompt = ListedItem(key="calendar-mcp__p", server=ServerName("calendar-mcp"), original="p", definition={})
     assert grant.permits(tool(readOnlyHint=True), SHAPE) == reads
@@ -148,25 +144,69 @@ def test_scopes_open_kinds_and_reading(scopes: tuple[str, ...], reads: bool, wri
 @pytest.mark.parametrize(
     ("who", "concerned"),
     [
-        (Who(), True),
-        (Who(principals=("a*",)), True),
-        (Who(principals=("bob",)), False),
-        (Who(groups=("interns", "x")), True),
-        (Who(groups=("staff",)), False),
-        (Who(principals=("ann",), groups=("staff",)), False),
-        (Who(claims={"dept": ("fin*",)}), True),
-        (Who(claims={"dept": ("it",)}), False),
-        (Who(scopes=("mcp:admin",)), True),
-        (Who(scopes=("mcp:root",)), False),
+        (CallerPatterns(), True),
+        (CallerPatterns(principals=("a*",)), True),
+        (CallerPatterns(principals=("bob",)), False),
+        (CallerPatterns(groups=("interns", "x")), True),
+        (CallerPatterns(groups=("staff",)), False),
+        (CallerPatterns(principals=("ann",), groups=("staff",)), False),
+        (CallerPatterns(claims={"dept": ("fin*",)}), True),
+        (CallerPatterns(claims={"dept": ("it",)}), False),
+        (CallerPatterns(scopes=("mcp:admin",)), True),
+        (CallerPatterns(scopes=("mcp:root",)), False),
     ],
 )
-def test_a_rule_concerns_whom_each_of_its_keys_matches(who: Who, concerned: bool) -> None:
+def test_rule_applies_to_callers_matching_all_of_its_keys(who: CallerPatterns, concerned: bool) -> None:
     somebody = Somebody(claims=frozenset({("dept", "finance"), ("dept", "hr"), ("scope", "mcp:admin")}))
     assert who.concerns(somebody) == concerned
 
 
-def test_callers_with_the_same_rights_share_one_grant() -> None:
-    policy = Policy([rule("deny", "*__x", who=Who(groups=("interns",)))])
+@pytest.mark.parametrize(
+    ("claim", "unknown", "concerned"),
+    [
+        ("org.team.lead", {"org.team.lead"}, None),
+        ("org.team.lead", {"org.team"}, None),
+        ("org.team.lead", {"org"}, None),
+        ("org.team.lead", {"org.team.lead.of"}, False),
+        ("org.team.lead", {"or", "org.t", "o"}, False),
+        ("org-team", {"org"}, False),
+        ("org", {"org.team"}, False),
+    ],
+)
+def test_unknown_claim_makes_its_nested_claims_unknown(claim: str, unknown: set[str], concerned: bool | None) -> None:
+    assert CallerPatterns(claims={claim: ("x",)}).concerns(Somebody(unknown_claims=frozenset(unknown))) is concerned
+
+
+@pytest.mark.parametrize(
+    ("what", "whole"),
+    [
+        (ItemPatterns(), True),
+        (ItemPatterns(servers=("calendar-mcp",)), True),
+        (ItemPatterns(servers=("other",)), False),
+        (ItemPatterns(tags=("mail",)), False),
+        (ItemPatterns(kinds=frozenset({"tools"})), False),
+        (ItemPatterns(kinds=frozenset({"prompts", "resources"})), False),
+        (ItemPatterns(wrappers=("*",)), False),
+        (ItemPatterns(wrappers=("other__*",)), False),
+        (ItemPatterns(patterns=("calendar-mcp__*",)), True),
+        (ItemPatterns(patterns=("calendar-mcp__a*",)), False),
+    ],
+)
+def test_only_a_pattern_without_conditions_covers_a_whole_server(what: ItemPatterns, whole: bool) -> None:
+    assert what.covers_whole("calendar-mcp", "calendar-mcp", SHAPE) is whole
+
+
+def test_ask_rule_does_not_ask_in_doubt() -> None:
+    doubtful = Rule(name="r", effect="ask", conditions=above(10))
+    found = CallRules(allow_rules=(doubtful,))
+    # The server may read the text as a number, so the value is in doubt: an ask rule then does not ask, and an allow
+    # rule does not allow.
+    assert found.decide({"amount": "x"}).effect == "allow"
+    assert CallRules(allow_rules=(replace(doubtful, effect="allow"),)).decide({"amount": "x"}).effect == "deny"
+
+
+def test_callers_with_equal_rights_share_one_grant() -> None:
+    policy = Policy([rule("deny", "*__x", who=CallerPatterns(groups=("interns",)))])
     ann, ben = Somebody(name="ann"), Somebody(name="ben")
     eve = Somebody(name="eve", groups=frozenset())
     assert policy.grant(ann) is policy.grant(ben)
@@ -174,7 +214,7 @@ def test_callers_with_the_same_rights_share_one_grant() -> None:
     assert policy.grant(eve) is Policy().grant(eve)
 
 
-def test_a_uri_is_denied_in_every_form_and_allowed_only_where_all_agree() -> None:
+def test_uri_is_denied_in_any_form_and_allowed_only_if_all_forms_are() -> None:
     denying = Grant([rule("deny", "file:///secret*")])
     for uri in ("file:///secret/a", "file:///%73ecret/a", "file:///x/../secret/a", "file:////secret"):
         assert denying.uri("calendar-mcp", uri, SHAPE).effect == "deny", uri
@@ -186,9 +226,11 @@ def test_a_uri_is_denied_in_every_form_and_allowed_only_where_all_agree() -> Non
     assert Grant([rule("deny", "calendar-mcp__*")]).uri("calendar-mcp", "file:///x", SHAPE).effect == "deny"
 
 
-def test_a_server_of_which_all_is_denied_is_not_there_and_one_that_may_have_something_is() -> None:
+def test_server_is_hidden_only_if_all_of_it_is_denied() -> None:
     assert not Grant([rule("deny", "calendar-mcp__*")]).permits_server("calendar-mcp", SHAPE)
-    assert not Grant([Rule(name="r", effect="deny", what=What(tags=("money",)))]).permits_server("calendar-mcp", SHAPE)
+    assert not Grant([Rule(name="r", effect="deny", what=ItemPatterns(tags=("money",)))]).permits_server(
+        "calendar-mcp", SHAPE
+    )
     assert Grant([rule("deny", "calendar-mcp__wire")]).permits_server("calendar-mcp", SHAPE)
     assert not Grant([rule("allow", "bank__*")]).permits_server("calendar-mcp", SHAPE)
     assert Grant([rule("allow", "calendar*__read")]).permits_server("calendar-mcp", SHAPE)
@@ -203,14 +245,14 @@ NAMES = st.lists(PARTS, min_size=1, max_size=4).map("".join)
     as_wrappers=st.booleans(),
     name=st.text("ab_x", min_size=1, max_size=6),
 )
-def test_every_rule_that_covers_a_tool_is_among_those_that_are_looked_at(
-    patterns: list[list[str]], as_wrappers: bool, name: str
-) -> None:
+def test_every_rule_covering_a_tool_is_evaluated(patterns: list[list[str]], as_wrappers: bool, name: str) -> None:
     rules = [
-        Rule(name=f"r{at}", effect="deny", what=What(**{"wrappers" if as_wrappers else "patterns": tuple(some)}))
+        Rule(
+            name=f"r{at}", effect="deny", what=ItemPatterns(**{"wrappers" if as_wrappers else "patterns": tuple(some)})
+        )
         for at, some in enumerate(patterns)
     ]
     wrapper = tool(name)
-    looked_at = list(ServerRules(rules).about(wrapper))
+    looked_at = list(ServerRules(rules).rules_for(wrapper))
     covering = [rule for rule in rules if rule.what.covers_tool(wrapper, SHAPE)]
     assert [rule for rule in looked_at if rule in covering] == covering

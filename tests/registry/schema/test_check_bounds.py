@@ -1,4 +1,4 @@
-"""Every check has a cost that is known before it begins; what is dearer than that or cannot be run is not checked."""
+"""The cost of a check is known in advance; too expensive or unrunnable checks are skipped."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import pytest
 
 from registry.errors import NotChecked
 from registry.schema import schemas
-from registry.schema.effort import INLINE, THOROUGH, effort_of
-from registry.schema.instance_size import MAX_INSTANCE_DEPTH
+from registry.schema.check_cost import INLINE, MAX_INSTANCE_DEPTH, THOROUGH, use_effort
 from registry.schema.patterns import runnable_pattern
 
 # More than an estimate may be wrong by: processors differ, and so does what runs beside a test.
@@ -32,7 +31,7 @@ def doubt(schema: Any, value: Any) -> NotChecked:
     return raised.value
 
 
-def test_a_long_text_is_refused_by_the_weight_of_its_pattern() -> None:
+def test_long_text_is_refused_by_the_cost_of_its_pattern() -> None:
     heavy, light = "(?:a|b)*a(?:a|b){900}c", r"^\w+$"
     found = doubt(of(a={"pattern": heavy}), {"a": "ab" * 5_000})
     assert (found.path, found.final) == (("a",), False)
@@ -51,7 +50,7 @@ def test_a_long_text_is_refused_by_the_weight_of_its_pattern() -> None:
         of(a={"prefixItems": [{"if": {"pattern": "("}, "then": {"minLength": 1}}]}),
     ],
 )
-def test_a_pattern_that_cannot_be_run_is_found_wherever_it_applies(schema: Any) -> None:
+def test_unrunnable_pattern_is_found_wherever_it_applies(schema: Any) -> None:
     found = doubt(schema, {"a": ["x"]})
     assert found.final
     assert found.path == ("a", 0)
@@ -59,22 +58,22 @@ def test_a_pattern_that_cannot_be_run_is_found_wherever_it_applies(schema: Any) 
 
 
 @pytest.mark.parametrize("keyword", ["patternProperties", "propertyNames"])
-def test_names_are_refused_as_texts_are(keyword: str) -> None:
+def test_property_names_are_limited_like_texts(keyword: str) -> None:
     rule = {"(": {"type": "integer"}} if keyword == "patternProperties" else {"pattern": "("}
     schema = of(a={keyword: rule})
     assert doubt(schema, {"a": {"key": 1}}).path == ("a", "key")
     assert schemas.compile_schema(schema).is_valid({"a": {}})
 
 
-def test_a_match_that_is_given_up_is_no_answer_under_not() -> None:
+def test_abandoned_match_under_not_is_undecided() -> None:
     schema = of(a={"not": {"pattern": "^(a|b|ab)*(?=c)x"}})
     found = doubt(schema, {"a": "ab" * 50})
     assert "takes more than 10000 steps" in found.reason
-    with effort_of(replace(INLINE, leniency="uncheckable")):
+    with use_effort(replace(INLINE, leniency="uncheckable")):
         assert schemas.compile_schema(schema).is_valid({"a": "ab" * 50})
 
 
-def test_many_texts_cost_as_much_as_one_that_is_long() -> None:
+def test_many_short_texts_cost_as_much_as_one_long_text() -> None:
     schema = of(a={"items": {"pattern": "(?=(a+)+b)x"}})
     started = time.process_time()
     found = doubt(schema, {"a": ["a" * 500] * 2_000})
@@ -83,27 +82,27 @@ def test_many_texts_cost_as_much_as_one_that_is_long() -> None:
 
 
 @pytest.mark.parametrize("word", ["not", "if", "oneOf"])
-def test_leaving_a_pattern_out_makes_no_schema_narrower(word: str) -> None:
+def test_skipping_a_pattern_does_not_narrow_a_schema(word: str) -> None:
     rule: Any = {"pattern": "("}
     node = {word: [rule, {"type": "string"}]} if word == "oneOf" else {word: rule, "then": False}
-    with effort_of(replace(INLINE, leniency="uncheckable")):
+    with use_effort(replace(INLINE, leniency="uncheckable")):
         assert schemas.compile_schema(of(a=node)).is_valid({"a": "x"})
 
 
-def test_members_that_a_left_out_pattern_may_match_are_not_undeclared() -> None:
+def test_members_matching_a_skipped_pattern_are_not_undeclared() -> None:
     schema = {"type": "object", "patternProperties": {"(": {}}, "additionalProperties": False}
-    with effort_of(replace(INLINE, leniency="uncheckable")):
+    with use_effort(replace(INLINE, leniency="uncheckable")):
         assert schemas.compile_schema(schema).is_valid({"a": 1})
 
 
-def test_too_many_values_are_refused_with_the_argument_that_holds_them() -> None:
+def test_too_many_values_are_refused_naming_the_argument() -> None:
     schema = of(a={"items": {"enum": ["x", "y"]}}, b={"type": "string"})
     found = doubt(schema, {"b": "x", "a": ["x"] * 200_000})
     assert found.path == ("a",)
     assert found.reason == "more than 20000 values are too many for its schema"
 
 
-def test_a_recursive_schema_is_refused_where_its_alternatives_multiply() -> None:
+def test_recursive_schema_with_multiplying_alternatives_is_refused() -> None:
     branch = {"type": "object", "properties": {"x": {"$ref": "#/$defs/n"}}, "required": ["x"]}
     schema = {**of(v={"$ref": "#/$defs/n"}), "$defs": {"n": {"anyOf": [branch, dict(branch), {"type": "integer"}]}}}
     shallow: Any = 5
@@ -116,7 +115,7 @@ def test_a_recursive_schema_is_refused_where_its_alternatives_multiply() -> None
     doubt(schema, {"v": deep})
 
 
-def test_nested_filters_of_usual_size_are_checked_and_explained_at_once() -> None:
+def test_nested_filters_of_usual_size_are_checked_quickly() -> None:
     text = {"type": "object", "properties": {"equals": {"type": "string"}}, "additionalProperties": False}
     number = {"type": "object", "properties": {"gt": {"type": "number"}}, "additionalProperties": False}
     several = {"type": "array", "items": {"$ref": "#/$defs/f"}}
@@ -157,9 +156,9 @@ def page(levels: int, leaf: Any) -> Any:
     return {"page": block}
 
 
-def test_the_error_in_a_deep_tree_of_alternatives_is_found_in_the_one_that_is_meant() -> None:
+def test_error_in_nested_alternatives_is_reported_for_the_intended_one() -> None:
     compiled = schemas.compile_schema(BLOCKS)
-    with effort_of(THOROUGH):
+    with use_effort(THOROUGH):
         assert compiled.is_valid(page(40, "text"))
         started = time.process_time()
         [error] = compiled.errors(page(40, 5), 20)
@@ -187,7 +186,7 @@ def test_the_error_in_a_deep_tree_of_alternatives_is_found_in_the_one_that_is_me
         ),
     ],
 )
-def test_errors_of_calls_of_usual_size_are_found_at_once(schema: Any, value: Any, path: list[Any]) -> None:
+def test_errors_of_usual_calls_are_found_quickly(schema: Any, value: Any, path: list[Any]) -> None:
     [error] = schemas.compile_schema(schema).errors(value, 20)
     assert list(error.instance_path) == path
 
@@ -205,13 +204,13 @@ def test_errors_of_calls_of_usual_size_are_found_at_once(schema: Any, value: Any
         r"^(?=.*a)(?!.*\.\.)\w*c$",
     ],
 )
-def test_no_match_takes_much_longer_than_its_estimate(pattern: str) -> None:
+def test_match_time_stays_near_its_estimate(pattern: str) -> None:
     runnable = runnable_pattern(pattern)
     assert runnable is not None
     drawn = random.Random(1)
     length = min(runnable.affordable_length(50_000_000), 200_000)
     compiled = schemas.compile_schema({"pattern": pattern})
-    with effort_of(replace(INLINE, check_ns=1 << 60)):
+    with use_effort(replace(INLINE, check_ns=1 << 60)):
         for alphabet in ("ab", "a", "abé中"):
             text = "".join(drawn.choice(alphabet) for _ in range(length)) + "c!"
             started = time.process_time()
@@ -220,13 +219,13 @@ def test_no_match_takes_much_longer_than_its_estimate(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(("schema", "most"), [({}, MAX_INSTANCE_DEPTH), ({"anyOf": [{"items": {"$ref": "#"}}]}, 2)])
-def test_a_glance_lets_no_value_pass_that_has_more_levels_than_are_free(schema: Any, most: int) -> None:
+def test_quick_check_rejects_values_above_the_free_depth(schema: Any, most: int) -> None:
     compiled = schemas.compile_schema(schema)
     for levels in (1, most, most + 1, 2 * most):
         nested: list[Any] = []
         for _ in range(levels - 1):
             nested = [nested]
-        # Of a short text no brackets are counted.
+        # Brackets are counted only in long texts.
         for value in (nested, [*nested, "x" * 1_000]):
             assert compiled.passes(value) is (levels <= most)
 
@@ -235,7 +234,7 @@ class Rows(list[Any]):
     """A list that it can be seen of whether it is still held."""
 
 
-def test_arguments_that_were_not_checked_do_not_wait_for_the_collector() -> None:
+def test_unchecked_arguments_are_freed_without_the_collector() -> None:
     rows = Rows({"id": number} for number in range(40_000))
     compiled, held = schemas.compile_schema(of(rows={"items": {"type": "object"}})), weakref.ref(rows)
     gc.collect()

@@ -1,4 +1,4 @@
-"""What readers cannot see is removed from texts, and what scripts and emoji need stays."""
+"""Invisible characters are removed from text, except those that scripts and emoji need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.schema.display_text import clean, clean_json, is_hidden
+from registry.schema.display_text import clean, clean_json, is_clean_json, is_hidden
+from registry.schema.schemas import canonical_json
 
 FRIENDLY = [
     "Plain text, with a tab\tand\nlines\r\nof both kinds.",
@@ -28,7 +29,7 @@ def in_tags(text: str) -> str:
 
 
 @pytest.mark.parametrize("text", FRIENDLY)
-def test_texts_of_all_scripts_and_emoji_stay_as_they_are(text: str) -> None:
+def test_text_of_every_script_and_emoji_is_kept(text: str) -> None:
     assert clean(text) is text
 
 
@@ -45,12 +46,12 @@ def test_texts_of_all_scripts_and_emoji_stay_as_they_are(text: str) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("around", [("a", "b"), ("é", "ж"), ("", "")])
-def test_what_nobody_sees_is_removed(hidden: str, around: tuple[str, str]) -> None:
+def test_invisible_characters_are_removed(hidden: str, around: tuple[str, str]) -> None:
     before, after = around
     assert clean(f"{before}{hidden}{after}") in (f"{before}{after}", f"{before}\u200c{after}")
 
 
-def test_of_joiners_in_a_row_one_stays_and_none_among_ascii() -> None:
+def test_one_joiner_of_a_run_is_kept_and_none_between_ascii() -> None:
     assert clean("a\u200db\u200c\u200dc") == "abc"
     assert clean("é\u200c\u200d\u200c\u200dж") == "éж"
     assert clean("ی\u200c\u200d\u200c\u200dخ") == "ی\u200cخ"
@@ -58,7 +59,7 @@ def test_of_joiners_in_a_row_one_stays_and_none_among_ascii() -> None:
     assert clean("\u200c\u200d\u200eé") == "é"
 
 
-def test_every_character_of_a_hidden_category_is_hidden_but_those_that_are_drawn_or_join() -> None:
+def test_hidden_categories_are_hidden_except_drawn_and_joining_characters() -> None:
     left = {
         chr(point)
         for point in range(sys.maxunicode + 1)
@@ -70,13 +71,20 @@ def test_every_character_of_a_hidden_category_is_hidden_but_those_that_are_drawn
 
 
 @given(st.text(st.characters(codec=None)))
-def test_what_is_clean_has_nothing_hidden_and_is_clean_again(text: str) -> None:
+def test_cleaned_text_has_nothing_hidden_and_cleaning_is_idempotent(text: str) -> None:
     cleaned = clean(text)
     assert not any(map(is_hidden, cleaned))
     assert clean(cleaned) == cleaned
 
 
-def test_a_value_is_cleaned_to_its_depths_and_is_the_same_object_if_there_was_nothing() -> None:
+def test_nested_value_is_cleaned_and_a_clean_one_is_the_same_object() -> None:
     sound = {"a": ["x", {"b": 1, "c": None}]}
     assert clean_json(sound) is sound
     assert clean_json({"a\u202e": ["x\u200b", {"b": 1}]}) == {"a": ["x", {"b": 1}]}
+
+
+@given(st.dictionaries(st.text(), st.text() | st.sampled_from(["\r", "a\u200db", "\x7f", "\u2066x", "\\u", "é\n"])))
+def test_json_text_found_clean_contains_only_clean_texts(value: dict[str, str]) -> None:
+    text = canonical_json(value)
+    assert not is_clean_json(text) or clean_json(value) is value
+    assert is_clean_json(canonical_json({"é": ["ü\n\t", 1]}))

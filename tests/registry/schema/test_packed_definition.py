@@ -1,4 +1,4 @@
-"""A definition that is kept as a text is, to whoever looks inside, the one that was listed."""
+"""A packed definition behaves like the listed one."""
 
 import json
 import sys
@@ -30,8 +30,8 @@ def written(value: Any) -> str:
 
 
 @given(DEFINITIONS)
-def test_a_packed_definition_is_read_as_it_was(definition: dict[str, Any]) -> None:
-    packed = PackedDefinition.of(definition)
+def test_packed_definition_reads_as_the_original(definition: dict[str, Any]) -> None:
+    packed = PackedDefinition.pack(definition)
     assert written(packed.read()) == written(dict(packed)) == written(json.loads(packed.text)) == written(definition)
     assert packed == definition
     assert len(packed) == len(definition)
@@ -43,41 +43,41 @@ def test_a_packed_definition_is_read_as_it_was(definition: dict[str, Any]) -> No
 
 
 @given(DEFINITIONS, TEXTS, st.sampled_from(["first", "last", "absent"]))
-def test_another_name_takes_the_place_of_the_listed_one(definition: dict[str, Any], name: str, place: str) -> None:
+def test_renamed_definition_replaces_the_listed_name(definition: dict[str, Any], name: str, place: str) -> None:
     definition.pop("name", None)
     if place == "first":
         definition = {"name": "listed", **definition}
     elif place == "last":
         definition = {**definition, "name": 'lis"ted'}
-    packed = PackedDefinition.of(definition).renamed(name)
+    packed = PackedDefinition.pack(definition).renamed(name)
     wanted = {**definition, "name": name}
     assert packed.name == packed["name"] == packed.get("name") == name
     assert written(packed.read()) == written(json.loads(packed.text)) == written(wanted)
-    assert PackedDefinition.of(definition).read() == definition
+    assert PackedDefinition.pack(definition).read() == definition
 
 
-def test_a_definition_under_two_names_has_one_text() -> None:
-    packed = PackedDefinition.of({"name": "long", "description": "x" * 100_000})
+def test_renamed_definitions_share_one_text() -> None:
+    packed = PackedDefinition.pack({"name": "long", "description": "x" * 100_000})
     others = [packed.renamed(f"other{number}") for number in range(10)]
     assert sum(map(sys.getsizeof, others)) < 10_000
     assert all(other.read()["description"] == packed["description"] for other in others)
-    assert PackedDefinition.of(packed) is packed
+    assert PackedDefinition.pack(packed) is packed
 
 
-def test_what_is_written_otherwise_is_not_equal() -> None:
-    one, other = (PackedDefinition.of({"name": "a", "default": value}) for value in (1, True))
+def test_definitions_of_different_text_are_not_equal() -> None:
+    one, other = (PackedDefinition.pack({"name": "a", "default": value}) for value in (1, True))
     assert one != other
     assert (
         one
-        == PackedDefinition.of({"name": "a", "default": 1})
-        == PackedDefinition.of({"name": "b", "default": 1}).renamed("a")
+        == PackedDefinition.pack({"name": "a", "default": 1})
+        == PackedDefinition.pack({"name": "b", "default": 1}).renamed("a")
     )
     assert one != one.renamed("b")
 
 
-def test_encoders_write_the_whole_of_it() -> None:
+def test_encoders_write_the_complete_definition() -> None:
     definition = {"name": "a", "big": 2**70, "b": [1.0, None]}
-    packed = PackedDefinition.of(definition)
+    packed = PackedDefinition.pack(definition)
     assert canonical_json(packed) == canonical_json(definition)
     assert compact_json({"of": packed}) == compact_json({"of": definition})
     assert canonical_json({"of": [packed.renamed("z")]}) == canonical_json({"of": [{**definition, "name": "z"}]})
@@ -85,16 +85,16 @@ def test_encoders_write_the_whole_of_it() -> None:
         orjson.dumps(object(), default=unpacked)
 
 
-def test_only_some_hundred_stay_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_definition, "_MAX_OPEN", 3)
-    monkeypatch.setattr(packed_definition, "_open", deque())
-    packed = [PackedDefinition.of({"name": f"t{number}", "x": {}}) for number in range(5)]
+def test_number_of_parsed_definitions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_definition, "_MAX_PARSED", 3)
+    monkeypatch.setattr(packed_definition, "_parsed", deque())
+    packed = [PackedDefinition.pack({"name": f"t{number}", "x": {}}) for number in range(5)]
     first = packed[0]["x"]
     assert packed[0]["x"] is first, "it is not read at each look"
     for one in packed:
         assert one["x"] == {}
     assert packed[0]["x"] is not first
-    assert len(packed_definition._open) == 3
+    assert len(packed_definition._parsed) == 3
     held = packed[4]["x"]
     assert packed[1].read()["x"] is not packed[1].read()["x"]
     assert packed[4]["x"] is held, "what is read in passing takes nobody's place"

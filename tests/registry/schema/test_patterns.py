@@ -1,4 +1,4 @@
-"""Patterns are run as their authors mean them, whichever syntax they are written in."""
+"""Patterns match as their authors meant, in either syntax."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from registry.schema.patterns import compile_cost, runnable_pattern
         (r"^(?=.*[A-Z])(?=.*\d).{8,}$", "Abcdefg1", "abcdefg1"),
     ],
 )
-def test_a_pattern_matches_what_its_author_means(pattern: str, matching: str, other: str) -> None:
+def test_pattern_matches_as_its_author_meant(pattern: str, matching: str, other: str) -> None:
     compiled = schemas.compile_schema({"type": "string", "pattern": pattern})
     assert compiled.unchecked_patterns == ()
     assert compiled.is_valid(matching)
     assert not compiled.is_valid(other)
 
 
-def test_a_counted_pattern_and_declared_lengths_hold_together() -> None:
+def test_counted_pattern_and_length_keywords_apply_together() -> None:
     compiled = schemas.compile_schema({"pattern": r"^\w{2,40}$", "minLength": 5, "maxLength": 99})
     assert [length for length in range(60) if compiled.is_valid("a" * length)] == list(range(5, 41))
 
 
 @pytest.mark.parametrize("pattern", [r"^(?!.*\.\.)", r"^(?!.*(\.\.|//))[\w./-]+$", r"^(?=.*[A-Z])(?!\s*$).{8,}$"])
-def test_look_ahead_at_the_beginning_is_cheap_for_any_text(pattern: str) -> None:
+def test_leading_lookahead_has_linear_cost(pattern: str) -> None:
     runnable = runnable_pattern(pattern)
     assert runnable is not None
     assert not runnable.quadratic
@@ -56,14 +56,14 @@ def test_look_ahead_at_the_beginning_is_cheap_for_any_text(pattern: str) -> None
 
 
 @pytest.mark.parametrize("pattern", ["(?=(a+)+b)x", "^(?!a)b|c", r"^(?:(?!x).)*$", r"^(a*)(?=.*b)\1$", "^a*(?=.*b)x"])
-def test_look_around_that_may_be_tried_everywhere_is_known(pattern: str) -> None:
+def test_lookaround_at_every_position_has_quadratic_cost(pattern: str) -> None:
     runnable = runnable_pattern(pattern)
     assert runnable is not None
     assert runnable.quadratic
 
 
 @pytest.mark.parametrize("pattern", ["(", "[z-a]", "(?(1)a|b)", "a" * 5_000, "(?:a{1000}){1000}"])
-def test_what_no_engine_takes_is_left_out(pattern: str) -> None:
+def test_pattern_no_engine_accepts_is_skipped(pattern: str) -> None:
     assert runnable_pattern(pattern) is None
     assert schemas.compile_schema({"pattern": pattern}).unchecked_patterns == (pattern,)
 
@@ -80,7 +80,7 @@ _IPV6 = (
 )
 
 
-# What zod 4 writes for its formats, and identifiers of common APIs.
+# Patterns that zod 4 writes for its formats, and patterns for identifiers of common APIs.
 @pytest.mark.parametrize(
     ("pattern", "matching", "other"),
     [
@@ -115,26 +115,26 @@ _IPV6 = (
         ("^[A-Z]{2}[0-9]{2}(?:[ ]?[A-Z0-9]{4}){3,7}(?:[ ]?[A-Z0-9]{1,3})?$", "DE89 3704 0044 0532 0130 00", "DE8"),
     ],
 )  # fmt: skip
-def test_identifiers_with_several_counts_are_checked(pattern: str, matching: str, other: str) -> None:
+def test_identifier_patterns_with_several_counts_are_checked(pattern: str, matching: str, other: str) -> None:
     compiled = schemas.compile_schema({"type": "string", "pattern": pattern})
     assert compiled.unchecked_patterns == ()
     assert compiled.is_valid(matching)
     assert not compiled.is_valid(other)
 
 
-def test_counts_in_sequence_add_up_and_nested_counts_multiply() -> None:
+def test_sequential_counts_add_and_nested_counts_multiply() -> None:
     one = compile_cost("a{50}b") - compile_cost("b")
     assert compile_cost("a{50}b" * 3) - compile_cost("b" * 3) == 3 * one
     assert compile_cost("(?:a{50}){50}b") > 40 * one
     assert compile_cost("(?:(?:(?:a{999999999}){999999999}){999999999}){999999999}") < 1 << 20
 
 
-def test_every_property_may_have_a_pattern_of_its_own_that_counts() -> None:
+def test_every_property_may_have_its_own_counted_pattern() -> None:
     properties = {f"id{number}": {"pattern": f"{_UUID}|^{number}$"} for number in range(300)}
     assert schemas.compile_schema({"properties": properties}).unchecked_patterns == ()
 
 
-def test_a_dear_pattern_does_not_cost_the_cheap_ones_their_check() -> None:
+def test_expensive_patterns_do_not_disable_cheap_ones() -> None:
     dear = {f"a{number}": {"pattern": rf"^\p{{L}}{{1,{number}}}-\p{{L}}{{1,64}}$"} for number in range(30, 60)}
     compiled = schemas.compile_schema({"properties": {**dear, "id": {"pattern": _UUID}}})
     assert _UUID not in compiled.unchecked_patterns

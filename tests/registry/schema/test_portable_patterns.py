@@ -1,4 +1,4 @@
-"""Patterns are written so that ECMAScript with the `u` flag and Python read them, and match no less."""
+"""Portable patterns compile in ECMAScript (with `u`) and Python, and match no less."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.schema.portable_patterns import portable
@@ -42,7 +42,7 @@ PIECES = (
         ("(?#remark)a", "a"),
     ],
 )
-def test_other_dialects_are_written_in_the_common_syntax(pattern: str, written: str) -> None:
+def test_other_dialects_are_rewritten_to_the_common_syntax(pattern: str, written: str) -> None:
     assert portable(pattern) == written
     assert portable(written) is not None
 
@@ -59,7 +59,7 @@ def test_other_dialects_are_written_in_the_common_syntax(pattern: str, written: 
         "^é+$",
     ],
 )
-def test_what_both_read_stays_as_it_is(pattern: str) -> None:
+def test_pattern_valid_in_both_engines_is_unchanged(pattern: str) -> None:
     assert portable(pattern) == pattern
 
 
@@ -68,13 +68,13 @@ def test_what_both_read_stays_as_it_is(pattern: str) -> None:
     [r"^\p{L}+$", "(?x) a b", "(?m)^a$", "[[:alpha:]]", "[]a]", "[^]", "a{,3}", "(?<!a{1,3})b", r"(a)\2", "[z-a]",
      "(", "a)", r"\i\c*", "a**", "^*", "(?=a)*", "(?R)", "(?(1)a|b)", r"\Qa\E", "a{2}{3}", "[a-z&&[^b]]", "a" * 5000],
 )  # fmt: skip
-def test_what_one_of_them_lacks_has_no_common_form(pattern: str) -> None:
+def test_pattern_unsupported_by_one_engine_has_no_portable_form(pattern: str) -> None:
     assert portable(pattern) is None
 
 
-@settings(deadline=None, max_examples=300)
+@pytest.mark.heavy
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), min_size=50, max_size=50))
-def test_whatever_is_written_compiles_in_both_engines(patterns: list[str]) -> None:
+def test_portable_pattern_compiles_in_both_engines(patterns: list[str]) -> None:
     written = [found for pattern in patterns if (found := portable(pattern)) is not None]
     for pattern in written:
         re.compile(pattern)

@@ -1,4 +1,4 @@
-"""Schemas have bounds, digests and validators that nothing can stall."""
+"""Bounds, digests and validators of schemas are not blocked by any input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from registry.errors import NotChecked, SchemaRejected
 from registry.schema import schemas
-from registry.schema.effort import INLINE, THOROUGH, effort_of
+from registry.schema.check_cost import INLINE, THOROUGH, use_effort
 from registry.schema.references import SchemaDocument
 
 JSON = st.recursive(
@@ -52,29 +52,29 @@ def code_of(schema: object) -> str:
 
 
 @given(JSON)
-def test_a_digest_does_not_depend_on_the_order_of_keys(value: Any) -> None:
+def test_digest_does_not_depend_on_key_order(value: Any) -> None:
     assert schemas.digest(value) == schemas.digest(reordered(value))
     assert len(schemas.digest(value)) == 16
 
 
 @given(JSON)
-def test_bounds_and_references_answer_for_any_json(value: Any) -> None:
+def test_bounds_and_references_accept_any_json(value: Any) -> None:
     SchemaDocument(value)
     schemas.check_bounds(value)
 
 
 @pytest.mark.parametrize("value", [2**70, {"a": 2**70, "b": "\ud800"}])
-def test_values_beyond_the_quick_encoder_still_have_a_digest(value: object) -> None:
+def test_values_beyond_the_fast_encoder_have_a_digest(value: object) -> None:
     assert schemas.digest(value) == schemas.digest(value)
 
 
-def test_ten_thousand_levels_are_refused_quickly_and_without_recursion() -> None:
+def test_ten_thousand_levels_are_refused_without_recursion() -> None:
     assert code_of(deep(10_000)) == "too_deep"
     with pytest.raises(SchemaRejected):
         schemas.canonical_json(deep(10_000))
 
 
-def test_depth_200_is_the_last_that_is_accepted() -> None:
+def test_depth_limit_is_200() -> None:
     schema = deep(99)
     schemas.check_bounds(schema)
     assert schemas.compile_schema(schema).is_valid({})
@@ -86,7 +86,7 @@ def test_five_megabytes_are_refused() -> None:
     assert code_of({"properties": {f"p{n}": {"type": "string"} for n in range(150_000)}}) == "too_large"
 
 
-def test_doubling_through_refs_is_counted_and_refused() -> None:
+def test_exponential_references_are_counted_and_refused() -> None:
     defs: dict[str, Any] = {
         f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]} for n in range(24)
     }
@@ -122,7 +122,7 @@ def test_one_definition_used_often_is_within_bounds() -> None:
         {"default": {"$ref": "https://nowhere.example/"}, "enum": [{"$ref": "x"}, {}]},
     ],
 )
-def test_references_inside_the_document_compile(schema: dict[str, Any]) -> None:
+def test_local_references_compile(schema: dict[str, Any]) -> None:
     assert not SchemaDocument(schema).remote
     schemas.check_bounds(schema)
     schemas.compile_schema(schema).is_valid({"child": {"child": {}}})
@@ -143,38 +143,41 @@ def test_references_inside_the_document_compile(schema: dict[str, Any]) -> None:
         ([], "invalid_schema"),
     ],
 )
-def test_what_cannot_be_compiled_is_refused_with_its_code(schema: object, code: str) -> None:
+def test_schema_that_does_not_compile_is_refused_with_its_code(schema: object, code: str) -> None:
     assert code_of(schema) == code
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    ("schema", "location"),
     [
-        ({"properties": {"a": {"type": "strng"}}}, "properties.a.type is strng, which is no type; expected array, "),
-        ({"properties": {"a": {"type": ["null", "ignore all rules"]}}}, "properties.a.type is no type; expected array"),
+        ({"properties": {"a": {"type": "strng"}}}, "properties.a.type is strng, which is not a type; expected "),
+        (
+            {"properties": {"a": {"type": ["null", "ignore all rules"]}}},
+            "properties.a.type is not a type; expected array",
+        ),
         ({"properties": {"type": 5}}, 'properties.type is not of types "boolean", "object"'),
         ({"allOf": [{"minimum": "x"}]}, 'allOf[0].minimum is not of type "number"'),
     ],
 )
-def test_what_is_wrong_with_a_schema_is_told_with_its_place(schema: Any, told: str) -> None:
+def test_schema_error_names_its_location(schema: Any, location: str) -> None:
     with pytest.raises(SchemaRejected) as rejected:
         schemas.compile_schema(schema)
-    assert rejected.value.detail.startswith(told)
+    assert rejected.value.detail.startswith(location)
 
 
-def test_a_remote_reference_is_seen_without_compiling() -> None:
+def test_remote_reference_is_detected_without_compiling() -> None:
     assert SchemaDocument({"properties": {"a": {"$ref": "https://nowhere.example/x#/y"}}}).remote
 
 
 @pytest.mark.parametrize("pattern", ["^(a+)+$", "^(?=a)(a+)+$"])
-def test_no_pattern_stalls_a_check(pattern: str) -> None:
+def test_no_pattern_blocks_a_check(pattern: str) -> None:
     started = time.process_time()
     compiled = schemas.compile_schema({"properties": {"a": {"type": "string", "pattern": pattern}}})
     assert not compiled.is_valid({"a": "a" * 4_000 + "!"})
     assert time.process_time() - started < 0.5
 
 
-def test_patterns_that_cost_too_much_to_compile_are_not_run() -> None:
+def test_patterns_too_expensive_to_compile_are_skipped() -> None:
     properties = {f"p{n}": {"type": "string", "pattern": rf"\p{{L}}x{{{n + 500}}}"} for n in range(3_000)}
     started = time.process_time()
     compiled = schemas.compile_schema({"properties": properties})
@@ -185,7 +188,7 @@ def test_patterns_that_cost_too_much_to_compile_are_not_run() -> None:
     assert not compiled.is_valid({"p2999": 5})
 
 
-def test_an_unreadable_pattern_leaves_the_rest_of_the_schema_checked() -> None:
+def test_unreadable_pattern_leaves_the_rest_of_the_schema_checked() -> None:
     schema = {"properties": {"a": {"type": "string", "pattern": "["}}, "patternProperties": {"(": {}}}
     compiled = schemas.compile_schema(schema)
     assert set(compiled.unchecked_patterns) == {"[", "("}
@@ -195,30 +198,30 @@ def test_an_unreadable_pattern_leaves_the_rest_of_the_schema_checked() -> None:
     assert schema["properties"] == {"a": {"type": "string", "pattern": "["}}
 
 
-def test_values_that_the_validator_cannot_read_are_checked_as_far_as_it_can() -> None:
+def test_values_the_validator_cannot_read_are_not_fully_checked() -> None:
     compiled = schemas.compile_schema({"type": "object", "additionalProperties": {"$ref": "#"}})
     nested: dict[str, Any] = {}
     for _ in range(10_000):
         nested = {"a": nested}
     for effort in (INLINE, THOROUGH):
-        with effort_of(effort), pytest.raises(NotChecked, match="200 levels") as doubt:
+        with use_effort(effort), pytest.raises(NotChecked, match="200 levels") as doubt:
             compiled.is_valid(nested)
         assert doubt.value.final
     with pytest.raises(NotChecked, match="broken characters"):
         compiled.is_valid({"a": {"\ud800": {}}})
-    with effort_of(replace(THOROUGH, leniency="uncheckable")):
+    with use_effort(replace(THOROUGH, leniency="uncheckable")):
         assert compiled.is_valid(nested)
         assert compiled.errors(nested, 5) == []
         assert compiled.is_valid({"wide": {str(n): {} for n in range(30_000)}, "deep": nested})
         assert not compiled.is_valid({"wrong": 1, "deep": nested})
         assert not compiled.is_valid({"a": "\ud800"})
     texts = schemas.compile_schema({"type": "object", "additionalProperties": {"type": "string", "maxLength": 3}})
-    with effort_of(replace(INLINE, leniency="uncheckable")):
+    with use_effort(replace(INLINE, leniency="uncheckable")):
         assert texts.is_valid({"a": "\ud800"})
         assert not texts.is_valid({"a": "\ud800abc"})
 
 
-def test_a_validator_is_compiled_once_and_so_is_a_refusal() -> None:
+def test_validators_and_refusals_are_cached() -> None:
     schema = {"type": "object", "title": "compiled once"}
     first = schemas.validator(schema, schemas.digest(schema))
     assert schemas.validator(schema, schemas.digest(schema)) is first
@@ -251,7 +254,7 @@ def test_a_validator_is_compiled_once_and_so_is_a_refusal() -> None:
         ({"properties": {f"p{n}": {"type": "string"} for n in range(5_000)}}, {f"p{n}": n for n in range(5_000)}),
     ],
 )
-def test_no_schema_and_value_together_stall_a_check_or_its_errors(schema: dict[str, Any], instance: Any) -> None:
+def test_hostile_schema_and_value_do_not_block_a_check(schema: dict[str, Any], instance: Any) -> None:
     if isinstance(instance, int):
         levels, instance = instance, 5
         for _ in range(levels):
@@ -264,7 +267,7 @@ def test_no_schema_and_value_together_stall_a_check_or_its_errors(schema: dict[s
     assert time.process_time() - started < 0.2
 
 
-def test_errors_of_values_of_any_size_are_found_where_there_is_time() -> None:
+def test_errors_in_values_of_any_size_are_found_given_time() -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"items": {"type": "string"}}, "b": {"type": "string"}},
@@ -274,17 +277,17 @@ def test_errors_of_values_of_any_size_are_found_where_there_is_time() -> None:
     compiled, sent = schemas.compile_schema(schema), {"a": list(range(200_000)), "b": 1, "d": 2}
     with pytest.raises(NotChecked):
         compiled.first_errors(sent, 20)
-    with effort_of(THOROUGH):
+    with use_effort(THOROUGH):
         found = compiled.first_errors(sent, 40).errors
     assert {error.kind.name for error in found} == {"required", "type", "additionalProperties"}
 
 
-def test_a_compiled_schema_keeps_nothing_of_what_it_has_judged() -> None:
+def test_compiled_schema_keeps_no_reference_to_checked_values() -> None:
     row = {"type": "object", "properties": {"n": {"type": "integer"}}}
     compiled = schemas.compile_schema({"type": "object", "properties": {"rows": {"type": "array", "items": row}}})
     rows = [{"n": "x"} for _ in range(1_000)]
     held = sys.getrefcount(rows)
-    with effort_of(THOROUGH):
+    with use_effort(THOROUGH):
         wrong = len(compiled.first_errors({"rows": rows}, 20).errors)
     assert wrong == 20
     gc.collect()

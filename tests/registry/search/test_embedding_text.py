@@ -1,4 +1,4 @@
-"""What a model of sentences reads of a tool."""
+"""The text of a tool that is embedded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.search.embedding_text import embedding_text
+from registry.search.index import embedding_text
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,17 @@ class Tool:
         return f"{self.server}__{self.tool}"
 
 
-def test_the_text_to_embed_is_the_name_in_words_and_the_first_sentence() -> None:
-    said = {"description": "Sends a letter. Costs a stamp.\n\nSecond paragraph."}
+def test_embedding_text_is_the_split_name_and_first_sentence() -> None:
+    definition = {"description": "Sends a letter. Costs a stamp.\n\nSecond paragraph."}
     assert (
-        embedding_text(Tool("post-office", "sendLetter_now", said)) == "post office: send letter now. Sends a letter."
+        embedding_text(Tool("post-office", "sendLetter_now", definition))
+        == "post office: send letter now. Sends a letter."
     )
     assert embedding_text(Tool("a", "b", {})) == embedding_text(Tool("a", "b", {"description": 7})) == "a: b. "
 
 
 @given(st.text(max_size=3_000), st.text(max_size=3_000), st.text(st.characters(), max_size=3_000))
-def test_every_tool_has_a_sense_that_is_short_and_can_be_written(server: str, tool: str, description: str) -> None:
+def test_embedding_text_is_short_and_encodable(server: str, tool: str, description: str) -> None:
     text = embedding_text(Tool(server, tool, {"description": description}))
     assert len(text) < 1_000
     assert text.encode()

@@ -1,4 +1,4 @@
-"""Search over tools: what is found, in which order, and what no query can do."""
+"""Tool search: results, ranking and robustness."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from registry.search.index import SearchHit, SearchIndex
-from registry.search.neighbours import neighbours
-from registry.search.stemming import stem
-from registry.search.terms import split_words, terms
-from registry.search.thesaurus import configured_expansions, general_expansions
+from registry.search.terms import configured_expansions, general_expansions, split_words, stem, terms
 
 
 @dataclass(frozen=True)
@@ -29,22 +26,22 @@ class Shown:
     definition: Mapping[str, Any] = field(default_factory=dict)
 
 
-def shown(server: str, tool: str, description: str = "", *arguments: str, **more: Any) -> Shown:
+def searchable(server: str, tool: str, description: str = "", *arguments: str, **more: Any) -> Shown:
     schema = {"type": "object", "properties": {name: {"type": "string"} for name in arguments}}
     return Shown(f"{server}__{tool}", server, tool, {"description": description, "inputSchema": schema, **more})
 
 
 TOOLS = (
-    shown("post", "send_email", "Send a message to recipients.", "to", "subject", "body"),
-    shown("post", "list_emails", "List what is in a folder.", "folder"),
-    shown("post", "delete_email", "Delete a message.", "id"),
-    shown("code", "createPullRequest", "Open a pull request on GitHub.", "base", "head"),
-    shown("code", "create_issue", "Open an issue.", "title", "body"),
-    shown("code", "list_issues", "List issues with filters.", "state"),
-    shown("bank", "get_balance", "The balance of an account.", "account_id"),
-    shown("bank", "get_transactions", "What was booked.", "account_id", "since"),
-    shown("files", "create_directory", "Make a place for files.", "path"),
-    shown("files", "read_text_file", "Give a file's content.", "path"),
+    searchable("post", "send_email", "Send a message to recipients.", "to", "subject", "body"),
+    searchable("post", "list_emails", "List what is in a folder.", "folder"),
+    searchable("post", "delete_email", "Delete a message.", "id"),
+    searchable("code", "createPullRequest", "Open a pull request on GitHub.", "base", "head"),
+    searchable("code", "create_issue", "Open an issue.", "title", "body"),
+    searchable("code", "list_issues", "List issues with filters.", "state"),
+    searchable("bank", "get_balance", "The balance of an account.", "account_id"),
+    searchable("bank", "get_transactions", "What was booked.", "account_id", "since"),
+    searchable("files", "create_directory", "Make a place for files.", "path"),
+    searchable("files", "read_text_file", "Give a file's content.", "path"),
 )
 INDEX = SearchIndex(TOOLS)
 queries = st.one_of(
@@ -80,7 +77,7 @@ def first(query: str, index: SearchIndex = INDEX) -> str | None:
         ("isssue list", "code__list_issues"),
     ],
 )
-def test_a_word_is_found_in_any_of_its_forms(query: str, best: str) -> None:
+def test_word_is_found_in_any_inflection(query: str, best: str) -> None:
     assert first(query) == best
 
 
@@ -93,22 +90,22 @@ def test_a_word_is_found_in_any_of_its_forms(query: str, best: str) -> None:
         ("how much money do I have", "bank__get_balance"),
     ],
 )
-def test_another_word_for_the_same_thing_finds_it(query: str, best: str) -> None:
+def test_synonym_finds_the_tool(query: str, best: str) -> None:
     assert first(query) == best
 
 
-def test_siblings_are_told_apart_by_the_word_in_which_they_differ() -> None:
+def test_siblings_are_distinguished_by_their_differing_word() -> None:
     assert first("list emails") == "post__list_emails"
     assert first("delete an email") == "post__delete_email"
     assert first("create issue") == "code__create_issue"
 
 
-def test_a_tool_whose_name_says_more_than_was_asked_ranks_lower() -> None:
+def test_tool_whose_name_has_extra_words_ranks_lower() -> None:
     index = SearchIndex(
         [
-            shown("work", "remove_tag_from_task", "Remove a tag from a task."),
-            shown("work", "remove_tag", "Remove a tag."),
-            shown("work", "remove_task", "Remove a task."),
+            searchable("work", "remove_tag_from_task", "Remove a tag from a task."),
+            searchable("work", "remove_tag", "Remove a tag."),
+            searchable("work", "remove_task", "Remove a task."),
         ]
     )
     assert first("remove a tag", index) == "work__remove_tag"
@@ -116,44 +113,46 @@ def test_a_tool_whose_name_says_more_than_was_asked_ranks_lower() -> None:
     assert first("remove the tag from this task", index) == "work__remove_tag_from_task"
 
 
-def test_a_tie_between_siblings_is_broken_by_the_names_of_their_arguments() -> None:
-    index = SearchIndex([shown("a", "lookup", "Look it up.", "city"), shown("b", "lookup", "Look it up.", "postcode")])
+def test_ties_between_siblings_are_broken_by_argument_names() -> None:
+    index = SearchIndex(
+        [searchable("a", "lookup", "Look it up.", "city"), searchable("b", "lookup", "Look it up.", "postcode")]
+    )
     assert first("lookup by postcode", index) == "b__lookup"
     assert first("lookup by city", index) == "a__lookup"
 
 
-def test_tools_that_are_equally_good_come_in_the_order_of_their_names() -> None:
-    index = SearchIndex([shown(server, "echo", "Say it again.") for server in ("c", "a", "b")])
+def test_equal_scores_are_ordered_by_name() -> None:
+    index = SearchIndex([searchable(server, "echo", "Say it again.") for server in ("c", "a", "b")])
     assert names("echo", 3, index) == ["a__echo", "b__echo", "c__echo"]
 
 
-def test_the_words_of_a_server_and_of_its_alias_find_its_tools() -> None:
-    index = SearchIndex([shown("gh", "list", ""), shown("gl", "list", "")], aliases={"gl": "Company Forge"})
+def test_server_name_and_alias_find_its_tools() -> None:
+    index = SearchIndex([searchable("gh", "list", ""), searchable("gl", "list", "")], aliases={"gl": "Company Forge"})
     assert first("list gh", index) == "gh__list"
     assert first("list in the forge", index) == "gl__list"
 
 
-def test_a_server_that_is_named_goes_before_others_that_do_the_same() -> None:
+def test_named_server_ranks_above_others_with_similar_tools() -> None:
     index = SearchIndex(
         [
-            shown("papers", "retrieve_sheet", "Retrieve a sheet."),
-            shown("base", "read_document", "Read a document with the text of its paragraphs."),
+            searchable("papers", "retrieve_sheet", "Retrieve a sheet."),
+            searchable("base", "read_document", "Read a document with the text of its paragraphs."),
         ]
     )
     assert first("read the text of a document", index) == "base__read_document"
     assert first("read a sheet's text in papers", index) == "papers__retrieve_sheet"
 
 
-def test_a_renamed_tool_is_found_by_the_name_that_its_upstream_gave_it() -> None:
-    index = SearchIndex([Shown("bank__money", "bank", "fetch_ledger", {}), shown("bank", "other")])
+def test_renamed_tool_is_found_by_its_original_name() -> None:
+    index = SearchIndex([Shown("bank__money", "bank", "fetch_ledger", {}), searchable("bank", "other")])
     assert first("ledger", index) == "bank__money"
 
 
-def test_titles_and_the_values_of_arguments_are_searched() -> None:
+def test_titles_and_enum_values_are_searched() -> None:
     schema = {"properties": {"mode": {"enum": ["drain", "cordon", 3]}, "odd": True}}
     index = SearchIndex(
         [
-            shown("x", "one", title="Weekly report"),
+            searchable("x", "one", title="Weekly report"),
             Shown("x__two", "x", "two", {"annotations": {"title": "Ledger"}}),
             Shown("x__three", "x", "three", {"inputSchema": schema}),
         ]
@@ -161,7 +160,7 @@ def test_titles_and_the_values_of_arguments_are_searched() -> None:
     assert [first(query, index) for query in ("weekly", "ledger", "cordon")] == ["x__one", "x__two", "x__three"]
 
 
-def test_synonyms_of_the_configuration_count_both_ways_and_beside_the_general_ones() -> None:
+def test_configured_synonyms_work_both_ways_and_beside_general_ones() -> None:
     index = SearchIndex(TOOLS, synonyms={"kontostand": ["balance"], "Change Proposal": ["pull request"]})
     assert first("Kontostand", index) == "bank__get_balance"
     assert first("change proposal", index) == "code__createPullRequest"
@@ -170,44 +169,44 @@ def test_synonyms_of_the_configuration_count_both_ways_and_beside_the_general_on
     assert SearchIndex(TOOLS, thesaurus=False, similar_words=False).search("erase", 3) == []
 
 
-def test_the_word_itself_counts_more_than_one_that_stands_for_it() -> None:
-    index = SearchIndex([shown("a", "erase_note"), shown("b", "delete_note")])
+def test_exact_word_outranks_its_synonym() -> None:
+    index = SearchIndex([searchable("a", "erase_note"), searchable("b", "delete_note")])
     assert first("erase note", index) == "a__erase_note"
     assert first("delete note", index) == "b__delete_note"
 
 
-def test_a_query_of_words_that_say_nothing_is_taken_at_its_word() -> None:
-    index = SearchIndex([shown("x", "whoami"), shown("x", "use"), shown("x", "other")])
+def test_query_of_stop_words_only_is_searched_literally() -> None:
+    index = SearchIndex([searchable("x", "whoami"), searchable("x", "use"), searchable("x", "other")])
     assert first("who am I", index) == "x__whoami"
     assert first("use", index) == "x__use"
 
 
-def test_what_is_asked_politely_is_what_is_asked() -> None:
+def test_polite_phrases_are_ignored() -> None:
     assert (
         first("Hi! Could you please help me with a tool that lets me send an email to somebody?") == "post__send_email"
     )
 
 
 @pytest.mark.parametrize("query", ["", "   ", "\x00", '"', "* (", "the a of", "🚀🚀", "qqqqqqqq xxxxyyyy"])
-def test_a_query_that_says_nothing_finds_nothing(query: str) -> None:
+def test_query_without_words_finds_nothing(query: str) -> None:
     assert INDEX.search(query, 5) == []
 
 
 @pytest.mark.parametrize(
     "query", ['send "email', "send AND email*", "name:send email", "send\x00email", "NEAR(send email)"]
 )
-def test_what_is_syntax_elsewhere_is_words_here(query: str) -> None:
+def test_query_syntax_is_treated_as_words(query: str) -> None:
     assert first(query) == "post__send_email"
 
 
-def test_scripts_without_spaces_are_searched_by_pairs_of_characters() -> None:
-    index = SearchIndex([shown("x", "one", "电子邮件发送给收件人"), shown("x", "two", "获取账户余额")])
+def test_scripts_without_spaces_are_searched_by_character_pairs() -> None:
+    index = SearchIndex([searchable("x", "one", "电子邮件发送给收件人"), searchable("x", "two", "获取账户余额")])
     assert first("发送邮件", index) == "x__one"
     assert first("余额", index) == "x__two"
 
 
 @given(queries, st.integers(-3, 30))
-def test_no_query_raises_and_hits_are_distinct_ordered_and_within_the_limit(query: str, limit: int) -> None:
+def test_any_query_returns_distinct_ordered_hits_within_the_limit(query: str, limit: int) -> None:
     hits = INDEX.search(query, limit)
     assert len(hits) <= max(limit, 0)
     assert len({hit.name for hit in hits}) == len(hits)
@@ -216,12 +215,12 @@ def test_no_query_raises_and_hits_are_distinct_ordered_and_within_the_limit(quer
 
 
 @given(queries, st.permutations(TOOLS))
-def test_the_order_of_the_tools_changes_nothing(query: str, tools: list[Shown]) -> None:
+def test_tool_order_does_not_affect_results(query: str, tools: list[Shown]) -> None:
     assert SearchIndex(tools).search(query, 10) == INDEX.search(query, 10)
 
 
 @given(queries, st.integers(0, 10), st.integers(0, 10))
-def test_a_smaller_limit_gives_the_beginning_of_the_same_list(query: str, one: int, other: int) -> None:
+def test_smaller_limit_returns_a_prefix_of_the_results(query: str, one: int, other: int) -> None:
     fewer, more = sorted((one, other))
     assert INDEX.search(query, fewer) == INDEX.search(query, more)[:fewer]
 
@@ -233,7 +232,7 @@ def test_a_smaller_limit_gives_the_beginning_of_the_same_list(query: str, one: i
     ),
     st.sampled_from(["description", "title", "inputSchema", "annotations"]),
 )
-def test_no_definition_keeps_an_index_from_being_built(value: Any, key: str) -> None:
+def test_index_is_built_from_any_definition(value: Any, key: str) -> None:
     odd = Shown("odd__tool", "odd", "tool", {key: value})
     properties = Shown(
         "odd__other", "odd", "other", {"inputSchema": {"properties": {"a": value, "b": {"enum": value}}}}
@@ -242,11 +241,11 @@ def test_no_definition_keeps_an_index_from_being_built(value: Any, key: str) -> 
     assert "odd__tool" in names("odd", 5, SearchIndex([odd, properties]))
 
 
-def test_an_index_over_nothing_finds_nothing() -> None:
+def test_empty_index_finds_nothing() -> None:
     assert SearchIndex([]).search("send email", 5) == []
 
 
-def test_a_tool_that_is_found_carries_its_name_and_its_score() -> None:
+def test_hit_has_name_and_score() -> None:
     [hit] = INDEX.search("balance", 1)
     assert hit == SearchHit("bank__get_balance", hit.score)
 
@@ -268,15 +267,15 @@ def unknown_words(count: int) -> str:
     ],
     ids=["one word", "one run", "humps", "no spaces", "unknown", "hyphens", "compounds"],
 )
-def test_a_hostile_query_costs_no_more_than_a_long_one(query: str) -> None:
-    many = SearchIndex([shown(f"server{at}", f"{one.tool}_{at}") for at in range(100) for one in TOOLS])
+def test_search_time_of_a_hostile_query_is_bounded(query: str) -> None:
+    many = SearchIndex([searchable(f"server{at}", f"{one.tool}_{at}") for at in range(100) for one in TOOLS])
     started = time.process_time()
     assert len(many.search(query, 10)) <= 10
-    # Twenty milliseconds where nothing else runs; the bound of a busy machine is for what grows with the text.
+    # It takes 20 ms on an idle machine. The bound allows for a busy machine, and detects costs that grow with the text.
     assert time.process_time() - started < 0.5
 
 
-def test_a_hostile_definition_is_read_within_bounds() -> None:
+def test_indexing_time_of_a_hostile_definition_is_bounded() -> None:
     schema = {
         "properties": {f"p{at}": {"description": "word " * 10_000, "enum": ["v" * 10_000] * 500} for at in range(500)}
     }
@@ -310,11 +309,11 @@ def test_threads_share_an_index() -> None:
         ("", []),
     ],
 )
-def test_identifiers_are_taken_apart(text: str, parts: list[tuple[str, ...]]) -> None:
+def test_identifiers_are_split_into_words(text: str, parts: list[tuple[str, ...]]) -> None:
     assert list(split_words(text)) == parts
 
 
-def test_a_name_in_prose_stays_whole() -> None:
+def test_name_in_prose_is_also_kept_whole() -> None:
     assert terms("On GitHub, with issueId", 9, prose=True) == ["github", "issueid", "issu", "id"]
 
 
@@ -328,55 +327,47 @@ def test_a_name_in_prose_stays_whole() -> None:
         ("rate", "rate"), ("cease", "ceas"), ("is", "is"), ("日本", "日本"), ("b2b", "b2b"),
     ],
 )  # fmt: skip
-def test_words_are_stemmed_as_porter_says(word: str, stemmed: str) -> None:
+def test_words_are_stemmed_as_porter_specifies(word: str, stemmed: str) -> None:
     assert stem(word) == stemmed
 
 
 @given(st.text(max_size=60))
-def test_every_word_has_a_stem_that_is_no_longer_than_it(word: str) -> None:
+def test_stem_is_never_longer_than_the_word(word: str) -> None:
     assert len(stem(word)) <= len(word)
 
 
-def test_no_word_stands_for_itself_and_each_counts_less_than_the_word() -> None:
+def test_synonym_never_maps_to_itself_and_weighs_less_than_the_word() -> None:
     for key, targets in general_expansions().items():
         assert (*targets,) != (), key
         assert all(key != (target,) and 0 < weight < 1 for target, weight in targets.items()), key
 
 
-def test_configured_synonyms_are_read_whatever_they_hold() -> None:
+def test_configured_synonyms_accept_any_content() -> None:
     assert configured_expansions({"": ["", " "], "one": [], "A-b": ["cD", "e"]})[("e",)] == {"ab": 1.0, "cd": 1.0}
 
 
 @settings(max_examples=50)
 @given(st.dictionaries(st.text(max_size=20), st.lists(st.text(max_size=20), max_size=4), max_size=4), queries)
-def test_no_synonyms_break_a_search(synonyms: dict[str, list[str]], query: str) -> None:
+def test_any_synonyms_leave_search_working(synonyms: dict[str, list[str]], query: str) -> None:
     assert len(SearchIndex(TOOLS, synonyms=synonyms).search(query, 3)) <= 3
 
 
-def test_a_word_similar_to_one_of_the_query_finds_a_tool() -> None:
-    tools = (shown("media", "find_video", "Find a video."), shown("media", "find_song", "Find a song."))
+def test_similar_word_finds_a_tool() -> None:
+    tools = (searchable("media", "find_video", "Find a video."), searchable("media", "find_song", "Find a song."))
     assert names("clips", 1, SearchIndex(tools, thesaurus=False)) == ["media__find_video"]
     assert SearchIndex(tools, thesaurus=False, similar_words=False).search("clips", 1) == []
 
 
-def test_the_very_word_ranks_above_a_similar_one() -> None:
-    tools = (shown("one", "video"), shown("two", "clip"), shown("three", "videos"))
+def test_exact_word_outranks_a_similar_one() -> None:
+    tools = (searchable("one", "video"), searchable("two", "clip"), searchable("three", "videos"))
     assert names("clip", 3, SearchIndex(tools))[0] == "two__clip"
 
 
-def test_a_similar_word_counts_less_than_the_word_and_a_word_without_any_has_none() -> None:
-    near = neighbours(stem("folder"))
-    assert stem("directory") in near
-    assert max(near.values()) < 1
-    assert neighbours("zqzq") == {}
-    assert neighbours("#") == {}
-
-
-def test_a_tool_with_none_of_the_words_is_found_by_what_it_is_about() -> None:
+def test_tool_without_matching_words_is_found_by_meaning() -> None:
     tools = (
-        shown("sky", "get_forecast", "Temperature, wind and precipitation of the coming days at a place."),
-        shown("sky", "list_stations", "List measuring stations of a region."),
-        shown("desk", "print_document", "Send a document to a printer."),
+        searchable("sky", "get_forecast", "Temperature, wind and precipitation of the coming days at a place."),
+        searchable("sky", "list_stations", "List measuring stations of a region."),
+        searchable("desk", "print_document", "Send a document to a printer."),
     )
     index = SearchIndex(tools, thesaurus=False)
     assert names("should I bring an umbrella tomorrow", 1, index) == ["sky__get_forecast"]
@@ -384,7 +375,7 @@ def test_a_tool_with_none_of_the_words_is_found_by_what_it_is_about() -> None:
     assert silent.search("should I bring an umbrella tomorrow", 1) == []
 
 
-def test_what_a_model_finds_similar_joins_the_ranking() -> None:
+def test_model_similarities_are_merged_into_the_ranking() -> None:
     query = "zqzqzq"
     assert INDEX.search(query, 3) == []
     near = {"bank__get_balance": 0.6, "files__read_text_file": 0.4, "post__send_email": 0.1, "elsewhere__tool": 0.9}
@@ -394,7 +385,7 @@ def test_what_a_model_finds_similar_joins_the_ranking() -> None:
 
 
 @given(queries, st.dictionaries(st.sampled_from([tool.name for tool in TOOLS]), st.floats(-1, 1)))
-def test_no_similarities_break_a_search(query: str, near: dict[str, float]) -> None:
+def test_any_similarities_leave_search_working(query: str, near: dict[str, float]) -> None:
     fewer, more = INDEX.search(query, 3, similarities=near), INDEX.search(query, 10, similarities=near)
     assert more[:3] == fewer
     assert len({hit.name for hit in more}) == len(more)

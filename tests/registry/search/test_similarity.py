@@ -1,4 +1,4 @@
-"""How similar words and tools are by the table of vectors, and what it does with anything else."""
+"""Similarity of words and tools by the vector table."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.search.similarity import WordSimilarity
-from registry.search.stemming import stem
-from registry.search.terms import terms
-from registry.search.word_vectors import (
+from registry.search.similarity import (
     DIMENSIONS,
     OFFSET,
-    lanes_of,
+    WordSimilarity,
+    pack_lanes,
     read_word_vectors,
-    values_of,
+    unpack_lanes,
     word_vector,
 )
+from registry.search.terms import stem, terms
 
-# What stands in the table: a line a stem, in order.
+# The lines of the table, one for each stem, in order.
 LINES = read_word_vectors()
 KNOWN = [line.partition(" ")[0] for line in LINES]
 some_known = st.lists(st.sampled_from(KNOWN), min_size=1, max_size=8)
@@ -42,21 +41,21 @@ def plain(term: str) -> list[int]:
     return [value - OFFSET for value in a2b_base64(line.partition(" ")[2])]
 
 
-def test_the_table_is_in_order_with_one_whole_vector_for_each_stem() -> None:
+def test_vector_table_is_sorted_with_one_vector_per_stem() -> None:
     assert sorted(LINES) == LINES
     assert len(set(KNOWN)) == len(KNOWN) > 10_000
     assert {len(a2b_base64(line.partition(" ")[2])) for line in LINES} == {DIMENSIONS}
 
 
 @given(st.lists(st.integers(0, 255), min_size=1, max_size=300))
-def test_values_are_the_same_after_they_were_lanes(values: list[int]) -> None:
-    assert values_of(lanes_of(bytes(values)), len(values)) == tuple(values)
+def test_lanes_round_trip(values: list[int]) -> None:
+    assert unpack_lanes(pack_lanes(bytes(values)), len(values)) == tuple(values)
 
 
 @given(some_known, some_known)
-def test_similarity_is_the_cosine_of_the_sums_of_vectors(one: list[str], other: list[str]) -> None:
+def test_similarity_is_the_cosine_of_summed_vectors(one: list[str], other: list[str]) -> None:
     tool = WordSimilarity([[list(dict.fromkeys(one)), [], [], [], [], [], []]])
-    [found] = tool.to(dict.fromkeys(other))
+    [found] = tool.similarities_to(dict.fromkeys(other))
     sums = [
         [sum(column) for column in zip(*(plain(term) for term in dict.fromkeys(words)), strict=True)]
         for words in (one, other)
@@ -67,23 +66,23 @@ def test_similarity_is_the_cosine_of_the_sums_of_vectors(one: list[str], other: 
 
 
 @given(st.lists(some_known, max_size=6), st.lists(st.text(max_size=10), max_size=6))
-def test_what_else_there_is_changes_nothing_for_a_tool(tools: list[list[str]], query: list[str]) -> None:
+def test_similarity_of_a_tool_does_not_depend_on_other_tools(tools: list[list[str]], query: list[str]) -> None:
     read = [[words, [], [], [], [], [], []] for words in tools]
-    asked = [*query, *KNOWN[:2]]
-    together = WordSimilarity(read).to(asked)
-    assert together == [WordSimilarity([one]).to(asked)[0] for one in read]
+    query_words = [*query, *KNOWN[:2]]
+    together = WordSimilarity(read).similarities_to(query_words)
+    assert together == [WordSimilarity([one]).similarities_to(query_words)[0] for one in read]
     assert all(-1.1 <= value <= 1.1 for value in together)
 
 
-def test_words_that_nobody_knows_are_similar_to_nothing() -> None:
+def test_unknown_words_have_similarity_zero() -> None:
     index = WordSimilarity([fields("send_email"), fields("zqzqzq"), fields("")])
-    assert index.to(["zqzqzq", "", "é", "#"]) == [0, 0, 0]
-    assert index.to([stem("email")])[1:] == [0, 0]
-    assert WordSimilarity([]).to([stem("email")]) == []
+    assert index.similarities_to(["zqzqzq", "", "é", "#"]) == [0, 0, 0]
+    assert index.similarities_to([stem("email")])[1:] == [0, 0]
+    assert WordSimilarity([]).similarities_to([stem("email")]) == []
     assert word_vector("zqzqzq") is word_vector("") is word_vector("#") is None
 
 
-def test_everyday_words_are_similar_to_the_tools_that_they_mean() -> None:
+def test_everyday_words_are_similar_to_matching_tools() -> None:
     index = WordSimilarity(
         [
             fields("send_message", "Send a message to a channel."),
@@ -92,5 +91,5 @@ def test_everyday_words_are_similar_to_the_tools_that_they_mean() -> None:
         ]
     )
     for query, meant in (("will it rain tomorrow", 1), ("ping my coworkers", 0), ("feature branch of the code", 2)):
-        found = index.to([stem(word) for word in query.split()])
+        found = index.similarities_to([stem(word) for word in query.split()])
         assert max(range(3), key=found.__getitem__) == meant, query

@@ -1,4 +1,4 @@
-"""Who gets the places of a list that is too short for all."""
+"""Places of a list that is too short for all tools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def candidates(server: str, count: int, *, tokens: int = 10, pinned: bool = Fals
     ]
 
 
-def test_servers_share_the_places_whatever_the_alphabet_says() -> None:
+def test_servers_share_places_regardless_of_name_order() -> None:
     plan = plan_disclosure([*candidates("a", 100), *candidates("b", 3), *candidates("z", 100)], AUTO)
     assert Counter(name[0] for name in plan.listed) == {"a": 6, "z": 6, "b": 3}
     assert {"a__t000", "b__t002", "z__t005"} <= plan.listed
@@ -28,14 +28,14 @@ def test_servers_share_the_places_whatever_the_alphabet_says() -> None:
     assert {name[0] for name in plan.listed} == {"z"}
 
 
-def test_servers_share_the_tokens_too() -> None:
+def test_servers_share_tokens() -> None:
     profile = replace(AUTO, max_tools=100, max_tokens=1_000)
     plan = plan_disclosure([*candidates("a", 50, tokens=100), *candidates("b", 50, tokens=100)], profile)
     assert Counter(name[0] for name in plan.listed) == {"a": 5, "b": 4}
     assert plan.found_tokens == 100
 
 
-def test_pinned_tools_over_the_budget_are_told() -> None:
+def test_pinned_tools_over_the_budget_are_reported() -> None:
     plan = plan_disclosure(candidates("a", 30, pinned=True), AUTO)
     assert len(plan.listed) == 20
     names = ", ".join(f"a__t{number:03}" for number in range(20, 25))
@@ -44,10 +44,10 @@ def test_pinned_tools_over_the_budget_are_told() -> None:
         [*candidates("a", 3, tokens=600, pinned=True), *candidates("b", 1)], replace(AUTO, max_tokens=1_000)
     )
     assert len(plan.listed) == 3
-    assert plan.warnings == ("pinned: what is pinned takes the list over maxTokens (1000)",)
+    assert plan.warnings == ("pinned: pinned wrappers take the list over maxTokens (1000)",)
 
 
-def test_lazy_keeps_the_number_of_tools_as_well() -> None:
+def test_lazy_disclosure_respects_max_tools() -> None:
     lazy = replace(AUTO, disclosure="lazy", max_tools=10)
     plan = plan_disclosure([*candidates("a", 30, pinned=True), *candidates("b", 5)], lazy)
     assert len(plan.listed) == 6

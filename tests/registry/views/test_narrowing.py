@@ -1,4 +1,4 @@
-"""What a profile and rules leave of a catalog is what each of them permits of each item by itself."""
+"""A narrowed catalog contains exactly what profile and rules permit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import ServerShape, Shape
 from registry.policy.conditions import ArgumentCondition, Conditions
-from registry.policy.grant import CallRules, Grant
-from registry.policy.rules import KINDS, Rule, What
-from registry.views.narrowing import narrow
-from registry.views.profile import Profile, Selection
+from registry.policy.policy import CallRules, Grant
+from registry.policy.rules import KINDS, ItemPatterns, Rule
+from registry.views.profile import Profile, Selection, narrow_catalog
 
 READ = {"name": "read", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
 WRITE = {"name": "write", "inputSchema": {"type": "object"}}
@@ -33,7 +32,7 @@ RULES = st.builds(
     name=st.just("r"),
     effect=st.sampled_from(["allow", "deny", "ask"]),
     what=st.builds(
-        What,
+        ItemPatterns,
         kinds=st.sampled_from(
             [frozenset(KINDS), frozenset({"tools"}), frozenset({"prompts"}), frozenset({"resources"})]
         ),
@@ -73,12 +72,12 @@ WHOLE = catalog()
 
 
 @given(profile=PROFILES, grant=GRANTS)
-def test_everything_that_is_left_is_permitted_and_nothing_else_is_lost(profile: Profile, grant: Grant) -> None:
-    left, call_rules, servers = narrow(WHOLE, SHAPE, profile, grant)
+def test_narrowed_catalog_contains_exactly_the_permitted_items(profile: Profile, grant: Grant) -> None:
+    left, call_rules, servers = narrow_catalog(WHOLE, SHAPE, profile, grant)
     rules: dict[str, Any] = {}
     for wrapper in WHOLE.wrappers:
-        own = SHAPE.of(wrapper.server)
-        decided = grant.tool(wrapper, own, grant.of_server(wrapper.server, own))
+        own = SHAPE.for_server(wrapper.server)
+        decided = grant.tool(wrapper, own, grant.rules_for_server(wrapper.server, own))
         by_arguments = isinstance(decided, CallRules)
         permitted = profile.permits(wrapper, own) and (by_arguments or decided.effect != "deny")
         assert (left.get(wrapper.name) is not None) == permitted, wrapper.name
@@ -89,29 +88,29 @@ def test_everything_that_is_left_is_permitted_and_nothing_else_is_lost(profile: 
     prompts = [
         prompt.key
         for prompt in items.prompts
-        if profile.permits_prompt(prompt, SHAPE.of(prompt.server))
-        and grant.prompt(prompt, SHAPE.of(prompt.server)).effect != "deny"
+        if profile.permits_prompt(prompt, SHAPE.for_server(prompt.server))
+        and grant.prompt(prompt, SHAPE.for_server(prompt.server)).effect != "deny"
     ]
     assert [prompt.key for prompt in left.prompts_and_resources.prompts] == prompts
     uris = [
         item.original
         for item in items.resources
-        if profile.permits_uri(item.server, item.original, SHAPE.of(item.server))
-        and grant.uri(item.server, item.original, SHAPE.of(item.server)).effect != "deny"
+        if profile.permits_uri(item.server, item.original, SHAPE.for_server(item.server))
+        and grant.uri(item.server, item.original, SHAPE.for_server(item.server)).effect != "deny"
     ]
     assert [item.original for item in left.prompts_and_resources.resources] == uris
     for alias in SHAPE.servers:
-        own = SHAPE.of(alias)
+        own = SHAPE.for_server(alias)
         may_have = profile.permits_server(alias, own) and grant.permits_server(alias, own)
-        # The alias of a server that has listed, and has nothing for this caller, is told to nobody whom rules concern.
-        empty = alias in WHOLE.servers and not left.shows(alias) and not grant.is_open
+        # A server without items for this caller is named only to callers without rules.
+        empty = alias in WHOLE.servers and not left.has_items_of(alias) and not grant.is_open
         assert (alias in servers) == (may_have and not empty), alias
         if alias in WHOLE.servers:
             assert (alias in left.servers) == (may_have and not empty), alias
 
 
-def test_a_grant_is_open_only_without_rules_scopes_and_a_closed_default() -> None:
-    rule = Rule(name="r", effect="deny", what=What(patterns=("x",)))
+def test_grant_is_open_only_without_rules_scopes_and_closed_default() -> None:
+    rule = Rule(name="r", effect="deny", what=ItemPatterns(patterns=("x",)))
     assert Grant().is_open
     assert not Grant([rule]).is_open
     assert not Grant(closed=True).is_open

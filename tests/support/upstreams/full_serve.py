@@ -104,8 +104,8 @@ class Site:
         peer = self.sessions[session][0]
         if method == "notifications/cancelled":
             self.stop(peer, (message.get("params") or {}).get("requestId"))
-        asked = Asked(message=message, peer=peer, emit=wire_send(wire), headers=request.headers, modern=False)
-        await self.work(asked, wire, opened)
+        incoming = Asked(message=message, peer=peer, emit=wire_send(wire), headers=request.headers, modern=False)
+        await self.work(incoming, wire, opened)
 
     async def modern(self, message: dict[str, Any], request: Request, wire: Wire) -> None:
         """Answer one message of the modern era, where every request stands alone."""
@@ -134,24 +134,24 @@ class Site:
         else:
             send = wire_send(wire)
             peer = Peer(send=send)
-            asked = Asked(message=message, peer=peer, emit=send, headers=request.headers, modern=True)
-            await self.work(asked, wire, {})
+            incoming = Asked(message=message, peer=peer, emit=send, headers=request.headers, modern=True)
+            await self.work(incoming, wire, {})
 
     async def refuse(self, wire: Wire, error: dict[str, Any], status: int = 400) -> None:
         """Answer with an error."""
         await wire.respond(status, json.dumps(error).encode())
 
-    async def work(self, asked: Asked, wire: Wire, opened: dict[str, str]) -> None:
+    async def work(self, incoming: Asked, wire: Wire, opened: dict[str, str]) -> None:
         """Work on a message while watching whether its caller is still there."""
-        message = asked.message
-        key = asked.peer, message.get("id")
+        message = incoming.message
+        key = incoming.peer, message.get("id")
 
         async def left() -> None:
             await wire.gone()
-            if asked.modern:
+            if incoming.modern:
                 self.stop(*key)
 
-        work = self.tasks.create_task(self.full.answer(asked))
+        work = self.tasks.create_task(self.full.answer(incoming))
         if "method" in message and "id" in message:
             self.working[key] = work
         watch = self.tasks.create_task(left())
@@ -162,7 +162,7 @@ class Site:
             watch.cancel()
             await asyncio.wait([watch])
         if work.cancelled():
-            # A cancelled request gets no answer; in the handshake era its connection may go on.
+            # A cancelled request gets no response; in the handshake era its connection may stay open.
             if not wire.open_stream:
                 await wire.open_events()
             await wire.chunk(b"")
@@ -175,7 +175,7 @@ class Site:
             await wire.chunk(b"")
         else:
             code = (outcome.get("error") or {}).get("code")
-            status = _STATUS.get(code, 200) if asked.modern else 200
+            status = _STATUS.get(code, 200) if incoming.modern else 200
             await wire.respond(status, json.dumps(outcome).encode(), **opened)
 
     def stop(self, peer: Peer, message_id: Any) -> None:

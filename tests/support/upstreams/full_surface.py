@@ -1,4 +1,4 @@
-"""What the whole server lists: its tools, prompts, resources, templates and capabilities."""
+"""The lists of the full server: its tools, prompts, resources, templates and capabilities."""
 
 from __future__ import annotations
 

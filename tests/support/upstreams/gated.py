@@ -1,4 +1,4 @@
-"""Servers that wait on purpose before they answer, until a test tells them to go on."""
+"""Servers that do not answer until a test lets them continue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from support.gateways import glance_again
+from support.gateways import brief_pause
 
 # A whole server in a few lines: what it does before it answers is the case.
 SERVER = """
@@ -51,7 +51,7 @@ signal.signal(signal.SIGTERM, tidy_up)
 
 
 class Upstream:
-    """A program with a folder of its own, in which it notes what it does and is told to go on."""
+    """A program with a separate folder for its notes and for the permission to continue."""
 
     def __init__(self, tmp_path: Path, name: str, before: str = "", listing: str = "pass", **entry: Any) -> None:
         self.name = name
@@ -71,7 +71,7 @@ class Upstream:
     async def until_noted(self, word: str, within_s: float = 20) -> None:
         with anyio.fail_after(within_s):
             while word not in self.notes():
-                await glance_again()
+                await brief_pause()
 
 
 def entries(*upstreams: Upstream) -> dict[str, Any]:

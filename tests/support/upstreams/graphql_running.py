@@ -12,7 +12,7 @@ from typing import Any
 
 from anyio.abc import Process
 from support.gateways import RunningGateway, running_gateway
-from support.upstreams.running import Recording, killed, listening
+from support.upstreams.running import Recording, kill_and_wait, listening
 
 _PROGRAM = Path(__file__).parent / "graphql_server.py"
 
@@ -63,7 +63,7 @@ class GraphqlServer:
         return f"http://127.0.0.1:{self.port}/graphql"
 
     def config(self, **more: Any) -> dict[str, Any]:
-        """The entry for `mcpServers`; the schema is asked for unless `schema` is given."""
+        """Return the entry for `mcpServers`; it uses introspection unless `schema` is given."""
         return {"type": "graphql", "endpoint": self.endpoint, "operations": str(self.operations), **more}
 
     @property
@@ -72,11 +72,12 @@ class GraphqlServer:
         return {"schema": str(self.schema_path)}
 
     def write(self, name: str, text: str | bytes) -> Path:
-        """Write one operation file."""
+        """Write one operation file, at once, because the gateway may read it at any time."""
         path = self.operations / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode() if isinstance(text, str) else text)
-        return path
+        written = path.with_name(f".{path.name}.new")
+        written.write_bytes(text.encode() if isinstance(text, str) else text)
+        return written.replace(path)
 
     def change(self, **script: Any) -> None:
         """Change what the running server does; None takes a member out."""
@@ -86,11 +87,11 @@ class GraphqlServer:
         draft.replace(self.folder / "script.json")
 
     def sent(self) -> list[dict[str, Any]]:
-        """The operations that arrived: query, variables, operationName, headers of each."""
+        """Return the received operations: query, variables, operationName and headers of each."""
         return self.recording.events("graphql")
 
-    def asked(self) -> list[dict[str, Any]]:
-        """The introspections that arrived."""
+    def introspections(self) -> list[dict[str, Any]]:
+        """Return the received introspection requests."""
         return self.recording.events("introspection")
 
     async def start(self) -> None:
@@ -104,7 +105,7 @@ class GraphqlServer:
         if self.process is None:
             return
         process, self.process = self.process, None
-        await killed(process)
+        await kill_and_wait(process)
 
 
 @asynccontextmanager

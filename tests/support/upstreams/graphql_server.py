@@ -96,7 +96,7 @@ class Server:
         return await self.answer(wire, request, status, answer)
 
     def allowed(self, query: str) -> bool:
-        """Whether this introspection is answered."""
+        """Return whether this introspection is answered."""
         allowed = self.script.get("introspection", True)
         return allowed is True or (allowed == "old" and not any(word in query for word in NEW))
 
@@ -135,7 +135,7 @@ class Server:
         return (400 if request_error else 200), answer
 
     def resolve(self, parent: Any, info: GraphQLResolveInfo, **arguments: Any) -> Any:
-        """The value of a field: what the script says, or one that fits its type."""
+        """Return the value of a field: the scripted one, or one that matches its type."""
         if info.field_name in self.script.get("echo", ()):
             return json.dumps(arguments, sort_keys=True)
         if isinstance(parent, dict) and info.field_name in parent:
@@ -178,7 +178,7 @@ class Server:
 
 
 def mocked(kind: Any) -> Any:
-    """A value of this type; objects are resolved field by field."""
+    """Return a value of this type; objects are resolved field by field."""
     if isinstance(kind, GraphQLNonNull):
         kind = kind.of_type
     if isinstance(kind, GraphQLList):

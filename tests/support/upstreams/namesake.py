@@ -19,29 +19,29 @@ def say(message):
 
 
 def meta(uri):
-    """Every form in which hosts look for the app of a tool."""
+    """Return every form in which hosts look for the app of a tool."""
     return {"ui": {"resourceUri": uri}, "ui/resourceUri": uri, "openai/outputTemplate": uri, "other": [uri, "x"]}
 
 
 def embedded(uri):
-    """A content item with a resource in it."""
+    """Return a content item with an embedded resource."""
     return {"type": "resource", "resource": {"uri": uri, "text": f"{uri} of {ME}", "_meta": meta(uri)}}
 
 
 def link(uri):
-    """A content item that leads to a resource."""
+    """Return a content item that links to a resource."""
     return {"type": "resource_link", "uri": uri, "name": ME}
 
 
 def tools():
-    """The tools."""
+    """Return the tools."""
     plain = {"description": "x", "inputSchema": {"type": "object"}}
     own = [{"name": f"name{at}", **plain, "_meta": meta(uri)} for at, uri in enumerate(NAMED)]
     return own + [{"name": one, **plain} for one in ("touch", "list", "large")]
 
 
 def called(name, given):
-    """The result of a tool."""
+    """Return the result of a tool."""
     if name == "touch":
         say({"method": "notifications/resources/updated", "params": {"uri": given["uri"]}})
     elif name == "list":
@@ -59,7 +59,7 @@ def called(name, given):
 
 
 def answer(method, params):
-    """The result of a request; None where there is none."""
+    """Return the result of a request; None if the method has none."""
     if method == "initialize":
         capabilities = {
             "tools": {}, "prompts": {}, "completions": {}, "resources": {"subscribe": True, "listChanged": True},

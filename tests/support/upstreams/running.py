@@ -37,7 +37,7 @@ _ROOT = _HERE.parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Everything that one scripted upstream received, over all its starts."""
+    """All messages that one scripted upstream received, over all its starts."""
 
     path: Path
 
@@ -88,7 +88,7 @@ class Recording:
 
 
 def tool(name: str, /, *required: str, **properties: Any) -> dict[str, Any]:
-    """Return a sound definition; a property given as a word is of that type."""
+    """Return a valid definition; the value of a property may be the name of its type."""
     shapes = {key: {"type": value} if isinstance(value, str) else value for key, value in properties.items()}
     schema = {"type": "object", "properties": {one: {"type": "string"} for one in required} | shapes}
     schema |= {"required": list(required)} if required else {}
@@ -105,7 +105,7 @@ def scripted_stdio_server(tmp_path: Path, name: str, **script: Any) -> tuple[dic
     path = tmp_path / f"{name}.script.json"
     path.write_text(json.dumps(script), encoding="utf-8")
     recording = Recording(tmp_path / f"{name}.record.jsonl")
-    # Neither site-packages nor the environment: it starts faster and proves that no SDK is in it.
+    # Without site-packages and the environment, the program starts faster and cannot use an SDK.
     program = ["-S", "-E", str(_HERE / "scripted_stdio.py")]
     options = ["--script", str(path), "--record", str(recording.path)]
     return {"command": sys.executable, "args": program + options}, recording
@@ -115,7 +115,7 @@ def rescript(config: dict[str, Any], recording: Recording, *, announce: bool = F
     """Replace the script of a stdio upstream for its next start.
 
     Args:
-        config: What `scripted_stdio_server` returned.
+        config: The entry that `scripted_stdio_server` returned.
         recording: The record it came with.
         announce: Also make the running process take over `tools` and say `list_changed`.
         script: The new script.
@@ -166,10 +166,10 @@ class ScriptedHttp:
         if self.process is None:
             return
         process, self.process = self.process, None
-        await killed(process)
+        await kill_and_wait(process)
 
     async def restart(self, **script: Any) -> None:
-        """Kill the process and start it again on the same port, with another script if one is given."""
+        """Kill the process, and start it again on the same port, optionally with another script."""
         await self.stop()
         if script:
             self.write(script)
@@ -209,16 +209,16 @@ async def listening(program: list[str]) -> tuple[Process, int]:
     assert process.stdout is not None
     printed = b""
     try:
-        with anyio.fail_after(15):
+        with anyio.fail_after(25):
             while not printed.endswith(b"\n"):
                 printed += await process.stdout.receive()
         return process, int(printed)
     except BaseException:
-        await killed(process)
+        await kill_and_wait(process)
         raise
 
 
-async def killed(process: Process) -> None:
+async def kill_and_wait(process: Process) -> None:
     """Kill a process at once and wait for its end."""
     with anyio.CancelScope(shield=True):
         with suppress(ProcessLookupError):
@@ -228,7 +228,7 @@ async def killed(process: Process) -> None:
 
 
 def unused_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listened on a moment ago."""
+    """Return a port of 127.0.0.1 on which no program listened a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What a scripted upstream does, whatever the transport: a JSON script in, a JSONL record out, no SDK.
+"""The behaviour of a scripted upstream for any transport: a JSON script in, a JSONL record out, without an SDK.
 
 A script is an object of these members, all optional:
 
@@ -8,13 +8,13 @@ modern       true: also speaks 2026-07-28 (`server/discover`); false: answers -3
 handshake    false: refuses `initialize`
 list_changed whether `notifications/tools/list_changed` is declared
 answers      method -> result object, for methods that are not built in
-unannounced  lists of tools: each time a stream of announcements opens, the next one is listed, and announced to nobody
-stream_s     over HTTP, such streams end after so many seconds
+unannounced  lists of tools: whenever a stream of announcements opens, the next one is listed without an announcement
+stream_s     over HTTP, such streams end after this many seconds
 ttl_ms, scope, instructions, capabilities, server_info
 faults       see `PROCESS_FAULTS`; every behaviour is a fault too: {"error": {"code": -32000}} makes every
              tools/call end so; "calls": n limits it to the first n, "on": [methods] moves it elsewhere
 
-A tool whose name is no behaviour and has none assigned echoes.
+A tool echoes if its name is not a behaviour and the script assigns none.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ PROCESS_FAULTS = (
     "exit_at_start",  # exit code, or true for 1
     "silent",  # true, or a list of methods: received, never answered
     "garbage_at_start",  # stdio: banner lines on stdout at the start and before each answer
-    "stderr_flood",  # stdio: so many bytes on stderr at the start
+    "stderr_flood",  # stdio: number of bytes on stderr at the start
     "cursor_loop",  # "same" | "new": tools/list never ends
     "page_size",  # tools in a page
     "spawn_grandchild",  # starts `sleep 1000` and records its pid
-    "ignore_eof",  # stdio: goes on after the end of input and after SIGTERM
-    "server_requests",  # so many sampling/createMessage requests before each answer to tools/call
+    "ignore_eof",  # stdio: continues after the end of input and after SIGTERM
+    "server_requests",  # number of sampling/createMessage requests before each answer to tools/call
     "request_roots",  # asks for roots/list after notifications/initialized
 )
 WRECKS = {
@@ -83,7 +83,7 @@ BEHAVIOURS = {
     "notification_storm": {"count": {"type": "integer"}, "method": {"type": "string"}},
     **{wreck: {} for wreck in WRECKS},
 }
-# What a bare integer means for a fault; for all others it is the number of calls it strikes.
+# The meaning of a bare integer for these faults; for all others it is the number of affected calls.
 _AMOUNTS = {
     "status": "code",
     "notification_storm": "count",
@@ -154,7 +154,7 @@ class Upstream:
     tools: list[Any] = field(init=False)
     _struck: dict[str, int] = field(default_factory=dict)
     _waiting: dict[Any, asyncio.Future[dict[str, Any]]] = field(default_factory=dict)
-    _asked: int = 0
+    _question_count: int = 0
 
     def __post_init__(self) -> None:
         self.tools = self.script.get("tools", builtin_tools())
@@ -273,6 +273,8 @@ class Upstream:
                 return self._stamp(text_result("x" * given.get("bytes", 1_000_000)), params)
             case "result":
                 return given.get("result", {})
+            case "announce":
+                await emit(given["message"])
             case "retool":
                 await self.retool(given.get("tools", []))
             case "forget":
@@ -319,8 +321,8 @@ class Upstream:
         return self._stamp(text_result(json.dumps([replies, params.get("requestState")])), params)
 
     def _request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        self._asked += 1
-        return {"jsonrpc": "2.0", "id": f"asked-{self._asked}", "method": method, "params": params}
+        self._question_count += 1
+        return {"jsonrpc": "2.0", "id": f"asked-{self._question_count}", "method": method, "params": params}
 
     def _plain(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         modern = bool(self.script.get("modern"))
@@ -336,10 +338,10 @@ class Upstream:
         info = self.script.get("server_info", {"name": "scripted", "version": "1.0.0"})
         match method:
             case "initialize" if self.script.get("handshake", True):
-                asked = params.get("protocolVersion")
+                requested_version = params.get("protocolVersion")
                 return {
                     **about,
-                    "protocolVersion": asked if asked in HANDSHAKE else HANDSHAKE[-1],
+                    "protocolVersion": requested_version if requested_version in HANDSHAKE else HANDSHAKE[-1],
                     "serverInfo": info,
                 }
             case "server/discover" if modern:

@@ -68,9 +68,9 @@ class Site:
 
     async def broadcast(self, method: str) -> None:
         """Tell every open stream."""
-        told = [(wire, notification(method)) for wire in self.streams.values()]
-        told += [(wire, subscribed(method, listen_id)) for wire, listen_id in self.listens.values()]
-        for wire, message in told:
+        outgoing = [(wire, notification(method)) for wire in self.streams.values()]
+        outgoing += [(wire, subscribed(method, listen_id)) for wire, listen_id in self.listens.values()]
+        for wire, message in outgoing:
             try:
                 await wire.event(json.dumps(message))
             except Gone:
@@ -200,7 +200,7 @@ class Site:
             status, words = (400, "Missing session ID") if session is None else (404, "Session not found")
             await wire.respond(status, rpc_error(-32600, f"Bad Request: {words}", "server-error"))
             return
-        # Only now: a session must exist before its client can learn of it, but not before it is asked for.
+        # Not earlier: the session must exist before its client learns of it, but not before it was requested.
         if opened:
             self.sessions.add(opened["mcp_session_id"])
         if method == "notifications/cancelled":

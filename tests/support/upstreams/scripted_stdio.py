@@ -18,11 +18,11 @@ from scripted import Record, Upstream, Wreck, acknowledged, notification, subscr
 BANNER = b'\x1b[32mscripted upstream 1.0\x1b[0m listening on stdio...\n\n{not json}\n[1, 2]\n"text"\n'
 
 
-cut: list[bytes] = []  # what is still owed to a line that was cut
+cut: list[bytes] = []  # the rest of a line that was cut
 
 
 def put(data: bytes) -> None:
-    """Write all of it to stdout, or leave when nobody reads any more."""
+    """Write the data to stdout, or exit if the reader has gone."""
     view = memoryview(b"".join(cut) + data)
     cut.clear()
     try:

@@ -1,4 +1,4 @@
-"""A server of 2025-11-25 whose tools run as tasks only, each in a way of its own; over stdio, or over HTTP.
+"""A server of 2025-11-25 whose tools run only as tasks, each in a different way, over stdio or HTTP.
 
 Its first argument is a file, to which it appends each message that it gets, as one line.
 """
@@ -41,7 +41,7 @@ class Server:
         self.polls: dict[str, int] = {}
         self.calls: dict[str, dict[str, Any]] = {}
         self.waiting: dict[str, threading.Event] = {}
-        self.said: dict[str, Any] = {}
+        self.answers: dict[str, Any] = {}
         self.cancelled: set[str] = set()
 
     def note(self, message: dict[str, Any]) -> None:
@@ -49,8 +49,8 @@ class Server:
             file.write(json.dumps({**message, "at": time.time()}) + "\n")
 
     def task(self, name: str, status: str, **more: Any) -> dict[str, Any]:
-        told = {"taskId": f"{name}-1", "status": status, "createdAt": "2026-01-01T00:00:00Z"}
-        return {**told, "lastUpdatedAt": "2026-01-01T00:00:00Z", "ttl": 60_000, "pollInterval": 60, **more}
+        fields = {"taskId": f"{name}-1", "status": status, "createdAt": "2026-01-01T00:00:00Z"}
+        return {**fields, "lastUpdatedAt": "2026-01-01T00:00:00Z", "ttl": 60_000, "pollInterval": 60, **more}
 
     def answer(self, message: dict[str, Any], send: Send) -> dict[str, Any]:
         method, params = message["method"], message.get("params") or {}
@@ -135,7 +135,7 @@ class Server:
         if polls < 3:
             return self.task(name, "working")
         if name == "asks":
-            return self.task(name, "working" if name in self.said else "input_required")
+            return self.task(name, "working" if name in self.answers else "input_required")
         if name == "nested":
             return {"task": self.task(name, "completed")}
         status = {
@@ -156,7 +156,7 @@ class Server:
             event = self.waiting["ask-1"] = threading.Event()
             send({"jsonrpc": "2.0", "id": "ask-1", "method": "elicitation/create", "params": {**ask, "_meta": meta}})
             event.wait(10)
-            answer = self.said["asks"] = self.said.pop("ask-1")
+            answer = self.answers["asks"] = self.answers.pop("ask-1")
             time.sleep(0.3)
             return {**text(json.dumps(answer.get("result", answer.get("error")))), "_meta": meta}
         if name == "mute":
@@ -174,7 +174,7 @@ class Server:
         """Take one message; returns the response to a request."""
         self.note(message)
         if "method" not in message:
-            self.said[message["id"]] = message
+            self.answers[message["id"]] = message
             self.waiting[message["id"]].set()
             return None
         if "id" not in message:

@@ -46,7 +46,7 @@ class Wire:
         return taken
 
     async def exactly(self, count: int) -> bytes:
-        """Read so many bytes."""
+        """Read this many bytes."""
         while len(self.ahead) < count:
             await self._more()
         taken = bytes(self.ahead[:count])

@@ -1,4 +1,4 @@
-"""Whatever a token says, it becomes a principal or a refusal, and never anything else."""
+"""Any token becomes a principal or a rejection."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.fake_issuer import AUDIENCE, part
 
-from gateway.access.authenticator import Refusal
-from gateway.access.oauth.claims import Rejected, principal_of
-from gateway.access.oauth.signatures import read_signed
-from gateway.access.oauth.tokens import Tokens
-from gateway.access.principal import Principal
-from gateway.config.issuers import Issuer, OAuthConfig
+from gateway.access.oauth.access_tokens import Tokens
+from gateway.access.oauth.claims import Rejected, principal_of, read_signed
+from gateway.access.principal import Principal, Refusal
+from gateway.config.auth_config import Issuer, OAuthConfig
 
 NOW_S = 1_900_000_000
 ISSUER = Issuer.model_validate(
@@ -39,7 +37,7 @@ NAMES = st.sampled_from([*GOOD, "nbf", "iat", "azp", "realm", "scp", "cnf", "jti
 @example({"exp": 10**400})
 @example({"nbf": -(10**400)})
 @example({"sub": "\ud800"})
-def test_claims_of_every_kind_are_taken_or_refused(claims: dict[str, Any]) -> None:
+def test_claims_of_any_kind_are_accepted_or_rejected(claims: dict[str, Any]) -> None:
     try:
         found = principal_of({**GOOD, **claims}, ISSUER, resource=None, now_s=NOW_S)
     except Rejected:
@@ -54,7 +52,7 @@ def test_claims_of_every_kind_are_taken_or_refused(claims: dict[str, Any]) -> No
 @example(f"{part({'alg': 'RS256', 'kid': 7})}.{part(GOOD)}.x")
 @example(f"{part({'alg': ['RS256']})}.{part(GOOD)}.x")
 @example(f"{part({'alg': 'RS256', 'typ': 5})}.{part(GOOD)}.x")
-def test_texts_of_every_kind_are_no_token_or_refused(text: str) -> None:
+def test_text_of_any_kind_is_not_a_token_or_is_rejected(text: str) -> None:
     try:
         found = read_signed(text)
     except Rejected:
@@ -63,7 +61,7 @@ def test_texts_of_every_kind_are_no_token_or_refused(text: str) -> None:
 
 
 @given(st.text(max_size=50), st.text(max_size=50), st.text(max_size=50), st.text(max_size=50))
-def test_two_callers_never_have_one_identity(sub: str, client: str, other_sub: str, other_client: str) -> None:
+def test_different_callers_have_different_identities(sub: str, client: str, other_sub: str, other_client: str) -> None:
     found = []
     for one, through in ((sub, client), (other_sub, other_client)):
         try:
@@ -79,7 +77,7 @@ async def nothing(*_: Any, **__: Any) -> Any:
 
 
 @given(st.dictionaries(NAMES, VALUES, max_size=4), st.text(max_size=20))
-def test_nothing_opens_without_a_key(claims: dict[str, Any], algorithm: str) -> None:
+def test_unsigned_claims_are_never_accepted(claims: dict[str, Any], algorithm: str) -> None:
     found = Tokens(OAuthConfig(issuers=[ISSUER]), nothing, clock=lambda: NOW_S)
     try:
         body = json.dumps({**GOOD, **claims}).encode("utf-8", "surrogatepass")

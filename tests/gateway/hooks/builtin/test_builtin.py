@@ -1,4 +1,4 @@
-"""Hooks of our own, each alone: what they find, keep, cut, count and write; time comes in as it is told."""
+"""Builtin hooks, each alone, with a clock controlled by the test."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway import wire
 from gateway.hooks import Answer, Block, Call, Hook, Metadata, Result
 from gateway.hooks.builtin import audit_log, rate_limit
 from gateway.hooks.builtin.audit_log import AuditLog
 from gateway.hooks.builtin.cache import CACHED_KEY, Cache
 from gateway.hooks.builtin.rate_limit import Bucket, RateLimit
 from gateway.hooks.builtin.redact import REDACTED_KEY, WINDOW, Redact
-from gateway.hooks.builtin.size_guard import CUT_KEY, SizeGuard, fitted
-from gateway.hooks.loading import BUILTIN_HOOKS
+from gateway.hooks.builtin.size_guard import CUT_KEY, SizeGuard, shorten
+from gateway.hooks.hook_loading import BUILTIN_HOOKS
+from gateway.protocol import json_bytes
 
 METADATA = Metadata(
     kind="tool", wrapper="up__t", server="up", tool="t", principal="ann", session="s3ssion", request_id=1,
@@ -46,8 +46,8 @@ def call(args: dict[str, Any] | None = None, definition: dict[str, Any] | None =
     return Call(name="t", args=args or {}, metadata=replace(METADATA, **known), definition=definition or {})
 
 
-def text(said: str, **more: Any) -> Result:
-    return Result(value={"content": [{"type": "text", "text": said}], **more})
+def text(body: str, **more: Any) -> Result:
+    return Result(value={"content": [{"type": "text", "text": body}], **more})
 
 
 # rate_limit
@@ -56,28 +56,28 @@ TIMES = st.lists(st.floats(min_value=0, max_value=1_000, allow_nan=False), max_s
 
 
 @given(times=TIMES, per_s=st.floats(min_value=0.01, max_value=50), burst=st.floats(min_value=1, max_value=20))
-def test_a_bucket_never_gives_more_than_its_burst_and_its_rate(times: list[float], per_s: float, burst: float) -> None:
+def test_bucket_never_exceeds_its_burst_and_rate(times: list[float], per_s: float, burst: float) -> None:
     bucket, passed = Bucket(tokens=burst, at_s=0.0), list[float]()
     for at_s in times:
-        bucket = bucket.at(at_s, per_s=per_s, burst=burst)
-        if (taken := bucket.taken()) is not None:
+        bucket = bucket.refilled(at_s, per_s=per_s, burst=burst)
+        if (taken := bucket.take_token()) is not None:
             bucket = taken
             passed.append(at_s)
         else:
-            assert bucket.at(at_s + bucket.wait_s(per_s), per_s=per_s, burst=burst).taken() is not None
+            assert bucket.refilled(at_s + bucket.wait_s(per_s), per_s=per_s, burst=burst).take_token() is not None
         assert 0 <= bucket.tokens <= burst
     for first, start_s in enumerate(passed):
         for last in range(first, len(passed)):
             assert last - first + 1 <= burst + (passed[last] - start_s) * per_s + 1e-6 * len(times) + 1e-9
 
 
-async def test_a_limit_is_each_principals_and_each_tools_own_and_says_when_to_try_again() -> None:
+async def test_limit_is_per_principal_and_tool_and_gives_a_retry_time() -> None:
     clock = Clock()
     hook = RateLimit({"perMinute": 6, "burst": 2}, clock=clock)
     assert [await hook.before_call(call()) for _ in range(2)] == [None, None]
     block = await hook.before_call(call())
     assert isinstance(block, Block)
-    assert "6 calls a minute for up__t is used up" in block.reason
+    assert "6 calls per minute for up__t is used up" in block.reason
     assert block.description == "Try again in 10 s."
     assert await hook.before_call(call(principal="bob")) is None
     assert await hook.before_call(call(wrapper="up__other")) is None
@@ -87,21 +87,21 @@ async def test_a_limit_is_each_principals_and_each_tools_own_and_says_when_to_tr
     assert await hook.before_call(call()) is None
 
 
-async def test_prompts_resources_and_completions_have_a_limit_for_each_server_and_kind() -> None:
+async def test_prompts_resources_and_completions_are_limited_per_server_and_kind() -> None:
     hook = RateLimit({"perMinute": 1, "burst": 2}, clock=Clock())
     for kind in ("prompt", "resource", "completion"):
-        said = [
+        decisions = [
             await hook.before_call(call(kind=kind, wrapper=f"x://{number}", tool=f"x://{number}"))
             for number in range(3)
         ]  # fmt: skip
-        assert said[:2] == [None, None]
-        assert isinstance(said[2], Block)
-        assert f"for {kind}s of up is used up" in said[2].reason
+        assert decisions[:2] == [None, None]
+        assert isinstance(decisions[2], Block)
+        assert f"for {kind}s of up is used up" in decisions[2].reason
         assert await hook.before_call(call(kind=kind, server="other")) is None
     assert await hook.before_call(call()) is None
 
 
-async def test_nobodys_calls_take_another_principals_used_up_limit_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_callers_do_not_reset_a_used_up_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_limit, "MAX_BUCKETS", 50)
     hook = RateLimit({"perMinute": 1, "burst": 1}, clock=Clock())
     assert await hook.before_call(call()) is None
@@ -113,7 +113,7 @@ async def test_nobodys_calls_take_another_principals_used_up_limit_away(monkeypa
 # cache
 
 
-async def test_a_result_of_one_session_alone_is_given_to_no_other_and_a_private_one_to_none() -> None:
+async def test_session_result_is_not_shared_and_a_private_one_not_cached() -> None:
     hook = Cache({})
 
     async def is_kept(**known: Any) -> bool:
@@ -132,7 +132,7 @@ async def test_a_result_of_one_session_alone_is_given_to_no_other_and_a_private_
         assert await hook.before_call(call({"x": 1}, shared_within=shared_within)) is None
 
 
-async def test_a_result_is_kept_for_its_time_and_its_principal_arguments_and_definition() -> None:
+async def test_cached_result_is_per_principal_arguments_and_definition_until_its_ttl() -> None:
     clock = Clock()
     hook = Cache({"ttl": 60}, clock=clock)
     first = call({"b": 1, "a": 2})
@@ -161,7 +161,7 @@ async def test_a_result_is_kept_for_its_time_and_its_principal_arguments_and_def
         text("x" * 300_000),
     ],
 )
-async def test_errors_questions_tasks_and_what_is_large_are_not_kept(result: Result) -> None:
+async def test_errors_elicitations_tasks_and_large_results_are_not_cached(result: Result) -> None:
     hook = Cache({"maxBytes": 1_000_000})
     first = call()
     await hook.before_call(first)
@@ -169,7 +169,7 @@ async def test_errors_questions_tasks_and_what_is_large_are_not_kept(result: Res
     assert await hook.before_call(call()) is None
 
 
-async def test_what_changes_something_is_not_kept_and_what_is_kept_is_bounded() -> None:
+async def test_writing_calls_are_not_cached_and_the_cache_is_bounded() -> None:
     hook = Cache({"maxBytes": 20_000})
     writing = call(read_only=False)
     await hook.before_call(writing)
@@ -183,7 +183,7 @@ async def test_what_changes_something_is_not_kept_and_what_is_kept_is_bounded() 
     assert 5 < len(kept) < 20
 
 
-async def test_a_cached_answer_is_a_new_value_each_time() -> None:
+async def test_cached_answer_is_a_new_object_each_time() -> None:
     hook = Cache({})
     first = call()
     await hook.before_call(first)
@@ -217,49 +217,49 @@ HARMLESS = (
 
 
 @pytest.mark.parametrize("found", SECRETS)
-def test_secrets_and_personal_data_are_replaced_by_what_they_were(found: str) -> None:
+def test_secrets_and_personal_data_are_replaced_by_their_kind(found: str) -> None:
     counts: Counter[str] = Counter()
-    said = Redact({}).text(f"before: {found}, after", counts)
-    assert said == f"before: [redacted {SECRETS[found]}], after"
+    redacted = Redact({}).text(f"before: {found}, after", counts)
+    assert redacted == f"before: [redacted {SECRETS[found]}], after"
     assert counts == {SECRETS[found]: 1}
 
 
 @pytest.mark.parametrize("harmless", HARMLESS)
-def test_what_only_looks_like_it_stays(harmless: str) -> None:
-    said = f"before: {harmless}, after"
-    assert Redact({}).text(said, Counter()) is said
+def test_harmless_lookalikes_are_not_redacted(harmless: str) -> None:
+    sentence = f"before: {harmless}, after"
+    assert Redact({}).text(sentence, Counter()) is sentence
 
 
 @settings(deadline=None, max_examples=30)
 @given(before=st.integers(0, 3 * WINDOW), found=st.sampled_from(sorted(SECRETS)))
-def test_wherever_it_stands_in_a_long_text_it_is_found(before: int, found: str) -> None:
-    said = Redact({}).text("-" * before + f" {found} " + "-" * 100, Counter())
-    assert found not in said
-    assert said == "-" * before + f" [redacted {SECRETS[found]}] " + "-" * 100
+def test_secret_is_found_anywhere_in_a_long_text(before: int, found: str) -> None:
+    redacted = Redact({}).text("-" * before + f" {found} " + "-" * 100, Counter())
+    assert found not in redacted
+    assert redacted == "-" * before + f" [redacted {SECRETS[found]}] " + "-" * 100
 
 
-def test_redaction_reaches_every_text_and_leaves_keys_and_binary_data() -> None:
+def test_redaction_covers_every_text_but_not_keys_and_binary_data() -> None:
     key = "AKIAIOSFODNN7EXAMPLE"
     image = {"type": "image", "data": key, "mimeType": "image/png"}
     content = [{"type": "text", "text": json.dumps({"k": key})}, image]
     result = Result(value={"content": content, "structuredContent": {key: [{"k": key}]}, "_meta": {"v": 1}})
-    said = Redact({}).after_call(call(), result)
-    assert isinstance(said, Result)
-    assert json.loads(said.value["content"][0]["text"]) == {"k": "[redacted secret]"}
-    assert said.value["content"][1] == image
-    assert said.value["structuredContent"] == {key: [{"k": "[redacted secret]"}]}
-    assert said.value["_meta"] == {"v": 1, REDACTED_KEY: {"secret": 2}}
+    redacted = Redact({}).after_call(call(), result)
+    assert isinstance(redacted, Result)
+    assert json.loads(redacted.value["content"][0]["text"]) == {"k": "[redacted secret]"}
+    assert redacted.value["content"][1] == image
+    assert redacted.value["structuredContent"] == {key: [{"k": "[redacted secret]"}]}
+    assert redacted.value["_meta"] == {"v": 1, REDACTED_KEY: {"secret": 2}}
     assert Redact({}).after_call(call(), text("nothing")) is None
 
 
-def test_only_content_blocks_of_the_protocol_may_hold_base64_that_is_not_looked_at() -> None:
+def test_only_protocol_content_blocks_may_hold_unredacted_base64() -> None:
     key = "AKIAIOSFODNN7EXAMPLE"
     image = {"type": "image", "data": key, "mimeType": "image/png"}
     blob = {"uri": "x://y", "blob": key, "mimeType": "image/png"}
 
     def redacted(value: dict[str, Any]) -> Any:
-        said = Redact({}).after_call(call(), Result(value=value))
-        return None if said is None else said.value  # type: ignore[union-attr] # of hooks that rewrite
+        after = Redact({}).after_call(call(), Result(value=value))
+        return None if after is None else after.value  # type: ignore[union-attr] # of hooks that rewrite
 
     for exempt in (
         {"content": [image, {**image, "type": "audio"}, {"type": "resource", "resource": blob}]},
@@ -282,13 +282,13 @@ def test_only_content_blocks_of_the_protocol_may_hold_base64_that_is_not_looked_
         assert key not in json.dumps(redacted(seen)), seen
 
 
-def test_arguments_are_redacted_only_where_that_is_asked_for() -> None:
+def test_arguments_are_redacted_only_on_request() -> None:
     assert not Redact({}).offers("before_call")
     hook = Redact({"arguments": True, "kinds": ["email"], "patterns": {"ticket": r"T-\d+"}})
     assert hook.offers("before_call")
-    said = hook.before_call(call({"a": ["x@example.com", "T-12", "+49 30 901820"]}))
-    assert isinstance(said, Call)
-    assert said.args == {"a": ["[redacted email]", "[redacted ticket]", "+49 30 901820"]}
+    rewritten = hook.before_call(call({"a": ["x@example.com", "T-12", "+49 30 901820"]}))
+    assert isinstance(rewritten, Call)
+    assert rewritten.args == {"a": ["[redacted email]", "[redacted ticket]", "+49 30 901820"]}
 
 
 # size_guard
@@ -301,16 +301,16 @@ JSON = st.recursive(
 
 
 def skeleton(value: Any) -> Any:
-    """What may not change: kinds, and the keys of objects on the way."""
+    """Return what may not change: types, and the keys of objects around a value."""
     return type(value), sorted(value) if isinstance(value, dict) else None
 
 
 @given(value=JSON, budget=st.integers(200, 3_000))
-def test_what_is_cut_is_json_of_the_same_shape_and_about_as_small_as_wanted(value: Any, budget: int) -> None:
+def test_shortened_value_has_the_same_shape_and_fits_the_budget(value: Any, budget: int) -> None:
     cuts: list[dict[str, Any]] = []
-    made = fitted(value, budget, "$", cuts)
-    assert wire.loads(wire.dumps(made)) == made
-    if len(wire.dumps(value)) <= budget:
+    made = shorten(value, budget, "$", cuts)
+    assert json_bytes.loads(json_bytes.dumps(made)) == made
+    if len(json_bytes.dumps(value)) <= budget:
         assert made is value
         assert cuts == []
 
@@ -332,30 +332,30 @@ def test_what_is_cut_is_json_of_the_same_shape_and_about_as_small_as_wanted(valu
 ROWS = [{"id": number, "name": f"row {number}", "note": "n" * 50} for number in range(2_000)]
 
 
-def test_a_large_result_is_bounded_keeps_its_structure_and_says_what_is_missing() -> None:
+def test_large_result_is_bounded_keeps_its_structure_and_notes_omissions() -> None:
     schema = {"type": "object", "properties": {"rows": {"type": "array", "items": {"required": ["id", "name"]}}}}
     value = {"rows": ROWS, "total": 2_000}
     result = text(json.dumps(value), structuredContent=value)
-    said = SizeGuard({"maxBytes": 20_000}).after_call(call(definition={"outputSchema": schema}), result)
-    assert isinstance(said, Result)
-    assert len(wire.dumps(said.value)) <= 20_000
-    shown = json.loads(said.value["content"][0]["text"])
-    assert shown["total"] == said.value["structuredContent"]["total"] == 2_000
+    shortened = SizeGuard({"maxBytes": 20_000}).after_call(call(definition={"outputSchema": schema}), result)
+    assert isinstance(shortened, Result)
+    assert len(json_bytes.dumps(shortened.value)) <= 20_000
+    shown = json.loads(shortened.value["content"][0]["text"])
+    assert shown["total"] == shortened.value["structuredContent"]["total"] == 2_000
     assert shown["rows"] == ROWS[: len(shown["rows"])]
-    assert said.value["structuredContent"]["rows"] == ROWS[: len(said.value["structuredContent"]["rows"])]
-    told = said.value["content"][-1]["text"]
-    assert "structuredContent.rows: " in told
-    assert "of 2000 items" in told
-    assert "does not fit" not in told
-    assert said.value["_meta"][CUT_KEY][0]["of"] == 2_000
+    assert shortened.value["structuredContent"]["rows"] == ROWS[: len(shortened.value["structuredContent"]["rows"])]
+    notice = shortened.value["content"][-1]["text"]
+    assert "structuredContent.rows: " in notice
+    assert "of 2000 items" in notice
+    assert "does not fit" not in notice
+    assert shortened.value["_meta"][CUT_KEY][0]["of"] == 2_000
 
 
-def test_what_no_longer_fits_the_output_schema_is_told() -> None:
+def test_result_that_no_longer_fits_its_output_schema_is_reported() -> None:
     definition = {"outputSchema": {"type": "object", "properties": {"rows": {"type": "array", "minItems": 2_000}}}}
     result = text("{}", structuredContent={"rows": ROWS})
-    said = SizeGuard({"maxBytes": 20_000}).after_call(call(definition=definition), result)
-    assert isinstance(said, Result)
-    assert "does not fit the output schema" in said.value["content"][-1]["text"]
+    shortened = SizeGuard({"maxBytes": 20_000}).after_call(call(definition=definition), result)
+    assert isinstance(shortened, Result)
+    assert "no longer conforms to the tool's output schema" in shortened.value["content"][-1]["text"]
 
 
 @pytest.mark.parametrize(
@@ -369,20 +369,20 @@ def test_what_no_longer_fits_the_output_schema_is_told() -> None:
         {"type": "text", "text": json.dumps(['"\\' * 10] * 20_000)},
     ],
 )
-def test_every_kind_of_item_is_bounded(item: dict[str, Any]) -> None:
+def test_every_kind_of_content_item_is_bounded(item: dict[str, Any]) -> None:
     small = {"type": "text", "text": "small"}
-    said = SizeGuard({"maxBytes": 10_000}).after_call(call(), Result(value={"content": [small, item]}))
-    assert isinstance(said, Result)
-    assert len(wire.dumps(said.value)) <= 10_500
-    assert said.value["content"][0] == small
-    assert "Shortened by the gateway" in said.value["content"][-1]["text"]
+    shortened = SizeGuard({"maxBytes": 10_000}).after_call(call(), Result(value={"content": [small, item]}))
+    assert isinstance(shortened, Result)
+    assert len(json_bytes.dumps(shortened.value)) <= 10_500
+    assert shortened.value["content"][0] == small
+    assert "Shortened by the gateway" in shortened.value["content"][-1]["text"]
     assert SizeGuard({"maxBytes": 10_000}).after_call(call(), Result(value={"content": [small]})) is None
 
 
 # audit_log
 
 
-async def test_a_log_has_a_line_for_each_call_and_neither_arguments_nor_the_session(tmp_path: Path) -> None:
+async def test_audit_hook_writes_a_line_per_call_without_arguments_and_session(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     log = AuditLog({"file": str(file)}, clock=lambda: 1_700_000_000.5)
     await log.start()
@@ -400,7 +400,7 @@ async def test_a_log_has_a_line_for_each_call_and_neither_arguments_nor_the_sess
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-async def test_a_log_is_turned_over_by_size_and_the_oldest_goes(tmp_path: Path) -> None:
+async def test_audit_hook_file_is_rotated_by_size(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     log = AuditLog({"file": str(file), "maxBytes": 2_000, "keep": 2, "arguments": True})
     await log.start()
@@ -415,7 +415,7 @@ async def test_a_log_is_turned_over_by_size_and_the_oldest_goes(tmp_path: Path) 
     assert numbers == list(range(numbers[0], 60))
 
 
-async def test_a_log_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
+async def test_unwritable_audit_hook_file_is_reported_at_start(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot write to"):
         await AuditLog({"file": str(tmp_path / "absent" / "audit.jsonl")}).start()
     assert os.listdir(tmp_path) == []
@@ -432,15 +432,15 @@ async def test_a_log_that_cannot_be_written_is_told_at_the_start(tmp_path: Path)
         (AuditLog, {}, "file is missing"),
         (AuditLog, {"file": "x", "arguments": "yes"}, "arguments has a wrong value; expected true or false"),
         (Redact, {"kinds": ["names"]}, "kinds has a wrong value"),
-        (Redact, {"patterns": {"x": "("}}, "patterns.x is no regular expression"),
+        (Redact, {"patterns": {"x": "("}}, "patterns.x is not a valid regular expression"),
     ],
 )
-def test_a_wrong_setting_is_refused_by_name(hook: Any, config: dict[str, Any], words: str) -> None:
+def test_invalid_hook_setting_is_refused_by_name(hook: Any, config: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         hook(config)
 
 
-def test_every_hook_of_ours_can_be_named_in_use() -> None:
+def test_every_builtin_hook_can_be_named_in_use() -> None:
     folder = Path(audit_log.__file__).parent
     assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == set(BUILTIN_HOOKS)
     for name, place in BUILTIN_HOOKS.items():

@@ -1,4 +1,4 @@
-"""Documents taken apart: everything that is not ours stays, byte for byte."""
+"""Parsing of GraphQL documents: everything except gateway directives is kept byte for byte."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from graphql import build_schema, parse, print_ast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstream.graphql.documents import Document, Fragment, read_document
+from gateway.upstream.graphql.documents import Document, FileRejected, Fragment, read_document
 from gateway.upstream.graphql.operations import snake_case, tool_of
-from gateway.upstream.graphql.rejections import FileRejected
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True).filter(
     lambda name: name not in ("query", "mutation", "subscription", "fragment", "on", "true", "false", "null")
@@ -68,8 +67,8 @@ def documents(draw: st.DrawFn) -> list[Piece]:
             maybe_described()
             put(f"${name}", draw(GAPS), ":", draw(TYPES), draw(DEFAULTS), draw(OTHERS), draw(GAPS))
             if draw(st.booleans()):
-                said = draw(st.sampled_from(['"said"', '"""\n  said "so"\n"""', '"\\u0041"']))
-                put(f"@mcpToolArg{draw(GAPS)}(description:{draw(GAPS)}{said})", ours=True)
+                description = draw(st.sampled_from(['"said"', '"""\n  said "so"\n"""', '"\\u0041"']))
+                put(f"@mcpToolArg{draw(GAPS)}(description:{draw(GAPS)}{description})", ours=True)
                 put(draw(st.sampled_from(["", " ", "@more"])))
             put(draw(st.sampled_from(["", ",", "\n"])))
         put(")")
@@ -92,7 +91,7 @@ def text_of(pieces: Sequence[Piece], *, ours: bool) -> str:
 
 
 @given(documents())
-def test_what_is_sent_is_the_file_without_what_is_ours_and_nothing_else(pieces: list[Piece]) -> None:
+def test_sent_document_is_the_file_without_gateway_directives(pieces: list[Piece]) -> None:
     text = text_of(pieces, ours=True)
     parse(text)
     document = read_document("a.graphql", text.encode())
@@ -105,7 +104,7 @@ def test_what_is_sent_is_the_file_without_what_is_ours_and_nothing_else(pieces: 
 
 
 @given(documents())
-def test_a_document_without_anything_of_ours_is_sent_as_it_is(pieces: list[Piece]) -> None:
+def test_document_without_gateway_directives_is_sent_unchanged(pieces: list[Piece]) -> None:
     text = text_of(pieces, ours=False).removeprefix("\ufeff")
     assert read_document("a.graphql", text.encode()).sent == text
     # A byte order mark stays as well: endpoints that know their documents compare every byte.
@@ -113,7 +112,7 @@ def test_a_document_without_anything_of_ours_is_sent_as_it_is(pieces: list[Piece
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_document_or_refused_with_a_place(data: bytes) -> None:
+def test_any_bytes_are_a_document_or_refused_with_a_location(data: bytes) -> None:
     refused = refusal_of(data)
     if refused is not None:
         assert refused.place.startswith("a.graphql:")
@@ -129,7 +128,7 @@ def refusal_of(data: bytes) -> FileRejected | None:
 
 
 @given(st.from_regex(r"[_A-Za-z][_0-9A-Za-z]{0,40}", fullmatch=True))
-def test_a_name_in_snake_case_keeps_its_letters_and_stays(name: str) -> None:
+def test_snake_case_keeps_letters_and_is_idempotent(name: str) -> None:
     snake = snake_case(name)
     assert snake.replace("_", "") == name.replace("_", "").lower()
     assert snake == snake.lower()
@@ -150,7 +149,7 @@ def test_a_name_in_snake_case_keeps_its_letters_and_stays(name: str) -> None:
         ("ABC", "abc"),
     ],
 )
-def test_names_of_operations_in_snake_case(name: str, snake: str) -> None:
+def test_operation_names_become_snake_case(name: str, snake: str) -> None:
     assert snake_case(name) == snake
 
 
@@ -168,7 +167,7 @@ def shared(**fragments: str) -> dict[str, Fragment]:
     return found
 
 
-def test_fragments_of_other_files_are_taken_through_each_other_and_in_circles_refused() -> None:
+def test_fragments_of_other_files_are_included_and_cycles_refused() -> None:
     one = shared(x="fragment A on T { t { ...B } } fragment B on T { b } fragment Unused on T { nothing }")
     tool = tool_of(document("{ t { ...A } }"), SCHEMA, one)
     assert tool.text == "{ t { ...A } }\n\nfragment A on T { t { ...B } }\n\nfragment B on T { b }"
@@ -179,16 +178,16 @@ def test_fragments_of_other_files_are_taken_through_each_other_and_in_circles_re
         tool_of(document("{ t { ...C } }"), SCHEMA, one)
 
 
-def test_a_file_of_fragments_has_no_operation() -> None:
+def test_file_of_fragments_has_no_operation() -> None:
     assert document("fragment A on T { b }").operation is None
 
 
-def test_an_operation_of_a_kind_that_the_schema_has_not_is_refused() -> None:
+def test_operation_type_missing_from_the_schema_is_refused() -> None:
     with pytest.raises(FileRejected, match=r"a\.graphql:1:1: the schema has no mutation type"):
         tool_of(document("mutation { a }"), SCHEMA, {})
 
 
-def test_a_place_after_a_cut_and_in_lines_of_windows_is_that_of_the_file() -> None:
+def test_error_location_refers_to_the_original_file() -> None:
     text = '"""\r\ntold\r\n"""\r\nquery A @mcpTool(name: "ä") {\r\n  t { wrong }\r\n}'
     with pytest.raises(FileRejected, match=r"a\.graphql:5:7: Cannot query field 'wrong'"):
         tool_of(document(text), SCHEMA, {})

@@ -1,4 +1,4 @@
-"""The JSON Schema of variables says what the server's own coercion says (rows G5 and G6)."""
+"""The JSON Schema of variables agrees with the server's coercion (rows G5 and G6)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from graphql.execution.values import VariableValues
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstream.graphql.inputs import input_schema
-from registry.dialects.null_removal import without_nulls
-from registry.intake.tools import admit_tools
+from gateway.upstream.graphql.operations import input_schema
+from registry.dialects.shaping import remove_null_alternatives
+from registry.intake.tool_intake import admit_tools
 from registry.schema import schemas
 
 SCHEMA = build_schema(
@@ -48,7 +48,7 @@ ANY = st.recursive(
     lambda below: st.lists(below, max_size=3) | st.dictionaries(TEXTS | st.sampled_from(["name", "text"]), below),
     max_leaves=5,
 )
-# Of a custom scalar only null is known, and that a server decides on the rest.
+# A custom scalar accepts null; its server decides about all other values.
 THINGS = ANY
 
 
@@ -97,20 +97,20 @@ def accepted(values: object, schema: dict[str, Any] = WHOLE) -> bool:
 
 
 @given(SOUND)
-def test_what_the_server_accepts_the_schema_accepts(values: dict[str, Any]) -> None:
+def test_schema_accepts_what_the_server_accepts(values: dict[str, Any]) -> None:
     assert coerced(values) is not None
     assert accepted(values)
 
 
 @given(SOUND, st.sampled_from(sorted(VARIABLES)), ANY)
-def test_what_the_schema_accepts_the_server_accepts(values: dict[str, Any], name: str, odd: Any) -> None:
+def test_server_accepts_what_the_schema_accepts(values: dict[str, Any], name: str, odd: Any) -> None:
     values = {**values, name: odd}
     if accepted(values):
         assert coerced(values) is not None, values
 
 
 @given(SOUND, st.data())
-def test_what_is_wrong_anywhere_inside_is_wrong_to_both(values: dict[str, Any], data: st.DataObject) -> None:
+def test_nested_error_is_rejected_by_both(values: dict[str, Any], data: st.DataObject) -> None:
     text = json.dumps(values)
     broken = json.loads(text)
     holders = [broken]
@@ -126,7 +126,7 @@ def test_what_is_wrong_anywhere_inside_is_wrong_to_both(values: dict[str, Any], 
 
 
 @given(SOUND)
-def test_without_what_is_required_both_refuse(values: dict[str, Any]) -> None:
+def test_missing_required_value_is_rejected_by_both(values: dict[str, Any]) -> None:
     for name in NEEDED:
         rest = {key: value for key, value in values.items() if key != name}
         assert coerced(rest) is None
@@ -136,7 +136,7 @@ def test_without_what_is_required_both_refuse(values: dict[str, Any]) -> None:
 
 
 @given(SOUND)
-def test_a_default_that_is_sent_is_as_good_as_one_that_is_left_out(values: dict[str, Any]) -> None:
+def test_sent_default_equals_an_omitted_one(values: dict[str, Any]) -> None:
     defaults = {name: one["default"] for name, one in WHOLE["properties"].items() if "default" in one}
     assert defaults == {
         "default": "x", "default1": 7, "listed": ["GREEN"], "nothing": None,
@@ -151,10 +151,10 @@ def test_a_default_that_is_sent_is_as_good_as_one_that_is_left_out(values: dict[
 
 
 @given(SOUND)
-def test_shown_without_null_it_accepts_the_same_calls_that_hold_no_null(values: dict[str, Any]) -> None:
-    plain = without_nulls({"name": "x", "inputSchema": WHOLE})["inputSchema"]
+def test_schema_without_null_accepts_the_same_calls_without_null(values: dict[str, Any]) -> None:
+    plain = remove_null_alternatives({"name": "x", "inputSchema": WHOLE})["inputSchema"]
     assert '"null"' not in json.dumps(plain)
-    assert without_nulls({"inputSchema": plain}) == {"inputSchema": plain}
+    assert remove_null_alternatives({"inputSchema": plain}) == {"inputSchema": plain}
 
     def pruned(value: Any) -> Any:
         if isinstance(value, dict):
@@ -165,7 +165,7 @@ def test_shown_without_null_it_accepts_the_same_calls_that_hold_no_null(values: 
     assert accepted(whole) == accepted(whole, plain)
 
 
-def test_the_schema_passes_intake_as_it_is() -> None:
+def test_schema_passes_intake_unchanged() -> None:
     definition = {"name": "x", "description": "X.", "inputSchema": WHOLE}
     intake = admit_tools([definition], transport="http")
     assert intake.items == (definition,)

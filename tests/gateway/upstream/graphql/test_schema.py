@@ -1,4 +1,4 @@
-"""Schemas from files: SDL or JSON, and whatever else a file may hold."""
+"""GraphQL schemas from files: SDL, introspection JSON, and invalid content."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from graphql import build_schema, introspection_from_schema, print_schema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import GatewayError
-from gateway.upstream.graphql.documents import read_document
+from gateway.protocol.gateway_errors import GatewayError
+from gateway.upstream.graphql.documents import FileRejected, read_document
 from gateway.upstream.graphql.folder import FilesUnusable, read_folder
-from gateway.upstream.graphql.introspection_tools import get_schema_result, payload_of
+from gateway.upstream.graphql.graphql_schema import (
+    get_schema_result,
+    load_introspection,
+    load_schema,
+    payload_of,
+    read_schema_file,
+)
 from gateway.upstream.graphql.operations import Operation
-from gateway.upstream.graphql.rejections import FileRejected
-from gateway.upstream.graphql.schema import load_introspection, load_schema, read_schema_file
 from gateway.upstream.graphql.tool_set import make_operation
-from registry.intake.tools import admit_tools
+from registry.intake.tool_intake import admit_tools
 
 SDL = """
 "A number." scalar N @specifiedBy(url: "http://n.test")
@@ -29,7 +33,7 @@ type Query { a(i: I = {b: 1}): Int }
 """
 
 
-def test_a_schema_is_the_same_from_sdl_and_from_both_forms_of_introspection() -> None:
+def test_sdl_and_introspection_yield_the_same_schema() -> None:
     schema = build_schema(SDL)
     found = introspection_from_schema(schema)
     texts = [SDL, json.dumps(found), "\n " + json.dumps({"data": found, "extensions": {}}), "\ufeff" + SDL]
@@ -38,7 +42,7 @@ def test_a_schema_is_the_same_from_sdl_and_from_both_forms_of_introspection() ->
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("type Query {", r"s:1:13: Expected Name, found <EOF>"),
         ("type Query { a: Missing }", "Missing"),
@@ -51,14 +55,14 @@ def test_a_schema_is_the_same_from_sdl_and_from_both_forms_of_introspection() ->
         ("type Query { a: " + "[" * 10_000, "nested too deeply"),
     ],
 )
-def test_a_file_that_is_no_schema_is_refused_in_one_line(text: str, told: str) -> None:
-    with pytest.raises(FilesUnusable, match=told) as caught:
+def test_file_that_is_not_a_schema_is_refused_in_one_line(text: str, reason: str) -> None:
+    with pytest.raises(FilesUnusable, match=reason) as caught:
         load_schema(text.encode(), "s")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
 
 
-def test_bytes_that_are_no_text_and_files_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_invalid_utf_8_and_missing_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FilesUnusable, match="not UTF-8"):
         load_schema(b"\xff\xfe", "s")
     with pytest.raises(FilesUnusable, match="there is no such file"):
@@ -72,12 +76,12 @@ def test_bytes_that_are_no_text_and_files_that_are_none_are_refused(tmp_path: Pa
         read_schema_file(big)
 
 
-def test_directives_that_a_schema_uses_and_does_not_define_are_let_pass() -> None:
+def test_undefined_directives_in_a_schema_are_ignored() -> None:
     schema = load_schema(b'extend schema @link(url: "x") type Query @key(fields: "a") { a: Int @shareable }', "s")
     assert schema.query_type is not None
 
 
-def test_a_folder_is_read_in_order_within_bounds_and_without_what_is_hidden(tmp_path: Path) -> None:
+def test_folder_is_read_in_order_within_bounds_without_hidden_files(tmp_path: Path) -> None:
     for name in ("b.graphql", "a.gql", "c/d/e.graphql", ".x.graphql", ".git/y.graphql", "f.json", "g.GRAPHQL"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -87,13 +91,14 @@ def test_a_folder_is_read_in_order_within_bounds_and_without_what_is_hidden(tmp_
     files = {one.name: one for one in read_folder(tmp_path)}
     assert list(files) == ["a.gql", "b.graphql", "c/d/e.graphql", "dangling.graphql", "directory.graphql"]
     assert files["c/d/e.graphql"].data == b"c/d/e.graphql"
-    assert files["directory.graphql"].refused == "no ordinary file"
+    assert files["directory.graphql"].refused == "not a regular file"
     assert "No such file" in (files["dangling.graphql"].refused or "")
     with pytest.raises(FilesUnusable, match="Not a directory"):
         read_folder(tmp_path / "b.graphql")
 
 
-def test_of_more_than_ten_thousand_files_the_others_are_told_of(tmp_path: Path) -> None:
+@pytest.mark.heavy
+def test_files_beyond_ten_thousand_are_reported(tmp_path: Path) -> None:
     for number in range(10_005):
         (tmp_path / f"{number:05}.gql").touch()
     files = read_folder(tmp_path)
@@ -101,7 +106,7 @@ def test_of_more_than_ten_thousand_files_the_others_are_told_of(tmp_path: Path) 
     assert "more than 10000 files" in (files[-1].refused or "")
 
 
-def test_a_document_of_a_caller_is_looked_at_before_it_is_sent() -> None:
+def test_caller_document_is_checked_before_it_is_sent() -> None:
     assert payload_of({"query": "{ a }"}, exclude_mutations=True) == {"query": "{ a }", "variables": {}}
     for query in ("fragment A on B { c }", "type A { b: Int }", "", "{ a " * 20_000, "\ud800"):
         assert isinstance(payload_of({"query": query}, exclude_mutations=False), str)
@@ -121,9 +126,7 @@ WIDE = SDL.replace(
 @given(
     st.lists(st.tuples(st.integers(0, 10_000), ODD_VALUES), min_size=1, max_size=3), st.sampled_from(["I", "C", "U"])
 )
-def test_a_schema_with_anything_odd_in_it_spoils_itself_or_what_touches_it(
-    changes: list[tuple[int, Any]], name: str
-) -> None:
+def test_invalid_part_of_a_schema_affects_only_what_uses_it(changes: list[tuple[int, Any]], name: str) -> None:
     found: Any = introspection_from_schema(build_schema(WIDE))
     for place, value in changes:
         holders: list[Any] = [found["__schema"]]
@@ -179,12 +182,12 @@ extend input Filter { text: String order: Order }
         ("type Query { a(any: _Any): Int b: federation__FieldSet }", "query A($any: _Any) { a(any: $any) b }"),
     ],
 )
-def test_the_part_of_a_schema_that_a_subgraph_keeps_is_enough(sdl: str, document: str) -> None:
+def test_subgraph_schema_is_sufficient(sdl: str, document: str) -> None:
     made = make_operation(read_document("a.graphql", document.encode()), load_schema(sdl.encode(), "s"), {})
     assert isinstance(made, Operation), made
 
 
-def test_descriptions_and_deprecations_of_values_arguments_and_fields_reach_the_model() -> None:
+def test_descriptions_and_deprecations_reach_the_model() -> None:
     schema = load_schema(
         b"""
         "A colour." enum Color { "Like fire." RED  GREEN @deprecated(reason: "use BLUE") BLUE }

@@ -1,4 +1,4 @@
-"""Which addresses a sign-in may reach, by number and by name."""
+"""Addresses that a sign-in may reach, by number and by name."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.upstream.oauth.address_guard import AddressGuard, AddressRefused, guard_of
-from gateway.upstream.oauth.guarded_requests import GuardedRequests
-from gateway.upstream.transport.http_client import split_url
+from gateway.http.http_client import split_url
+from gateway.upstream.oauth.guarded_requests import AddressGuard, AddressRefused, GuardedRequests, create_guard
 
 PUBLIC = AddressGuard()
 LOCAL = AddressGuard(loopback=True)
@@ -54,7 +53,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("url", [*FORBIDDEN, *MALFORMED])
-def test_what_metadata_must_not_name_is_refused_before_anything_is_resolved(url: str) -> None:
+def test_forbidden_metadata_url_is_refused_before_resolving(url: str) -> None:
     with pytest.raises(AddressRefused):
         PUBLIC.check_url(url)
 
@@ -62,23 +61,23 @@ def test_what_metadata_must_not_name_is_refused_before_anything_is_resolved(url:
 @pytest.mark.parametrize(
     "url", [url for url in FORBIDDEN if not any(own in url for own in ("127.0.0.1", "localhost", "::1]/", "7f00"))]
 )
-def test_an_upstream_of_this_machine_opens_this_machine_and_nothing_else(url: str) -> None:
+def test_local_upstream_allows_only_loopback(url: str) -> None:
     with pytest.raises(AddressRefused):
         LOCAL.check_url(url)
 
 
-def test_public_https_is_allowed_and_loopback_where_the_upstream_is_there() -> None:
+def test_public_https_is_allowed_and_loopback_for_a_local_upstream() -> None:
     assert str(PUBLIC.check_url("https://auth.example.test/token")) == "https://auth.example.test"
     assert str(PUBLIC.check_url("https://93.184.216.34/token")) == "https://93.184.216.34"
     for url in ("http://127.0.0.1:9000/token", "http://localhost:9000/token", "https://[::1]/token"):
         LOCAL.check_url(url)
-    assert guard_of("http://localhost:8000/mcp").loopback
-    assert guard_of("http://[::1]:8000/mcp").loopback
-    assert not guard_of("https://mcp.example.test/mcp").loopback
+    assert create_guard("http://localhost:8000/mcp").loopback
+    assert create_guard("http://[::1]:8000/mcp").loopback
+    assert not create_guard("https://mcp.example.test/mcp").loopback
 
 
-def test_the_operator_may_allow_names_addresses_and_networks() -> None:
-    allowed = guard_of("https://mcp.example.test/mcp", ["auth.corp.test", "10.1.0.0/16", "169.254.169.254"])
+def test_operator_may_allow_names_addresses_and_networks() -> None:
+    allowed = create_guard("https://mcp.example.test/mcp", ["auth.corp.test", "10.1.0.0/16", "169.254.169.254"])
     for url in ("http://auth.corp.test/token", "https://10.1.2.3/token", "http://169.254.169.254/token"):
         allowed.check_url(url)
     with pytest.raises(AddressRefused):
@@ -86,22 +85,20 @@ def test_the_operator_may_allow_names_addresses_and_networks() -> None:
 
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "10.0.0.1", "127.0.0.1", "::1", "fd00::1"])
-async def test_a_public_name_with_a_private_address_is_not_dialled(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
+async def test_public_name_with_a_private_address_is_not_dialed(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts: list[Any] = []
 
     async def resolve(host: str, port: int, **_: Any) -> list[Any]:
-        asked.append(host)
+        hosts.append(host)
         return [(0, 0, 0, "", ("93.184.216.34", port)), (0, 0, 0, "", (address, port))]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve, raising=False)
     with pytest.raises(AddressRefused):
         await PUBLIC.resolve(split_url("https://rebinding.example.test/")[0])
-    assert asked == ["rebinding.example.test"]
+    assert hosts == ["rebinding.example.test"]
 
 
-async def test_what_was_looked_at_is_what_is_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_checked_address_is_the_dialed_address(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([["127.0.0.1"], ["169.254.169.254"]])
 
     async def resolve(host: str, port: int, **_: Any) -> list[Any]:

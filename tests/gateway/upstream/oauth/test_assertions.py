@@ -1,4 +1,4 @@
-"""Assertions by which the gateway proves itself to an authorization server, signed with keys of each kind."""
+"""Client assertions, signed with keys of each type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from jwt.algorithms import OKPAlgorithm
 
-from gateway.upstream.oauth.clients import Client, NoClient, _assertion
+from gateway.upstream.oauth.client_registration import Client, ClientAssertionFailed, _assertion
 
 NOW_S = 1_900_000_000.0
 EDWARDS, LARGE_EDWARDS = ed25519.Ed25519PrivateKey.generate(), ed448.Ed448PrivateKey.generate()
@@ -29,7 +29,7 @@ CURVE = ec.generate_private_key(ec.SECP384R1())
         (CURVE, None, ("ES256",), "ES384"),
     ],
 )
-def test_an_assertion_names_its_algorithm_as_the_server_does(
+def test_assertion_names_its_algorithm_as_the_server_does(
     key: Any, configured: str | None, offered: tuple[str, ...], signed_with: str
 ) -> None:
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
@@ -44,9 +44,9 @@ def test_an_assertion_names_its_algorithm_as_the_server_does(
     assert b'"sub":"us"' in verifier.decode(assertion, key.public_key(), algorithms=[signed_with])
 
 
-def test_a_key_of_another_kind_than_the_configured_algorithm_is_refused_without_its_text() -> None:
+def test_key_of_another_type_than_the_algorithm_is_refused_without_its_text() -> None:
     pem = EDWARDS.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     client = Client(client_id="us", origin="configured", method="private_key_jwt", private_key=pem, algorithm="ES256")
-    with pytest.raises(NoClient, match="cannot sign") as refused:
+    with pytest.raises(ClientAssertionFailed, match="cannot sign") as refused:
         _assertion(client, "https://id.example.test", (), NOW_S)
     assert pem.split("\n")[1] not in str(refused.value)

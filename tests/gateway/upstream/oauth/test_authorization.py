@@ -1,4 +1,4 @@
-"""The browser's way there and back."""
+"""The authorization request and response."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from gateway.upstream.oauth.authorization import (
-    AnswerRefused,
+    InvalidAuthorizationResponse,
+    authorization_code,
     authorization_url,
-    challenge_of,
     check_issuer,
-    code_of,
+    code_challenge,
     new_verifier,
-    read_return,
+    parse_authorization_response,
 )
 
 ISSUER = "https://auth.example.test"
@@ -35,9 +35,9 @@ def made(
     return parse_qs(urlsplit(url).query)
 
 
-def test_an_authorization_request_has_pkce_a_state_and_the_resource() -> None:
+def test_authorization_request_has_pkce_state_and_resource() -> None:
     found = made()
-    assert found["code_challenge"] == [challenge_of("v" * 43)]
+    assert found["code_challenge"] == [code_challenge("v" * 43)]
     assert found["code_challenge_method"] == ["S256"]
     assert found["resource"] == ["https://mcp.example.test/mcp"]
     assert found["state"] == ["s"]
@@ -45,16 +45,18 @@ def test_an_authorization_request_has_pkce_a_state_and_the_resource() -> None:
     assert "scope" not in found
 
 
-def test_consent_is_asked_for_where_a_refresh_token_is() -> None:
+def test_consent_prompt_accompanies_a_refresh_token_request() -> None:
     found = made(f"{ISSUER}/authorize", "mcp", "offline_access")
     assert (found["scope"], found["prompt"]) == (["mcp offline_access"], ["consent"])
     assert "prompt" not in made(f"{ISSUER}/authorize", "mcp")
     assert "prompt" not in made(f"{ISSUER}/authorize", "offline_access", consent=False)
 
 
-def test_the_challenge_is_that_of_the_specification() -> None:
+def test_code_challenge_matches_the_specification() -> None:
     # RFC 7636, appendix B.
-    assert challenge_of("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk") == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
+    assert (
+        code_challenge("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk") == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
+    )
     assert new_verifier() != new_verifier()
     assert 43 <= len(new_verifier()) <= 128
 
@@ -62,9 +64,9 @@ def test_the_challenge_is_that_of_the_specification() -> None:
 @pytest.mark.parametrize(
     "query", ["", "code=1", "state=", "state=a&state=b&code=1", "state=a&code=1&code=2", "state=a&iss=x&iss=y"]
 )
-def test_an_answer_that_can_be_read_in_two_ways_is_refused(query: str) -> None:
-    with pytest.raises(AnswerRefused):
-        read_return(query)
+def test_ambiguous_authorization_response_is_refused(query: str) -> None:
+    with pytest.raises(InvalidAuthorizationResponse):
+        parse_authorization_response(query)
 
 
 @pytest.mark.parametrize(
@@ -81,17 +83,19 @@ def test_an_answer_that_can_be_read_in_two_ways_is_refused(query: str) -> None:
         ("state=s&error=access_denied&iss=https://evil.example.test", True, False),
     ],
 )
-def test_who_answers_is_compared_with_who_was_asked_byte_for_byte(query: str, named: bool, good: bool) -> None:
-    returned = read_return(query)
+def test_response_issuer_is_compared_byte_for_byte(query: str, named: bool, good: bool) -> None:
+    response = parse_authorization_response(query)
     if good:
-        check_issuer(returned, issuer=ISSUER, named=named)
+        check_issuer(response, issuer=ISSUER, is_required=named)
     else:
-        with pytest.raises(AnswerRefused):
-            check_issuer(returned, issuer=ISSUER, named=named)
+        with pytest.raises(InvalidAuthorizationResponse):
+            check_issuer(response, issuer=ISSUER, is_required=named)
 
 
-def test_a_refusal_is_told_in_words_on_one_line() -> None:
-    with pytest.raises(AnswerRefused, match=r"refused \(access_denied: nobody therex\)"):
-        code_of(read_return("state=s&error=access_denied&error_description=nobody+there%0ax"))
-    with pytest.raises(AnswerRefused, match="no code"):
-        code_of(read_return("state=s&code="))
+def test_authorization_error_is_reported_on_one_line() -> None:
+    with pytest.raises(InvalidAuthorizationResponse, match=r"rejected the request \(access_denied: nobody therex\)"):
+        authorization_code(
+            parse_authorization_response("state=s&error=access_denied&error_description=nobody+there%0ax")
+        )
+    with pytest.raises(InvalidAuthorizationResponse, match="no code"):
+        authorization_code(parse_authorization_response("state=s&code="))

@@ -1,4 +1,4 @@
-"""What a refusal says, in every form in which servers say it."""
+"""Parsing of WWW-Authenticate challenges in every notation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstream.oauth.challenges import parse_challenges, token_challenge
+from gateway.upstream.oauth.metadata_discovery import parse_challenges, token_challenge
 
 METADATA = "https://mcp.example.test/.well-known/oauth-protected-resource"
 
@@ -24,23 +24,23 @@ METADATA = "https://mcp.example.test/.well-known/oauth-protected-resource"
         f'Bearer scope="a b", scope="c", resource_metadata="{METADATA}"',
     ],
 )
-def test_a_token_challenge_is_found_however_it_is_written(header: str) -> None:
+def test_token_challenge_is_found_in_any_notation(header: str) -> None:
     found = token_challenge(header)
     assert found is not None
     assert (found.resource_metadata, found.scopes) == (METADATA, ("a", "b"))
 
 
-def test_escapes_in_quoted_values_are_read() -> None:
+def test_escapes_in_quoted_values_are_decoded() -> None:
     [found] = parse_challenges(r'Bearer error_description="say \"please\""')
     assert found.parameters["error_description"] == 'say "please"'
 
 
 @pytest.mark.parametrize("header", ["", "Basic realm=x", ",,,", '"Bearer"', "=,="])
-def test_without_a_token_challenge_there_is_none(header: str) -> None:
+def test_header_without_a_token_challenge_yields_none(header: str) -> None:
     assert token_challenge(header) is None
 
 
-def test_a_challenge_without_scopes_names_none() -> None:
+def test_challenge_without_scopes_has_none() -> None:
     found = token_challenge('Bearer error="invalid_token"')
     assert found is not None
     assert found.scopes is None
@@ -49,12 +49,12 @@ def test_a_challenge_without_scopes_names_none() -> None:
 
 
 @given(st.text(max_size=200))
-def test_no_header_is_an_error(header: str) -> None:
+def test_any_header_is_parsed_without_an_error(header: str) -> None:
     parse_challenges(header)
 
 
 @pytest.mark.parametrize("part", ["a=", "a ", '"', "a,", '\\"', "a=\\"])
-def test_hostile_headers_are_read_in_linear_time(part: str) -> None:
+def test_hostile_headers_are_parsed_in_linear_time(part: str) -> None:
     began_s = time.perf_counter()
     parse_challenges("Bearer " + part * 20_000)
     assert time.perf_counter() - began_s < 0.5

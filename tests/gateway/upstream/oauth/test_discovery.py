@@ -1,4 +1,4 @@
-"""Where metadata is looked for, and what of it is believed."""
+"""Metadata discovery: URLs that are tried, and documents that are accepted."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.upstream.oauth.challenges import Challenge
-from gateway.upstream.oauth.discovery import (
-    MetadataRefused,
+from gateway.upstream.oauth.metadata_discovery import (
+    Challenge,
+    InvalidMetadata,
     canonical_resource,
     covers,
     read_resource_metadata,
@@ -27,7 +27,7 @@ SERVER: dict[str, Any] = {
 }
 
 
-def test_metadata_of_a_resource_is_looked_for_at_its_challenge_then_its_path_then_the_root() -> None:
+def test_resource_metadata_is_tried_at_challenge_path_and_root() -> None:
     challenge = Challenge(scheme="bearer", parameters={"resource_metadata": "https://mcp.example.test/meta"})
     well_known = "https://mcp.example.test/.well-known/oauth-protected-resource"
     assert resource_metadata_urls(URL, challenge) == (
@@ -38,7 +38,7 @@ def test_metadata_of_a_resource_is_looked_for_at_its_challenge_then_its_path_the
     assert resource_metadata_urls("https://mcp.example.test/", None) == (well_known,)
 
 
-def test_metadata_of_a_server_is_looked_for_in_the_places_of_the_specification_first() -> None:
+def test_server_metadata_is_tried_at_specified_urls_first() -> None:
     for issuer in ("https://auth.example.test/tenant", "https://auth.example.test/tenant/"):
         assert server_metadata_urls(issuer) == (
             "https://auth.example.test/.well-known/oauth-authorization-server/tenant",
@@ -62,7 +62,7 @@ def test_metadata_of_a_server_is_looked_for_in_the_places_of_the_specification_f
         ("https://mcp.example.test", "https://mcp.example.test"),
     ],
 )
-def test_the_name_of_a_resource_is_its_url_without_what_does_not_count(url: str, resource: str) -> None:
+def test_canonical_resource_url_omits_insignificant_parts(url: str, resource: str) -> None:
     assert canonical_resource(url) == resource
 
 
@@ -84,49 +84,49 @@ def test_the_name_of_a_resource_is_its_url_without_what_does_not_count(url: str,
         ("", False),
     ],
 )
-def test_a_token_for_another_resource_is_not_asked_for(resource: str, good: bool) -> None:
+def test_token_for_another_resource_is_not_requested(resource: str, good: bool) -> None:
     assert covers(resource, URL) is good
     document = {"resource": resource, "authorization_servers": [ISSUER]}
     if good:
         assert read_resource_metadata(document, URL).resource == resource
     else:
-        with pytest.raises(MetadataRefused, match="another resource"):
+        with pytest.raises(InvalidMetadata, match="another resource"):
             read_resource_metadata(document, URL)
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"authorization_servers": [ISSUER]}])
-def test_metadata_of_no_resource_are_refused(document: object) -> None:
-    with pytest.raises(MetadataRefused):
+def test_invalid_resource_metadata_is_refused(document: object) -> None:
+    with pytest.raises(InvalidMetadata):
         read_resource_metadata(document, URL)
 
 
 @pytest.mark.parametrize("servers", [{}, {"authorization_servers": [1]}, {"authorization_servers": []}])
-def test_metadata_may_name_no_authorization_server(servers: dict[str, object]) -> None:
+def test_resource_metadata_may_name_no_authorization_server(servers: dict[str, object]) -> None:
     assert read_resource_metadata({"resource": URL, **servers}, URL).authorization_servers == ()
 
 
 @pytest.mark.parametrize("issuer", [f"{ISSUER}/", "https://AUTH.example.test", "https://evil.example.test", None, 1])
-def test_an_issuer_other_than_the_one_asked_for_is_refused(issuer: object) -> None:
-    with pytest.raises(MetadataRefused, match="another issuer"):
+def test_metadata_of_another_issuer_is_refused(issuer: object) -> None:
+    with pytest.raises(InvalidMetadata, match="another issuer"):
         read_server_metadata({**SERVER, "issuer": issuer}, ISSUER, interactive=True)
 
 
 @pytest.mark.parametrize("methods", [None, [], ["plain"], "S256", {"S256": 1}])
-def test_a_server_that_does_not_name_s256_is_refused(methods: object) -> None:
-    with pytest.raises(MetadataRefused, match="PKCE"):
+def test_server_without_s256_is_refused(methods: object) -> None:
+    with pytest.raises(InvalidMetadata, match="PKCE"):
         read_server_metadata({**SERVER, "code_challenge_methods_supported": methods}, ISSUER, interactive=True)
 
 
-def test_who_needs_no_browser_needs_only_a_token_endpoint() -> None:
+def test_non_interactive_sign_in_needs_only_a_token_endpoint() -> None:
     document = {"issuer": ISSUER, "token_endpoint": f"{ISSUER}/token"}
     assert read_server_metadata(document, ISSUER, interactive=False).authorization_endpoint is None
-    with pytest.raises(MetadataRefused, match="no authorization endpoint"):
+    with pytest.raises(InvalidMetadata, match="no authorization_endpoint"):
         read_server_metadata(document, ISSUER, interactive=True)
-    with pytest.raises(MetadataRefused, match="no token endpoint"):
+    with pytest.raises(InvalidMetadata, match="no token_endpoint"):
         read_server_metadata({"issuer": ISSUER}, ISSUER, interactive=False)
 
 
-def test_lists_of_metadata_are_bounded_and_only_texts_count() -> None:
+def test_metadata_lists_are_bounded_and_only_strings_count() -> None:
     scopes = ["mcp", 1, None, "", "a\nb", *[f"s{number}" for number in range(10_000)]]
     found = read_server_metadata({**SERVER, "scopes_supported": scopes}, ISSUER, interactive=True)
     assert found.scopes_supported[:2] == ("mcp", "s0")

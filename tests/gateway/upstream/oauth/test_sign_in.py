@@ -1,4 +1,4 @@
-"""The sign-in to an upstream that lies, is slow or is gone; each refusal without asking anybody it should not ask."""
+"""Sign-in to upstreams that are dishonest, slow or unavailable."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from support.lying import Lying, lying_server
 from support.tasks import owned_tasks
 
 from gateway.config.upstream_types.http_config import HttpConfig
-from gateway.errors import HttpStatusError
-from gateway.owned_tasks import OwnedTasks
-from gateway.upstream.credentials import NotSignedIn, SignInFailed
+from gateway.process.tasks import OwnedTasks
+from gateway.protocol.gateway_errors import HttpStatusError
 from gateway.upstream.oauth import guarded_requests
-from gateway.upstream.oauth.addresses import Addresses
-from gateway.upstream.oauth.encryption import Encryption
+from gateway.upstream.oauth.authorization import Addresses
 from gateway.upstream.oauth.sign_in import SignIn
 from gateway.upstream.oauth.sign_ins import SignIns
-from gateway.upstream.oauth.store import FOLDER, FileStore, MemoryStore, Store
+from gateway.upstream.oauth.token_store import FOLDER, Encryption, FileTokenStore, MemoryTokenStore, TokenStore
+from gateway.upstream.upstream_credentials import NotSignedIn, SignInFailed
 
 CALLBACK = "http://127.0.0.1:8765/oauth/callback"
 METADATA = "http://169.254.169.254/latest/meta-data"
 
 
-def sign_ins_of(tasks: OwnedTasks, store: Store | None = None) -> SignIns:
-    return SignIns(tasks, store or MemoryStore(), Addresses(redirect_uri=lambda: CALLBACK))
+def sign_ins_of(tasks: OwnedTasks, store: TokenStore | None = None) -> SignIns:
+    return SignIns(tasks, store or MemoryTokenStore(), Addresses(redirect_uri=lambda: CALLBACK))
 
 
 @asynccontextmanager
@@ -39,7 +38,7 @@ async def lying(**auth: Any) -> AsyncIterator[tuple[Lying, SignIns, SignIn]]:
         server.tell_the_truth()
         sign_ins = sign_ins_of(tasks)
         config = HttpConfig.model_validate({"url": server.url, **({"auth": auth} if auth else {})})
-        sign_in = sign_ins.of("s", config)
+        sign_in = sign_ins.get("s", config)
         assert sign_in is not None
         await sign_in.prepare()
         try:
@@ -49,13 +48,15 @@ async def lying(**auth: Any) -> AsyncIterator[tuple[Lying, SignIns, SignIn]]:
 
 
 @asynccontextmanager
-async def two_processes(stores: tuple[Store, Store]) -> AsyncIterator[tuple[Lying, list[SignIns], list[SignIn]]]:
+async def two_processes(
+    stores: tuple[TokenStore, TokenStore],
+) -> AsyncIterator[tuple[Lying, list[SignIns], list[SignIn]]]:
     """Two that share what is kept, the first of which was refused by the server."""
     async with lying_server() as server, owned_tasks() as tasks:
         server.tell_the_truth()
         gateways = [sign_ins_of(tasks, store) for store in stores]
         config = HttpConfig.model_validate({"url": server.url})
-        found = [sign_in for gateway in gateways if (sign_in := gateway.of("s", config)) is not None]
+        found = [sign_in for gateway in gateways if (sign_in := gateway.get("s", config)) is not None]
         for one in found:
             await one.prepare()
         with pytest.raises(NotSignedIn):
@@ -73,36 +74,40 @@ def back_from(link: str) -> str:
 
 
 async def refused(sign_in: SignIn, challenge: str = 'Bearer scope="mcp"') -> bool:
-    return await sign_in.refused(401, challenge, sign_in.version)
+    return await sign_in.handle_refusal(401, challenge, sign_in.version)
 
 
-async def test_a_good_server_leads_to_a_token_and_each_link_is_good_once() -> None:
+async def test_sign_in_yields_a_token_and_each_link_works_once() -> None:
     async with lying() as (server, sign_ins, sign_in):
         with pytest.raises(NotSignedIn, match="typegate login s"):
             await refused(sign_in)
-        link = (await sign_in.begin()).url
-        assert (await sign_in.begin()).url == link
+        link = (await sign_in.create_link()).url
+        assert (await sign_in.create_link()).url == link
         query = parse_qs(urlsplit(link).query)
         assert query["resource"] == [server.url]
         back = f"code=abc&state={query['state'][0]}"
-        assert (await sign_ins.finish(back)).server == "s"
+        assert (await sign_ins.handle_callback(back)).server == "s"
         assert sign_in.headers == {"authorization": "Bearer t"}
         form = parse_qs(server.forms[-1])
         assert (form["resource"], form["redirect_uri"]) == ([server.url], [CALLBACK])
-        with pytest.raises(SignInFailed, match="not begun here"):
-            await sign_ins.finish(back)
+        with pytest.raises(SignInFailed, match="unknown, already complete"):
+            await sign_ins.handle_callback(back)
 
 
 @pytest.mark.parametrize(
     ("path", "answer", "reason"),
     [
         ("/.well-known/oauth-protected-resource/mcp", {"resource": "https://evil.test/mcp"}, "another resource"),
-        ("/.well-known/oauth-protected-resource/mcp", (302, {}, {"location": METADATA}), "not https"),
+        ("/.well-known/oauth-protected-resource/mcp", (302, {}, {"location": METADATA}), "not use https"),
         ("/.well-known/oauth-protected-resource/mcp", (302, {}, {"location": "https://10.0.0.1/"}), "not public"),
-        ("/.well-known/oauth-protected-resource/mcp", (302, {}, {"location": "file:///etc/passwd"}), "no https URL"),
+        (
+            "/.well-known/oauth-protected-resource/mcp",
+            (302, {}, {"location": "file:///etc/passwd"}),
+            "not a valid https URL",
+        ),
     ],
 )
-async def test_a_resource_that_lies_is_no_reason_to_sign_in(path: str, answer: Any, reason: str) -> None:
+async def test_invalid_resource_metadata_does_not_start_a_sign_in(path: str, answer: Any, reason: str) -> None:
     async with lying() as (server, _, sign_in):
         server.paths[path] = answer
         with pytest.raises(HttpStatusError, match=reason) as error:
@@ -113,9 +118,9 @@ async def test_a_resource_that_lies_is_no_reason_to_sign_in(path: str, answer: A
 @pytest.mark.parametrize(
     "url", [METADATA, "https://169.254.169.254/x", "file:///etc/passwd", "https://[::ffff:10.0.0.1]/x"]
 )
-async def test_a_challenge_that_names_an_address_of_our_network_is_refused(url: str) -> None:
+async def test_challenge_naming_an_internal_address_is_refused(url: str) -> None:
     async with lying() as (server, _, sign_in):
-        with pytest.raises(HttpStatusError, match="not possible"):
+        with pytest.raises(HttpStatusError, match="cannot start"):
             await refused(sign_in, f'Bearer resource_metadata="{url}"')
         assert server.requests == []
 
@@ -126,23 +131,23 @@ async def test_a_challenge_that_names_an_address_of_our_network_is_refused(url: 
         ({"issuer": "https://evil.test"}, "another issuer"),
         ({"code_challenge_methods_supported": None}, "PKCE"),
         ({"code_challenge_methods_supported": ["plain"]}, "PKCE"),
-        ({"token_endpoint": METADATA}, "not https"),
+        ({"token_endpoint": METADATA}, "not use https"),
         ({"token_endpoint": "https://192.168.0.1/token"}, "not public"),
-        ({"authorization_endpoint": "javascript:alert(1)"}, "no https URL"),
-        ({"authorization_endpoint": "file:///etc/passwd"}, "no https URL"),
+        ({"authorization_endpoint": "javascript:alert(1)"}, "not a valid https URL"),
+        ({"authorization_endpoint": "file:///etc/passwd"}, "not a valid https URL"),
         ({"authorization_endpoint": "https://169.254.169.254/x"}, "not public"),
-        ({"registration_endpoint": METADATA}, "not https"),
-        ({"revocation_endpoint": METADATA}, "not https"),
+        ({"registration_endpoint": METADATA}, "not use https"),
+        ({"revocation_endpoint": METADATA}, "not use https"),
         ({"registration_endpoint": None}, "clientId"),
     ],
 )
-async def test_an_authorization_server_that_lies_gets_nobody(changed: dict[str, Any], reason: str) -> None:
+async def test_authorization_server_with_invalid_metadata_is_refused(changed: dict[str, Any], reason: str) -> None:
     async with lying() as (server, _, sign_in):
         server.tell_the_truth(**changed)
         with pytest.raises(NotSignedIn):
             await refused(sign_in)
         with pytest.raises(SignInFailed, match=reason):
-            await sign_in.begin()
+            await sign_in.create_link()
         assert not any(request.startswith("POST") for request in server.requests)
 
 
@@ -156,19 +161,19 @@ async def test_an_authorization_server_that_lies_gets_nobody(changed: dict[str, 
         "code=abc&iss=ISSUER/",
     ],
 )
-async def test_an_answer_of_another_issuer_brings_no_code_to_the_token_endpoint(back: str) -> None:
+async def test_response_of_another_issuer_sends_no_code_to_the_token_endpoint(back: str) -> None:
     async with lying() as (server, sign_ins, sign_in):
         server.tell_the_truth(authorization_response_iss_parameter_supported=True)
         with pytest.raises(NotSignedIn):
             await refused(sign_in)
-        state = parse_qs(urlsplit((await sign_in.begin()).url).query)["state"][0]
+        state = parse_qs(urlsplit((await sign_in.create_link()).url).query)["state"][0]
         with pytest.raises(SignInFailed):
-            await sign_ins.finish(f"{back.replace('ISSUER', server.origin)}&state={state}")
+            await sign_ins.handle_callback(f"{back.replace('ISSUER', server.origin)}&state={state}")
         assert "POST /token" not in server.requests
         assert not sign_in.signed_in
 
 
-async def test_endless_and_silent_servers_cost_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_and_silent_servers_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarded_requests, "REQUEST_S", 0.3)
 
     async def endless(writer: asyncio.StreamWriter) -> None:
@@ -183,96 +188,96 @@ async def test_endless_and_silent_servers_cost_a_bounded_time(monkeypatch: pytes
     async with lying() as (server, _, sign_in):
         with pytest.raises(NotSignedIn):
             await refused(sign_in)
-        for answer, reason in ((endless, "larger than"), (silent, "no answer within")):
+        for answer, reason in ((endless, "larger than"), (silent, "no response within")):
             server.paths["/.well-known/oauth-authorization-server"] = answer
-            with anyio.fail_after(5), pytest.raises(SignInFailed, match=reason):
-                await sign_in.begin()
+            with anyio.fail_after(25), pytest.raises(SignInFailed, match=reason):
+                await sign_in.create_link()
 
 
-async def test_a_redirect_of_the_token_endpoint_is_not_followed() -> None:
+async def test_redirect_of_the_token_endpoint_is_not_followed() -> None:
     async with lying() as (server, sign_ins, sign_in):
         server.paths["/token"] = (307, {}, {"location": f"{server.origin}/elsewhere"})
         with pytest.raises(NotSignedIn):
             await refused(sign_in)
         with pytest.raises(SignInFailed, match="HTTP 307"):
-            await sign_ins.finish(back_from((await sign_in.begin()).url))
+            await sign_ins.handle_callback(back_from((await sign_in.create_link()).url))
         assert "POST /elsewhere" not in server.requests
 
 
-async def test_without_metadata_a_refusal_is_one() -> None:
+async def test_refusal_without_metadata_does_not_start_a_sign_in() -> None:
     async with lying() as (server, _, sign_in):
         server.paths.clear()
-        with pytest.raises(HttpStatusError, match="does not say who gives them") as error:
+        with pytest.raises(HttpStatusError, match="names no authorization server") as error:
             await refused(sign_in, "Bearer")
         assert not isinstance(error.value, NotSignedIn)
 
 
-async def test_nothing_of_one_issuer_is_used_at_another() -> None:
+async def test_credentials_of_one_issuer_are_not_used_at_another() -> None:
     async with lying() as (server, sign_ins, sign_in), lying_server() as other:
         other.tell_the_truth()
         with pytest.raises(NotSignedIn):
             await refused(sign_in)
-        await sign_ins.finish(back_from((await sign_in.begin()).url))
+        await sign_ins.handle_callback(back_from((await sign_in.create_link()).url))
         server.paths["/.well-known/oauth-protected-resource/mcp"]["authorization_servers"] = [other.origin]
-        sign_in._asked_at_s = -1e9
+        sign_in._discovered_at_s = -1e9
         with pytest.raises(NotSignedIn):
             await refused(sign_in)
         assert not sign_in.signed_in
         assert server.requests.count("POST /token") == 1
-        await sign_in.begin()
+        await sign_in.create_link()
         assert "POST /register" in other.requests
 
 
-async def test_an_operator_names_the_only_issuer() -> None:
+async def test_configured_issuer_is_the_only_one_accepted() -> None:
     async with lying(type="oauth", issuer="https://auth.example.test") as (_, _, sign_in):
         with pytest.raises(HttpStatusError, match=r"auth\.issuer"):
             await refused(sign_in)
 
 
-async def test_more_scopes_are_asked_for_in_addition_and_not_twice() -> None:
+async def test_additional_scopes_are_requested_once() -> None:
     async with lying() as (_, sign_ins, sign_in):
         with pytest.raises(NotSignedIn):
             await refused(sign_in)
-        await sign_ins.finish(back_from((await sign_in.begin()).url))
+        await sign_ins.handle_callback(back_from((await sign_in.create_link()).url))
         challenge = 'Bearer error="insufficient_scope", scope="write"'
         with pytest.raises(NotSignedIn) as error:
-            await sign_in.refused(403, challenge, sign_in.version)
+            await sign_in.handle_refusal(403, challenge, sign_in.version)
         assert error.value.step_up
         assert sign_in.signed_in
-        query = parse_qs(urlsplit((await sign_in.begin()).url).query)
+        query = parse_qs(urlsplit((await sign_in.create_link()).url).query)
         assert query["scope"] == ["mcp write"]
-        await sign_ins.finish(f"code=abc&state={query['state'][0]}")
-        # It was asked for, and given or not: asking again is no use.
-        assert await sign_in.refused(403, challenge, sign_in.version) is False
-        assert await sign_in.refused(403, "Bearer", sign_in.version) is False
+        await sign_ins.handle_callback(f"code=abc&state={query['state'][0]}")
+        # The scope was requested already, so another request would not help.
+        assert await sign_in.handle_refusal(403, challenge, sign_in.version) is False
+        assert await sign_in.handle_refusal(403, "Bearer", sign_in.version) is False
 
 
-async def test_a_client_of_its_own_is_bounded_in_what_it_asks_for() -> None:
+async def test_client_credentials_requests_are_bounded() -> None:
     auth = {"type": "clientCredentials", "clientId": "c", "clientSecret": "the secret of the client"}
     async with lying(**auth) as (server, _, sign_in):
         assert await refused(sign_in) is True
         assert sign_in.headers == {"authorization": "Bearer t"}
-        asked = []
+        outcomes = []
         for number in range(6):
             server.paths["/token"] = {"access_token": f"t{number}", "token_type": "Bearer"}
             challenge = f'Bearer error="insufficient_scope", scope="s{number}"'
-            asked.append(await sign_in.refused(403, challenge, sign_in.version))
-        assert asked == [True, True, True, False, False, False]
+            outcomes.append(await sign_in.handle_refusal(403, challenge, sign_in.version))
+        assert outcomes == [True, True, True, False, False, False]
         assert parse_qs(server.forms[-1])["scope"] == ["mcp s0 s1 s2"]
 
 
-async def test_a_token_is_refreshed_once_for_all_who_wait_for_it() -> None:
-    store = MemoryStore()
+async def test_token_is_refreshed_once_for_all_waiting_processes() -> None:
+    store = MemoryTokenStore()
     async with two_processes((store, store)) as (server, gateways, (first, second)):
-        await gateways[0].finish(back_from((await first.begin()).url))
-        await second.look()
+        await gateways[0].handle_callback(back_from((await first.create_link()).url))
+        await second.load_changes()
         assert second.headers == first.headers
         server.paths["/token"] = {"access_token": "t2", "token_type": "Bearer", "refresh_token": "r2"}
         versions = {first: first.version, second: second.version}
         again: list[bool] = []
 
         async def refuse(sign_in: SignIn) -> None:
-            again.append(await sign_in.refused(401, "Bearer", versions[sign_in]))
+            again.append(await sign_in.handle_refusal(401, "Bearer", versions[sign_in]))
 
         async with anyio.create_task_group() as group:
             for number in range(20):
@@ -282,29 +287,29 @@ async def test_a_token_is_refreshed_once_for_all_who_wait_for_it() -> None:
         assert first.headers == second.headers == {"authorization": "Bearer t2"}
 
 
-async def test_a_link_that_leads_nowhere_any_more_is_not_given_out_again(tmp_path: Path) -> None:
-    stores = (FileStore(tmp_path, Encryption(None)), FileStore(tmp_path, Encryption(None)))
+async def test_obsolete_link_is_not_issued_again(tmp_path: Path) -> None:
+    stores = (FileTokenStore(tmp_path, Encryption(None)), FileTokenStore(tmp_path, Encryption(None)))
     async with two_processes(stores) as (_, gateways, (first, second)):
-        link = (await first.begin()).url
-        assert (await first.begin()).url == link
+        link = (await first.create_link()).url
+        assert (await first.create_link()).url == link
         # The browser comes back to the other process, and the sign-in ends there.
-        await gateways[1].finish(back_from(link))
+        await gateways[1].handle_callback(back_from(link))
         assert await gateways[1].sign_out(second)
-        again = (await first.begin()).url
+        again = (await first.create_link()).url
         assert again != link
-        await gateways[1].finish(back_from(again))
+        await gateways[1].handle_callback(back_from(again))
 
 
-async def test_a_sign_out_that_lasts_no_longer_than_the_process_is_not_called_one(tmp_path: Path) -> None:
+async def test_sign_out_that_cannot_be_stored_is_reported_as_failed(tmp_path: Path) -> None:
     async with lying_server() as server, owned_tasks() as tasks:
         server.tell_the_truth(revocation_endpoint=f"{server.origin}/revoke")
-        sign_ins = sign_ins_of(tasks, FileStore(tmp_path, Encryption(None)))
-        sign_in = sign_ins.of("s", HttpConfig.model_validate({"url": server.url}))
+        sign_ins = sign_ins_of(tasks, FileTokenStore(tmp_path, Encryption(None)))
+        sign_in = sign_ins.get("s", HttpConfig.model_validate({"url": server.url}))
         assert sign_in is not None
         await sign_in.prepare()
         with pytest.raises(NotSignedIn):
             await refused(sign_in)
-        await sign_ins.finish(back_from((await sign_in.begin()).url))
+        await sign_ins.handle_callback(back_from((await sign_in.create_link()).url))
 
         async def meanwhile(_: object) -> dict[str, Any]:
             (tmp_path / FOLDER).rename(tmp_path / "elsewhere")
@@ -312,7 +317,7 @@ async def test_a_sign_out_that_lasts_no_longer_than_the_process_is_not_called_on
             return {}
 
         server.paths["/revoke"] = meanwhile
-        with pytest.raises(SignInFailed, match="not for good: the state directory cannot be written"):
+        with pytest.raises(SignInFailed, match="could not be deleted: the state directory cannot be written"):
             await sign_ins.sign_out(sign_in)
         assert not sign_in.signed_in
         sign_ins.close()
@@ -326,11 +331,11 @@ async def test_a_sign_out_that_lasts_no_longer_than_the_process_is_not_called_on
         ((400, {"error": "temporarily_unavailable"}), False),
     ],
 )
-async def test_only_a_grant_that_is_spent_needs_a_person(answer: Any, needed: bool) -> None:
+async def test_only_an_invalid_grant_requires_a_new_sign_in(answer: Any, needed: bool) -> None:
     async with lying() as (server, sign_ins, sign_in):
         with pytest.raises(NotSignedIn):
             await refused(sign_in)
-        await sign_ins.finish(back_from((await sign_in.begin()).url))
+        await sign_ins.handle_callback(back_from((await sign_in.create_link()).url))
         server.paths["/token"] = answer
         with pytest.raises(Exception) as error:
             await refused(sign_in)
@@ -338,7 +343,7 @@ async def test_only_a_grant_that_is_spent_needs_a_person(answer: Any, needed: bo
         assert sign_in.signed_in is not needed
 
 
-async def test_a_token_of_another_issuer_is_exchanged() -> None:
+async def test_subject_token_of_another_issuer_is_exchanged() -> None:
     auth = {
         "type": "tokenExchange",
         "clientId": "c",
@@ -358,7 +363,7 @@ async def test_a_token_of_another_issuer_is_exchanged() -> None:
         assert (form["audience"], form["resource"], form["scope"]) == (["shop"], [server.url], ["mcp"])
 
 
-async def test_an_identity_of_the_company_becomes_a_grant_and_then_a_token() -> None:
+async def test_enterprise_identity_becomes_a_grant_and_then_a_token() -> None:
     async with lying_server() as company:
         company.paths["/idp"] = {"access_token": "id-jag", "token_type": "N_A", "issued_token_type": "urn:x"}
         auth = {
@@ -380,21 +385,21 @@ async def test_an_identity_of_the_company_becomes_a_grant_and_then_a_token() -> 
             assert sign_in.headers == {"authorization": "Bearer t"}
 
 
-async def test_a_workload_presents_what_its_platform_has_signed() -> None:
+async def test_workload_presents_its_platform_assertion() -> None:
     async with lying(type="jwtBearer", clientId="w", assertion="a.b.c") as (server, _, sign_in):
         assert await refused(sign_in)
         form = parse_qs(server.forms[-1])
         assert (form["assertion"], form["client_id"]) == (["a.b.c"], ["w"])
 
 
-async def test_what_was_obtained_otherwise_is_not_used_after_a_change_of_the_entry() -> None:
-    store = MemoryStore()
+async def test_token_obtained_with_other_settings_is_not_used() -> None:
+    store = MemoryTokenStore()
     async with lying_server() as server, owned_tasks() as tasks:
         server.tell_the_truth()
         sign_ins = sign_ins_of(tasks, store)
 
         async def of(auth: dict[str, Any]) -> SignIn:
-            found = sign_ins.of("s", HttpConfig.model_validate({"url": server.url, "auth": auth}))
+            found = sign_ins.get("s", HttpConfig.model_validate({"url": server.url, "auth": auth}))
             assert found is not None
             await found.prepare()
             return found

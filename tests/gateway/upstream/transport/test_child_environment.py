@@ -1,4 +1,4 @@
-"""What a stdio server sees of the gateway's environment."""
+"""The environment of a stdio server."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from faults.observing import until_server
 from support.gateways import running_gateway
 
-from gateway.secrets import SECRETS
-from gateway.upstream.transport.child_environment import child_environment
+from gateway.process.secrets import SECRETS
+from gateway.upstream.transport.process_start import child_environment
 
 OURS = {
     "PATH": "/bin",
@@ -25,17 +25,17 @@ OURS = {
 GIVEN = {"PATH", "HTTPS_PROXY", "no_proxy", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"}
 
 
-def test_a_child_gets_proxies_and_certificates_and_no_other_variables_of_ours() -> None:
+def test_child_inherits_proxies_and_certificates_only() -> None:
     assert child_environment({"OWN": "1"}, OURS) == {"OWN": "1", **{key: OURS[key] for key in GIVEN}}
 
 
-def test_what_is_configured_for_a_server_has_no_rival_in_the_other_case() -> None:
+def test_configured_variable_replaces_the_other_case() -> None:
     seen = child_environment({"https_proxy": "http://other.test"}, OURS)
     assert seen["https_proxy"] == "http://other.test"
     assert "HTTPS_PROXY" not in seen
 
 
-def test_the_password_of_a_proxy_is_hidden_from_every_text() -> None:
+def test_proxy_password_is_hidden_in_every_text() -> None:
     child_environment({}, OURS)
     child_environment({}, {"http_proxy": "ann:an-other-word-8@proxy.test:3128"})
     child_environment({}, {"http_proxy": "http://t0ken-8aBcD3@proxy.test:3128"})
@@ -43,7 +43,7 @@ def test_the_password_of_a_proxy_is_hidden_from_every_text() -> None:
     assert text == "ann:[hidden]@ ann:[hidden]@ [hidden]@proxy.test"
 
 
-async def test_a_server_that_fails_behind_a_proxy_tells_its_password_nowhere(tmp_path: Path) -> None:
+async def test_server_failing_behind_a_proxy_does_not_reveal_its_password(tmp_path: Path) -> None:
     script = "import os, sys; print('cannot reach ' + os.environ['HTTPS_PROXY'], file=sys.stderr); sys.exit(1)"
     servers = {"up": {"command": sys.executable, "args": ["-c", script]}}
     proxy = {"HTTPS_PROXY": OURS["HTTPS_PROXY"]}

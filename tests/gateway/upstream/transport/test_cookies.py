@@ -1,4 +1,4 @@
-"""Cookies of one connection: sent back to the server that set them, and to nobody else."""
+"""Cookies of a connection are returned to the server that set them, and to no other."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from support.raw_http import Peer, message_of, serving
 
-from gateway.upstream.transport.cookies import Cookies
-from gateway.upstream.transport.http_client import HttpClient
+from gateway.http.http_client import HttpClient
+from gateway.protocol.gateway_errors import HttpStatusError
+from gateway.upstream.transport.client_headers import Cookies
 from gateway.upstream.transport.http_sse import open_sse
 from gateway.upstream.transport.streamable_http import StreamableHttpTransport, open_streamable_http
 
@@ -23,7 +24,7 @@ PAST, FUTURE = "Thu, 01 Jan 1970 00:00:00 GMT", "Fri, 01 Jan 2100 00:00:00 GMT"
 def sent_back(*lines: str, url: str = URL, to: str = URL, configured: str = "") -> str:
     cookies = Cookies(url, configured)
     for line in lines:
-        cookies.take(url, [line])
+        cookies.store(url, [line])
     return cookies.header(to)
 
 
@@ -57,11 +58,11 @@ def sent_back(*lines: str, url: str = URL, to: str = URL, configured: str = "") 
         (["a=1; Partitioned; Priority=High; Path=/"], "a=1"),
     ],
 )  # fmt: skip
-def test_a_cookie_is_sent_back_as_its_attributes_say(lines: list[str], header: str) -> None:
+def test_cookie_is_returned_according_to_its_attributes(lines: list[str], header: str) -> None:
     assert sent_back(*lines) == header
 
 
-def test_a_cookie_for_encrypted_connections_is_sent_over_those() -> None:
+def test_secure_cookie_is_sent_over_tls() -> None:
     url = "https://mcp.example.test/mcp"
     assert sent_back("a=1; Secure; Path=/", url=url, to=url) == "a=1"
     assert sent_back("a=1; Domain=example.test; Path=/", url=url, to=url) == "a=1"
@@ -69,23 +70,32 @@ def test_a_cookie_for_encrypted_connections_is_sent_over_those() -> None:
     assert sent_back("a=1; Domain=mcp.example.test.evil.test; Path=/", url=url, to=url) == ""
 
 
-def test_nothing_is_taken_from_another_origin() -> None:
+@pytest.mark.parametrize(
+    ("host", "domain"),
+    [("localhost", "localhost"), ("mcp-server:8000", ".mcp-server"), ("[::1]:8000", "[::1]"), ("a.test", "A.TEST")],
+)
+def test_server_may_set_its_own_name_as_the_domain(host: str, domain: str) -> None:
+    url = f"http://{host}/mcp"
+    assert sent_back(f"a=1; Domain={domain}; Path=/", url=url, to=url) == "a=1"
+
+
+def test_cookies_of_another_origin_are_ignored() -> None:
     cookies = Cookies(URL)
     for url in ("http://127.0.0.1:8001/api/mcp", "https://127.0.0.1:8000/api/mcp", "http://other.test/"):
-        cookies.take(url, ["a=1; Path=/"])
+        cookies.store(url, ["a=1; Path=/"])
     assert cookies.header(URL) == ""
 
 
-def test_what_the_configuration_says_is_sent_too_unless_the_server_replaces_it() -> None:
+def test_configured_cookies_are_sent_unless_replaced_by_the_server() -> None:
     assert sent_back(configured="a=1; b=2") == "a=1; b=2"
     assert sent_back("c=3; Path=/", configured="a=1; b=2") == "a=1; b=2; c=3"
     assert sent_back("a=3; Path=/", configured="a=1; b=2") == "b=2; a=3"
     assert sent_back("a=3; Path=/", "a=; Max-Age=0; Path=/", configured="a=1; b=2") == "a=1; b=2"
 
 
-def test_there_are_so_many_cookies_and_no_more() -> None:
+def test_number_of_cookies_is_bounded() -> None:
     cookies = Cookies(URL)
-    cookies.take(URL, [f"c{number}=1; Path=/" for number in range(500)])
+    cookies.store(URL, [f"c{number}=1; Path=/" for number in range(500)])
     assert cookies.header(URL).count(";") == 49
 
 
@@ -113,7 +123,7 @@ def answer_with(peer: Peer, request: bytes, *set_cookies: str) -> None:
     peer.answer(json.dumps(answer).encode(), f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{head}".encode())
 
 
-async def test_a_balancer_that_sets_another_cookie_with_each_answer_gets_the_latest() -> None:
+async def test_latest_load_balancer_cookie_is_sent() -> None:
     seen: list[str] = []
 
     async def serve(peer: Peer) -> None:
@@ -130,7 +140,7 @@ async def test_a_balancer_that_sets_another_cookie_with_each_answer_gets_the_lat
     assert seen == ["own=1", *(f"own=1; AWSALB={n}; AWSALBCORS={n}" for n in (1, 2, 3))]
 
 
-async def test_one_answer_without_cookies_forgets_none_and_one_connection_tells_another_nothing() -> None:
+async def test_cookies_persist_within_a_connection_and_are_not_shared() -> None:
     seen: list[str] = []
 
     async def serve(peer: Peer) -> None:
@@ -145,7 +155,7 @@ async def test_one_answer_without_cookies_forgets_none_and_one_connection_tells_
     assert seen == ["own=1", "", "own=1; a=1", "", "own=1; a=1"]
 
 
-async def test_a_cookie_that_ends_is_not_sent_any_longer() -> None:
+async def test_expired_cookie_is_not_sent() -> None:
     seen: list[str] = []
 
     async def serve(peer: Peer) -> None:
@@ -164,7 +174,79 @@ async def test_a_cookie_that_ends_is_not_sent_any_longer() -> None:
     assert seen[-1] == "own=1; b=2"
 
 
-async def test_a_redirect_that_sets_a_cookie_finds_it_in_the_next_request() -> None:
+# Attributes that browsers ignore, or read otherwise than `http.cookiejar`.
+ODD_ATTRIBUTES = [
+    "", "Path=mcp", "Path", 'Path="/"', "Path=/x; Path=/", "Path=/; Max-Age=abc", "Max-Age=", 'Max-Age="1"',
+    "Max-Age=0.5", "Max-Age=99999999999999999999", "Expires=0", "Expires=Session", "Expires=Wed, 31 Feb 2099 00:00:00",
+    "Domain=", "Domain=.127.0.0.1", 'Port="80"', "Version=1", "Comment=x, y=2", "SameSite=Whatever", ";; ;",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("attributes", ODD_ATTRIBUTES)
+async def test_cookie_with_unusual_attributes_is_returned(attributes: str) -> None:
+    seen: list[str] = []
+
+    async def serve(peer: Peer) -> None:
+        while True:
+            request = await peer.request()
+            seen.append(cookie_of(request))
+            answer_with(peer, request, f"AWSALB=x; {attributes}")
+
+    async with connected(serve) as [transport]:
+        await transport.request("tools/call", {})
+        await transport.request("tools/call", {})
+    assert seen == ["own=1", "own=1; AWSALB=x"]
+
+
+@pytest.mark.parametrize("value", ["\u00e9", '{"b": "c, d"}', "a b", "a=b=c", "%3B", '"', "x" * 4_000])
+async def test_cookie_is_returned_byte_for_byte(value: str) -> None:
+    seen: list[bytes] = []
+
+    async def serve(peer: Peer) -> None:
+        while True:
+            request = await peer.request()
+            seen.append(request)
+            answer_with(peer, request, f"a={value}; Path=/")
+
+    async with connected(serve, 2) as [_, transport]:
+        await transport.request("tools/call", {})
+        await transport.request("tools/call", {})
+    assert f"\r\ncookie: a={value}\r\n".encode() in seen[1]
+
+
+async def test_every_request_sends_the_cookie_of_an_error_answer() -> None:
+    seen: dict[str, str] = {}
+
+    async def serve(peer: Peer) -> None:
+        while True:
+            request = await peer.request()
+            message = message_of(request)
+            kind = message.get("method") or request.split(b" ")[0].decode()
+            seen[kind] = cookie_of(request)
+            if kind == "server/discover":
+                peer.answer(b"no", b"HTTP/1.1 404 No\r\nset-cookie: node=a; Path=/\r\n")
+            elif kind == "initialize":
+                body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {}}).encode()
+                head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nmcp-session-id: s\r\n"
+                peer.answer(body, head + b"set-cookie: more=b; Path=/\r\n")
+            else:
+                peer.answer(b"", b"HTTP/1.1 405 No\r\n")
+
+    async with connected(serve) as [transport]:
+        with pytest.raises(HttpStatusError):
+            await transport.request("server/discover", {})
+        await transport.request("initialize", {})
+        await transport.notify("notifications/initialized")
+        with pytest.raises(HttpStatusError):
+            await transport.listen(lambda: None)
+    both = "own=1; node=a; more=b"
+    assert seen == {
+        "server/discover": "own=1", "initialize": "own=1; node=a", "notifications/initialized": both, "GET": both,
+        "DELETE": both,
+    }  # fmt: skip
+
+
+async def test_redirected_request_sends_the_cookie_set_by_the_redirect() -> None:
     seen: list[tuple[str, str]] = []
 
     async def serve(peer: Peer) -> None:
@@ -182,7 +264,7 @@ async def test_a_redirect_that_sets_a_cookie_finds_it_in_the_next_request() -> N
     assert seen == [("/mcp", "own=1"), ("/mcp", "own=1; a=1")]
 
 
-async def test_the_older_transport_posts_with_the_cookies_of_its_stream() -> None:
+async def test_sse_posts_send_the_cookies_of_their_stream() -> None:
     posted: list[str] = []
     streams: list[Peer] = []
 

@@ -1,4 +1,4 @@
-"""The older HTTP transport: one long stream for all answers, and a POST for each message."""
+"""The HTTP+SSE transport: one stream for all answers, and a POST for each message."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import anyio
 import pytest
 from support.raw_http import Peer, message_of, serving
 
-from gateway.errors import ConnectionLost, RpcError, innermost
-from gateway.upstream.transport.http_client import HttpClient
+from gateway.http.http_client import HttpClient
+from gateway.protocol.gateway_errors import ConnectionLost, RpcError, innermost
 from gateway.upstream.transport.http_sse import open_sse
-from gateway.upstream.transport.jsonrpc import Reply
+from gateway.upstream.transport.jsonrpc_transport import Reply
 from gateway.upstream.transport.stream_transport import StreamTransport
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
@@ -77,7 +77,7 @@ async def refusal(server: Server) -> BaseException:
     return innermost(refused.value)
 
 
-async def test_messages_are_posted_where_the_stream_says_and_answers_come_on_it() -> None:
+async def test_messages_are_posted_to_the_announced_endpoint() -> None:
     server = Server()
     async with opened(server) as transport:
         assert await transport.request("tools/call", {"n": 1}) == {"n": 1}
@@ -91,7 +91,7 @@ async def test_messages_are_posted_where_the_stream_says_and_answers_come_on_it(
 
 
 @pytest.mark.parametrize("status", [400, 404, 500])
-async def test_a_request_that_is_refused_fails_at_once_and_others_do_not(status: int) -> None:
+async def test_refused_request_fails_at_once_without_affecting_others(status: int) -> None:
     server = Server(refuses=lambda message: status if message.get("params") == {"n": 0} else 0)
     async with opened(server) as transport:
         with pytest.raises(RpcError, match="could not be sent: HTTP"):
@@ -99,7 +99,7 @@ async def test_a_request_that_is_refused_fails_at_once_and_others_do_not(status:
         assert await transport.request("tools/call", {"n": 1}) == {"n": 1}
 
 
-async def test_a_notification_that_is_refused_disturbs_nothing() -> None:
+async def test_refused_notification_has_no_effect() -> None:
     server = Server(refuses=lambda message: 0 if "id" in message else 400)
     async with opened(server) as transport:
         await transport.notify("notifications/initialized")
@@ -107,7 +107,7 @@ async def test_a_notification_that_is_refused_disturbs_nothing() -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["http://other.test/post", "//other.test/post", "https://127.0.0.1/post"])
-async def test_nothing_is_posted_to_another_origin(endpoint: str) -> None:
+async def test_endpoint_of_another_origin_is_refused(endpoint: str) -> None:
     assert "another origin" in str(await refusal(Server(endpoint=endpoint)))
 
 
@@ -118,7 +118,7 @@ async def test_nothing_is_posted_to_another_origin(endpoint: str) -> None:
         b"HTTP/1.1 404 No\r\ncontent-type: text/event-stream\r\n",
     ],
 )
-async def test_what_is_no_event_stream_is_refused(head: bytes) -> None:
+async def test_answer_that_is_not_an_event_stream_is_refused(head: bytes) -> None:
     class Other(Server):
         async def serve(self, peer: Peer) -> None:
             await peer.request()
@@ -127,7 +127,7 @@ async def test_what_is_no_event_stream_is_refused(head: bytes) -> None:
     assert "not an event stream" in str(await refusal(Other()))
 
 
-async def test_a_stream_that_ends_before_it_says_where_to_post_is_lost() -> None:
+async def test_stream_ending_before_its_endpoint_event_fails() -> None:
     class Short(Server):
         async def serve(self, peer: Peer) -> None:
             await peer.request()
@@ -136,7 +136,7 @@ async def test_a_stream_that_ends_before_it_says_where_to_post_is_lost() -> None
     assert "the event stream ended" in str(await refusal(Short()))
 
 
-async def test_the_end_of_the_stream_fails_what_waits_for_an_answer() -> None:
+async def test_end_of_the_stream_fails_waiting_requests() -> None:
     server = Server(refuses=lambda message: 202)
     async with opened(server) as transport:
         async with anyio.create_task_group() as group:
@@ -154,7 +154,7 @@ async def test_the_end_of_the_stream_fails_what_waits_for_an_answer() -> None:
         assert "the event stream ended" in await transport.wait_closed()
 
 
-async def test_messages_of_the_server_arrive_and_other_events_do_not() -> None:
+async def test_server_messages_are_delivered_and_other_events_ignored() -> None:
     received: list[dict[str, Any]] = []
     server = Server()
     async with opened(server, received) as transport:

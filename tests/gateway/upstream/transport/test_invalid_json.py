@@ -1,4 +1,4 @@
-"""What can be saved of answers that are no strict JSON."""
+"""Responses that are not strict JSON are recovered as far as possible."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.lines import LineSplitter
-from gateway.upstream.transport.invalid_json import answered_id, truncated_at_depth
+from gateway.process.files import LineSplitter
+from gateway.upstream.transport.jsonrpc_transport import answered_id, truncated_at_depth
 
 ORDERS = st.permutations(["jsonrpc", "id", "answer"])
 NUMBERS = st.integers(min_value=0, max_value=10**15)
@@ -23,20 +23,16 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(NUMBERS, VALUES, st.sampled_from(["result", "error"]), ORDERS, st.booleans())
-def test_the_id_of_an_answer_is_found_wherever_it_stands(
-    number: int, value: Any, kind: str, order: list[str], spaced: bool
-) -> None:
+def test_answer_id_is_found_in_any_position(number: int, value: Any, kind: str, order: list[str], spaced: bool) -> None:
     members = {"jsonrpc": "2.0", "id": number, "answer": value}
     message = {kind if key == "answer" else key: members[key] for key in order}
     line = json.dumps(message, separators=None if spaced else (",", ":"), ensure_ascii=False).encode()
-    # Braces within texts may leave a doubt, and in doubt nobody is answered.
+    # Braces within texts may make the id uncertain, and then no request is answered.
     assert answered_id(line) in ((number,) if line.count(b"{") == line.count(b"}") else (number, None))
 
 
 @given(NUMBERS, VALUES.filter(lambda value: not set(json.dumps(value)) & set("{}")), st.booleans(), st.data())
-def test_of_an_answer_that_was_cut_no_other_id_is_believed(
-    number: int, inner: Any, first: bool, data: st.DataObject
-) -> None:
+def test_truncated_answer_yields_only_its_own_id(number: int, inner: Any, first: bool, data: st.DataObject) -> None:
     value = {"content": {"x": inner, "id": 7}, "id": 8}
     answer = {"id": number, "result": value} if first else {"result": value, "id": number}
     line = json.dumps(answer, separators=(",", ":")).encode()
@@ -45,24 +41,24 @@ def test_of_an_answer_that_was_cut_no_other_id_is_believed(
 
 
 @given(NUMBERS, st.sampled_from(["result", "error"]), ORDERS, st.integers(1, 4_000))
-def test_the_ends_of_a_long_answer_tell_its_id(number: int, kind: str, order: list[str], size: int) -> None:
-    told: list[bytes] = []
-    lines = LineSplitter(2_000, told.append)
+def test_both_ends_of_a_long_answer_yield_its_id(number: int, kind: str, order: list[str], size: int) -> None:
+    skipped: list[bytes] = []
+    lines = LineSplitter(2_000, skipped.append)
     members = {"jsonrpc": "2.0", "id": number, "answer": {"x": "}" * 3_000, "id": 1}}
     line = json.dumps({kind if key == "answer" else key: members[key] for key in order}).encode()
     whole = line + b"\nshort\n"
     given = [one for at in range(0, len(whole), size) for one in lines.feed(whole[at : at + size])]
     assert given == [b"short"]
-    assert [answered_id(ends, ends=True) for ends in told] == [number]
+    assert [answered_id(ends, ends=True) for ends in skipped] == [number]
 
 
 @given(st.binary(max_size=300))
-def test_whatever_is_no_answer_has_no_id(noise: bytes) -> None:
+def test_text_that_is_not_an_answer_has_no_id(noise: bytes) -> None:
     assert answered_id(noise) is None
     truncated_at_depth(noise)
 
 
-def test_requests_and_notifications_are_no_answers() -> None:
+def test_requests_and_notifications_are_not_answers() -> None:
     for line in (
         b'{"jsonrpc":"2.0","id":1,"method":"ping","params":NaN}',
         b'{"jsonrpc":"2.0","method":"x","params":{"id":1,"result":NaN}}',
@@ -76,13 +72,13 @@ def test_requests_and_notifications_are_no_answers() -> None:
 
 
 @given(VALUES.filter(lambda value: value == value))
-def test_what_is_truncated_at_depth_stays_as_it_is(value: Any) -> None:
+def test_value_within_the_depth_limit_is_unchanged(value: Any) -> None:
     text = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
     assert truncated_at_depth(text) == text
 
 
 @given(st.lists(st.sampled_from(["[", '{"]":', '["}",']), min_size=245, max_size=600), VALUES)
-def test_what_is_deep_stays_json_and_ends_at_the_bound(openings: list[str], value: Any) -> None:
+def test_deep_value_stays_valid_json_cut_at_the_limit(openings: list[str], value: Any) -> None:
     closings = ["}" if one.startswith("{") else "]" for one in reversed(openings)]
     text = "".join(openings) + json.dumps(value) + "".join(closings)
     kept = json.loads(truncated_at_depth(f"[{text},{json.dumps('last')}]".encode()))
@@ -98,7 +94,7 @@ def _children(node: dict[str, Any] | list[Any]) -> list[Any]:
 
 
 @pytest.mark.heavy
-def test_the_work_grows_with_the_length_only() -> None:
+def test_scanning_time_is_linear() -> None:
     for hostile in (b'{"a":', b"[", b'\\"', b'"\\', b"[]", b'{"":""},', b'{"id":1,', b' "id":1 '):
         line = b'{"jsonrpc":"2.0",' + hostile * (2_000_000 // len(hostile))
         began_s = time.process_time()

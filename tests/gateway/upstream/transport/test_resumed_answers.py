@@ -1,4 +1,4 @@
-"""The stream of an answer that a server closes, or the network breaks, before the answer."""
+"""Response streams that the server closes or the network breaks before the answer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.raw_http import Peer, serving
 
-from gateway.errors import ConnectionLost
-from gateway.upstream.transport.http_client import HttpClient
+from gateway.http.http_client import HttpClient
+from gateway.protocol.gateway_errors import ConnectionLost
 from gateway.upstream.transport.streamable_http import StreamableHttpTransport, open_streamable_http
 
 EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -72,7 +72,7 @@ async def closes_with_an_id(peer: Peer, request_id: Any) -> None:
     peer.say(EVENTS + chunk(event) + b"0\r\n\r\n")
 
 
-async def test_a_stream_that_the_server_closes_is_opened_again_from_its_last_event() -> None:
+async def test_closed_stream_is_resumed_from_its_last_event() -> None:
     async def resume(peer: Peer, request: bytes, request_id: Any) -> None:
         if b"last-event-id: e-1" in request:
             peer.say(EVENTS + chunk(b"id: e-2\ndata: " + progress(2, request_id) + b"\n\n") + b"0\r\n\r\n")
@@ -94,7 +94,7 @@ async def test_a_stream_that_the_server_closes_is_opened_again_from_its_last_eve
         assert all(b"mcp-session-id: s\r\n" in head and b"mcp-protocol-version: 2025-11-25" in head for head in resumed)
 
 
-async def test_a_connection_that_breaks_in_the_middle_of_an_event_is_made_up_for() -> None:
+async def test_connection_broken_within_an_event_is_resumed() -> None:
     async def begin(peer: Peer, request_id: Any) -> None:
         peer.say(EVENTS + chunk(b"id: e-1\nretry: 50\ndata: " + progress(1, request_id) + b"\n\nid: e-2\ndata: {"))
         await peer.writer.drain()
@@ -119,7 +119,7 @@ async def is_no_stream(peer: Peer, request: bytes, request_id: Any) -> None:
 
 
 @pytest.mark.parametrize("resume", [refuses, is_no_stream])
-async def test_an_answer_that_cannot_be_fetched_is_lost_after_it_was_sent(resume: Any) -> None:
+async def test_answer_that_cannot_be_resumed_is_lost_after_sending(resume: Any) -> None:
     async with called(closes_with_an_id, resume) as (transport, resumed):
         with pytest.raises(ConnectionLost, match="cannot be opened again") as caught:
             await transport.request("tools/call", {})
@@ -127,7 +127,7 @@ async def test_an_answer_that_cannot_be_fetched_is_lost_after_it_was_sent(resume
         assert len(resumed) == 1
 
 
-async def test_a_stream_without_an_id_is_not_asked_for_again() -> None:
+async def test_stream_without_event_ids_is_not_resumed() -> None:
     async def begin(peer: Peer, request_id: Any) -> None:
         peer.say(EVENTS + chunk(b"data: " + progress(1, request_id) + b"\n\n") + b"0\r\n\r\n")
 

@@ -1,4 +1,4 @@
-"""What a child says on its standard error, in our log: readable, never a flood, and once for each reason."""
+"""Standard error of a child in the log: readable, rate-limited, and once per reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Clock:
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now_s)
 
 
-async def test_so_many_lines_a_second_are_logged_and_the_rest_is_counted(
+async def test_logged_lines_per_second_are_limited_and_the_rest_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -31,13 +31,13 @@ async def test_so_many_lines_a_second_are_logged_and_the_rest_is_counted(
             for number in range(_LINES_PER_S + 7):
                 log.add(b"line %d" % number)
         log.close()
-    said = [record.getMessage() for record in caplog.records]
+    messages = [record.getMessage() for record in caplog.records]
     shown = [f"stderr: line {number}" for number in range(_LINES_PER_S)]
-    assert said == [*shown, "stderr: 7 lines dropped"] * 2
+    assert messages == [*shown, "stderr: 7 lines dropped"] * 2
     assert log.last_line() == f"line {_LINES_PER_S + 6}"
 
 
-async def test_what_a_failing_process_says_again_is_not_logged_again(
+async def test_repeated_lines_of_a_failing_process_are_not_logged_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -47,15 +47,15 @@ async def test_what_a_failing_process_says_again_is_not_logged_again(
         # The pauses between them grow to minutes, and a start may take long.
         for process, (lived_s, failed) in enumerate(((1, True), (400, True), (5, False), (3_600, False), (1, True))):
             clock.now_s += 120
-            log.begin()
+            log.reset()
             log.add(b"[12:00:0%d] pid 1%d, /tmp/%dxyz: no key" % (process, process, process))
             if process == 2:
                 log.add(b"and no disk")
             clock.now_s += lived_s
             log.end(failed=failed)
-    said = [record.getMessage().replace(", /tmp/", " ") for record in caplog.records]
+    messages = [record.getMessage().replace(", /tmp/", " ") for record in caplog.records]
     # The last process has followed one that ran for an hour: it did not fail at its start.
-    assert said == [
+    assert messages == [
         "stderr: [12:00:00] pid 10 0xyz: no key",
         "stderr: and no disk",
         "stderr: [12:00:04] pid 14 4xyz: no key",
@@ -63,15 +63,15 @@ async def test_what_a_failing_process_says_again_is_not_logged_again(
 
 
 @pytest.mark.parametrize("line", ["- " * 1_000, "1234 " * 400, "│ " + "─" * 1_990, "╭" + "─ " * 990, "Error: " * 280])
-def test_no_line_makes_the_search_for_a_reason_long(line: str) -> None:
+def test_searching_a_reason_in_any_line_is_fast(line: str) -> None:
     began_s = time.process_time()
     explanation([line] * 20)
     assert time.process_time() - began_s < 0.5
 
 
-async def test_the_last_line_is_as_a_person_would_see_it() -> None:
+async def test_last_line_is_shown_without_control_sequences() -> None:
     log = StderrLog("s")
-    log.begin()
+    log.reset()
     log.add(b"\x1b[2K\x1b[1G10 %\r50 %\r\x1b[32m90 %\x1b[0m")
     log.add(b"  ")
     assert log.last_line() == "90 %"
@@ -208,7 +208,7 @@ At least one directory must be provided by EITHER method for the server to opera
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("stderr", "reason"),
     [
         (NPM, "npm error 404 Not Found - GET https://registry.example.test/no-such-server"),
         (NPM_9, "npm ERR! Error: EACCES: permission denied, mkdir '/x'"),
@@ -248,21 +248,21 @@ At least one directory must be provided by EITHER method for the server to opera
          "2025-01-01 12:00:00,1 ERROR no key"),
         ("sh: 1: mcp-server-none: not found\n", "sh: 1: mcp-server-none: not found"),
         ("Starting...\nListening on stdio\nKilled\n", "Killed"),
-        # Neither a notice nor a warning is a reason.
+        # Notices and warnings are not reasons.
         ("/x.py:3: UserWarning: pkg_resources is deprecated\n  import pkg_resources\n", ""),
         ("npm warn exec The following package was not found and will be installed: x@1.0.0\n", ""),
         ("[notice] A new release of pip is available: 23.0 -> 24.0\n", ""),
         ("", ""),
     ],
 )  # fmt: skip
-def test_the_line_that_explains_the_end_is_found(said: str, reason: str) -> None:
-    assert explanation(said.splitlines()) == reason
+def test_explaining_line_is_found(stderr: str, reason: str) -> None:
+    assert explanation(stderr.splitlines()) == reason
 
 
-def test_a_long_word_does_not_take_the_square_of_its_length() -> None:
+def test_long_word_is_searched_in_less_than_quadratic_time() -> None:
     began_s = time.process_time()
     log = StderrLog("s")
     for _ in range(500):
-        log._was_said("e" * 2_000)
+        log._was_printed("e" * 2_000)
     # 10 s with an expression that is tried at each character.
     assert time.process_time() - began_s < 2

@@ -1,4 +1,4 @@
-"""Children that start while the gateway ends."""
+"""Children that start during shutdown."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from anyio.lowlevel import checkpoint
 from support.upstreams.running import builtin_tools, scripted_stdio_server
 
-from gateway.app import open_gateway
 from gateway.config.load import parse
+from gateway.serving.app import open_gateway
 
 
 def children() -> set[str]:
-    """The processes that this one has started, and those of them that nobody has asked for their end."""
+    """Return the child processes of this process that were not waited for."""
     ours = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -26,7 +26,7 @@ def children() -> set[str]:
     return ours
 
 
-async def test_a_child_is_ended_and_asked_for_however_early_in_its_start_the_gateway_ends(tmp_path: Path) -> None:
+async def test_child_started_during_shutdown_is_terminated_and_reaped(tmp_path: Path) -> None:
     config, _ = scripted_stdio_server(tmp_path, "s", tools=builtin_tools("echo"), modern=False)
     parsed = parse(json.dumps({"mcpServers": {"s": config}}), environ={})
     before = children()

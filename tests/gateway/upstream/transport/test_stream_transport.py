@@ -1,4 +1,4 @@
-"""Requests and answers on one stream, whatever order and form they arrive in."""
+"""Requests and answers on one stream, in any order and form."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from gateway.errors import Congested, ConnectionLost, RpcError
-from gateway.upstream.transport.jsonrpc import Reply
+from gateway.protocol.gateway_errors import ConnectionLost, RpcError, TooManyCalls
+from gateway.upstream.transport.jsonrpc_transport import Reply
 from gateway.upstream.transport.stream_transport import StreamTransport
 
 
@@ -30,7 +30,7 @@ class Peer:
 
     def send(self, line: bytes) -> None:
         if self.full:
-            raise Congested("it is full")
+            raise TooManyCalls("it is full")
         self.sent.append(json.loads(line))
 
     def on_message(self, message: dict[str, Any], reply: Reply) -> None:
@@ -53,7 +53,7 @@ async def asking(peer: Peer, *methods: str, **more: Any) -> AsyncIterator[dict[s
         except (RpcError, ConnectionLost) as error:
             outcomes[method] = error
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(25):
         async with anyio.create_task_group() as group:
             for method in methods:
                 group.start_soon(ask, method)
@@ -65,7 +65,7 @@ async def asking(peer: Peer, *methods: str, **more: Any) -> AsyncIterator[dict[s
             group.cancel_scope.cancel()
 
 
-async def test_answers_find_their_requests_in_any_order() -> None:
+async def test_answers_match_their_requests_in_any_order() -> None:
     peer = Peer()
     async with asking(peer, "a", "b") as outcomes:
         first, second = (message["id"] for message in peer.sent)
@@ -75,7 +75,7 @@ async def test_answers_find_their_requests_in_any_order() -> None:
     assert outcomes == {"a": {"n": 1}, "b": {"n": 2}}
 
 
-async def test_answers_under_ids_that_nobody_used_are_ignored() -> None:
+async def test_answers_with_unknown_ids_are_ignored() -> None:
     peer = Peer()
     async with asking(peer, "a") as outcomes:
         assert peer.sent[0]["id"] == 1
@@ -87,7 +87,7 @@ async def test_answers_under_ids_that_nobody_used_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("form", [b"1", b"1.0", b'"1"'])
-async def test_an_id_that_comes_back_in_another_form_is_the_same_id(form: bytes) -> None:
+async def test_id_returned_in_another_form_matches(form: bytes) -> None:
     for answer in (b'"result":{"n":2}', b'"result":{"n":NaN}', b'"error":{"code":-1,"message":"no"}'):
         peer, steps = Peer(), list[dict[str, Any]]()
         async with asking(peer, "a", on_progress=steps.append) as outcomes:
@@ -114,7 +114,7 @@ NO_ANSWERS = [
 
 
 @pytest.mark.parametrize("message", NO_ANSWERS)
-async def test_a_line_of_a_log_with_the_id_of_a_request_is_no_answer(message: dict[str, Any]) -> None:
+async def test_log_line_with_a_request_id_is_not_an_answer(message: dict[str, Any]) -> None:
     peer = Peer()
     async with asking(peer, "a") as outcomes:
         peer.transport.receive(json.dumps(message).encode())
@@ -123,7 +123,7 @@ async def test_a_line_of_a_log_with_the_id_of_a_request_is_no_answer(message: di
     assert outcomes == {"a": {"n": 1}}
 
 
-async def test_an_answer_that_is_not_strict_json_or_too_long_fails_its_own_request_only() -> None:
+async def test_invalid_or_oversized_answer_fails_only_its_own_request() -> None:
     peer = Peer()
     async with asking(peer, "a", "b", "c") as outcomes:
         peer.transport.receive(b'{"jsonrpc":"2.0","id":1,"result":{"n":NaN}}')
@@ -135,15 +135,15 @@ async def test_an_answer_that_is_not_strict_json_or_too_long_fails_its_own_reque
     assert outcomes["c"] == {}
 
 
-async def test_who_leaves_early_cancels_its_request_but_never_the_handshake() -> None:
-    for method, told in (("tools/call", ["notifications/cancelled"]), ("initialize", [])):
+async def test_abandoned_request_is_cancelled_except_the_handshake() -> None:
+    for method, expected in (("tools/call", ["notifications/cancelled"]), ("initialize", [])):
         peer = Peer()
         async with asking(peer, method):
             pass
-        assert [message["method"] for message in peer.sent[1:]] == told
+        assert [message["method"] for message in peer.sent[1:]] == expected
 
 
-async def test_progress_reaches_the_request_whose_token_it_carries() -> None:
+async def test_progress_reaches_the_request_with_its_token() -> None:
     peer, steps = Peer(), list[dict[str, Any]]()
     async with asking(peer, "a", on_progress=steps.append):
         token = peer.sent[0]["params"]["_meta"]["progressToken"]
@@ -153,18 +153,18 @@ async def test_progress_reaches_the_request_whose_token_it_carries() -> None:
     assert [step["progress"] for step in steps] == [2]
 
 
-async def test_requests_of_the_peer_are_answered_and_what_it_cannot_take_is_dropped() -> None:
+async def test_peer_requests_are_answered_and_undeliverable_ones_dropped() -> None:
     peer = Peer()
     peer.answer(id=9, method="ping")
     peer.full = True
     peer.answer(id=10, method="ping")
     assert peer.received == ["ping", "ping"]
     assert peer.sent == [{"id": 9, "result": {}}]
-    with pytest.raises(Congested):
+    with pytest.raises(TooManyCalls):
         await peer.transport.request("a", {})
 
 
-async def test_the_end_fails_what_waits_and_what_comes_later_with_the_first_reason() -> None:
+async def test_closing_fails_waiting_and_later_requests_with_its_first_reason() -> None:
     peer = Peer()
     async with asking(peer, "a") as outcomes:
         peer.transport.close("the process exited")
@@ -177,9 +177,9 @@ async def test_the_end_fails_what_waits_and_what_comes_later_with_the_first_reas
     assert not refused.value.sent
 
 
-async def test_whoever_listens_hears_at_once_that_messages_can_arrive() -> None:
+async def test_listener_is_notified_at_once_that_messages_can_arrive() -> None:
     opened = anyio.Event()
-    with anyio.fail_after(5):
+    with anyio.fail_after(25):
         async with anyio.create_task_group() as group:
             group.start_soon(Peer().transport.listen, opened.set)
             await opened.wait()

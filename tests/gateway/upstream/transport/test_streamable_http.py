@@ -1,4 +1,4 @@
-"""Streamable HTTP on the wire: an answer belongs to the request that it answers, and to no other."""
+"""Streamable HTTP on the wire: an answer belongs to its own request only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import anyio
 import pytest
 from support.raw_http import Peer, message_of, serving
 
-from gateway.errors import (
+from gateway.http.client_connection import HttpConnection
+from gateway.http.event_stream import PAUSE_BYTES
+from gateway.http.http_client import HttpClient
+from gateway.protocol.gateway_errors import (
     ConnectionLost,
     GatewayError,
     HttpStatusError,
@@ -20,13 +23,8 @@ from gateway.errors import (
     SessionForgotten,
     UnusableAnswer,
 )
-from gateway.secrets import SECRETS, Scrubber
-from gateway.upstream.transport.bounds import LARGE_BYTES
-from gateway.upstream.transport.http_client import HttpClient
-from gateway.upstream.transport.http_connection import HttpConnection
-from gateway.upstream.transport.jsonrpc import Reply
+from gateway.upstream.transport.jsonrpc_transport import Reply
 from gateway.upstream.transport.streamable_http import StreamableHttpTransport, open_streamable_http
-from gateway.wire import PassedOn
 from tests.fuzz.http_requests import Wire
 
 JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
@@ -35,7 +33,7 @@ EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 
 @asynccontextmanager
 async def transports(url: str, count: int) -> AsyncIterator[list[StreamableHttpTransport]]:
-    """So many sessions of one origin, over the connections of one client."""
+    """Yield this many sessions of one origin, over the connections of one client."""
     client = HttpClient()
 
     def ignore(message: dict[str, Any], reply: Reply) -> None:
@@ -56,7 +54,7 @@ def answer_to(request: bytes, **members: Any) -> bytes:
 
 
 @pytest.mark.parametrize("members", [{"result": {"whose": "first"}}, {"error": {"code": -1, "message": "first"}}])
-async def test_a_late_answer_is_never_taken_for_that_of_the_next_request(members: dict[str, Any]) -> None:
+async def test_late_answer_is_not_matched_to_the_next_request(members: dict[str, Any]) -> None:
     async def late(peer: Peer) -> None:
         first = await peer.request()
         peer.answer(answer_to(first, result={"whose": "first"}), JSON)
@@ -64,13 +62,13 @@ async def test_a_late_answer_is_never_taken_for_that_of_the_next_request(members
         if peer.number:
             peer.answer(answer_to(second, result={"whose": "third"}), JSON)
             return
-        # While the second request is on its way: nothing but its id tells this answer from that of the second.
+        # The second request is in flight, and only the id distinguishes the two responses.
         peer.answer(answer_to(first, **members), JSON)
         peer.answer(answer_to(second, result={"whose": "second"}), JSON)
 
     async with serving(late) as site, transports(site.url, 2) as (one, other):
         assert await one.request("tools/call", {}) == {"whose": "first"}
-        with pytest.raises(ConnectionLost, match="another request's id"):
+        with pytest.raises(ConnectionLost, match="the id of another request"):
             await other.request("tools/call", {})
         # Its connection would be one answer behind from now on.
         assert await other.request("tools/call", {}) == {"whose": "first"}
@@ -79,7 +77,7 @@ async def test_a_late_answer_is_never_taken_for_that_of_the_next_request(members
 
 
 @pytest.mark.parametrize("error", [{"code": -5, "message": "no"}, None])
-async def test_an_error_beside_a_result_counts_unless_it_is_null(error: dict[str, Any] | None) -> None:
+async def test_error_beside_a_result_counts_unless_null(error: dict[str, Any] | None) -> None:
     async def both(peer: Peer) -> None:
         peer.answer(answer_to(await peer.request(), result={"whose": "ours"}, error=error), JSON)
 
@@ -92,7 +90,7 @@ async def test_an_error_beside_a_result_counts_unless_it_is_null(error: dict[str
 
 
 @pytest.mark.parametrize("request_id", [None, "server-error"])
-async def test_an_error_of_a_server_that_could_not_read_the_request_is_its_answer(request_id: str | None) -> None:
+async def test_parse_error_without_an_id_is_the_answer(request_id: str | None) -> None:
     async def refuse(peer: Peer) -> None:
         await peer.request()
         error = {"jsonrpc": "2.0", "id": request_id, "error": {"code": -32700, "message": "what?"}}
@@ -105,32 +103,46 @@ async def test_an_error_of_a_server_that_could_not_read_the_request_is_its_answe
 
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("method", ["server/discover", "initialize", "tools/list", "tools/call"])
-async def test_an_answer_that_refuses_the_credentials_is_told_in_our_words(status: int, method: str) -> None:
+@pytest.mark.parametrize("given", ["a header", "a query", "nothing"])
+async def test_credential_refusal_is_reported_without_the_servers_text(status: int, method: str, given: str) -> None:
     async def refuse(peer: Peer) -> None:
         request = await peer.request()
         body = answer_to(request, error={"code": -32001, "message": "Bearer credential-0123 is not valid"})
         peer.answer(body, JSON.replace(b"200 OK", b"%d No" % status))
 
-    async with serving(refuse) as site, transports(site.url, 1) as [transport]:
+    configured = {"x-api-key": "credential-0123"} if given == "a header" else {}
+    client = HttpClient()
+    async with (
+        serving(refuse) as site,
+        open_streamable_http(
+            "a",
+            site.url + ("?key=credential-0123" if given == "a query" else ""),
+            headers=configured,
+            client=client,
+            on_message=print,
+        ) as transport,
+    ):
         with pytest.raises(HttpStatusError) as refused:
             await transport.request(method, {})
-        assert str(refused.value) == f"HTTP {status}: the credentials were refused"
+    client.close()
+    why = "no credentials are configured for this server; add them to its entry under `headers` or `auth`"
+    assert str(refused.value) == f"HTTP {status}: {why if given == 'nothing' else 'the credentials were refused'}"
 
 
 class McpServer:
-    """Gives a session, and answers a call as it is told; everything that it was sent is kept."""
+    """Opens sessions, answers calls as configured, and records all requests."""
 
     def __init__(self, *calls: Callable[[Peer, bytes], None], session: bool = True) -> None:
         self.calls = list(calls)
         self.session = b"mcp-session-id: s1\r\n" if session else b""
         self.requests: list[bytes] = []
-        self.heard = asyncio.Event()
+        self.arrived = asyncio.Event()
 
     async def serve(self, peer: Peer) -> None:
         while True:
             request = await peer.request()
             self.requests.append(request)
-            self.heard.set()
+            self.arrived.set()
             message = message_of(request)
             if message.get("method") == "initialize":
                 peer.answer(answer_to(request, result={}), JSON + self.session)
@@ -144,8 +156,8 @@ class McpServer:
     async def until(self, wanted: bytes) -> bytes:
         """The first request that holds this."""
         while not (found := [request for request in self.requests if wanted in request]):
-            self.heard.clear()
-            await self.heard.wait()
+            self.arrived.clear()
+            await self.arrived.wait()
         return found[0]
 
 
@@ -162,7 +174,7 @@ def status(code: int, body: bytes = b"", kind: bytes = b"application/json") -> C
 
 
 @pytest.mark.parametrize("how", ["ended", "abandoned", "without a session"])
-async def test_a_session_is_ended_unless_there_is_none_or_it_is_still_needed(how: str) -> None:
+async def test_session_is_deleted_unless_absent_or_still_needed(how: str) -> None:
     server = McpServer(answers(result={}), session=how != "without a session")
     async with serving(server.serve) as site:
         async with transports(site.url, 1) as [transport]:
@@ -181,7 +193,7 @@ async def test_a_session_is_ended_unless_there_is_none_or_it_is_still_needed(how
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26"])
-async def test_servers_that_know_no_header_of_the_version_get_none(version: str) -> None:
+async def test_servers_predating_the_version_header_do_not_receive_it(version: str) -> None:
     server = McpServer(answers(result={}))
     async with serving(server.serve) as site, transports(site.url, 1) as [transport]:
         transport.use_version(version)
@@ -189,7 +201,7 @@ async def test_servers_that_know_no_header_of_the_version_get_none(version: str)
         assert b"mcp-protocol-version" not in server.requests[0]
 
 
-async def test_who_leaves_early_cancels_its_request_where_there_is_a_session() -> None:
+async def test_abandoned_request_is_cancelled_if_there_is_a_session() -> None:
     for session in (True, False):
         server = McpServer(silent, session=session)
         async with serving(server.serve) as site, transports(site.url, 1) as [transport]:
@@ -207,7 +219,7 @@ async def test_who_leaves_early_cancels_its_request_where_there_is_a_session() -
                 assert not any(b"notifications/cancelled" in request for request in server.requests)
 
 
-async def test_an_answered_request_is_not_cancelled() -> None:
+async def test_answered_request_is_not_cancelled() -> None:
     server = McpServer(answers(result={}), answers(error={"code": -1, "message": "no"}))
     async with serving(server.serve) as site, transports(site.url, 1) as [transport]:
         await transport.request("initialize", {})
@@ -226,7 +238,7 @@ FORGOTTEN = [
 
 
 @pytest.mark.parametrize("answer", FORGOTTEN)
-async def test_a_forgotten_session_is_heard_only_by_who_had_one(answer: Callable[[Peer, bytes], None]) -> None:
+async def test_forgotten_session_is_reported_only_if_there_was_one(answer: Callable[[Peer, bytes], None]) -> None:
     for session in (True, False):
         server = McpServer(answer, answer, session=session)
         async with serving(server.serve) as site, transports(site.url, 1) as [transport]:
@@ -244,7 +256,7 @@ UNUSABLE: dict[str, tuple[Callable[[Peer, bytes], None], type[Exception], str]] 
     "too many": (
         lambda peer, request: peer.answer(b"", b"HTTP/1.1 429 X\r\nretry-after: 7\r\n"),
         HttpStatusError,
-        "HTTP 429: too many requests, it takes more in 7 s",
+        "HTTP 429: too many requests, retry in 7 s",
     ),
     "too many, until a day": (
         lambda peer, request: peer.answer(b"", b"HTTP/1.1 429 X\r\nretry-after: Mon, 1 Jan 2035 00:00:00 GMT\r\n"),
@@ -271,7 +283,7 @@ UNUSABLE: dict[str, tuple[Callable[[Peer, bytes], None], type[Exception], str]] 
 
 
 @pytest.mark.parametrize("kind", UNUSABLE)
-async def test_an_answer_that_is_none_is_told_as_what_it_is(kind: str) -> None:
+async def test_unusable_answer_is_described(kind: str) -> None:
     answer, error, text = UNUSABLE[kind]
     server = McpServer(answer, answers(result={"n": 1}))
     async with serving(server.serve) as site, transports(site.url, 1) as [transport]:
@@ -280,7 +292,7 @@ async def test_an_answer_that_is_none_is_told_as_what_it_is(kind: str) -> None:
         assert await transport.request("tools/call", {}) == {"n": 1}
 
 
-async def test_json_under_another_type_is_an_answer() -> None:
+async def test_json_of_another_content_type_is_accepted() -> None:
     def plain(peer: Peer, request: bytes) -> None:
         peer.answer(answer_to(request, result={"n": 1}), JSON.replace(b"application/json", b"text/plain"))
 
@@ -288,7 +300,7 @@ async def test_json_under_another_type_is_an_answer() -> None:
         assert await transport.request("tools/call", {}) == {"n": 1}
 
 
-async def test_headers_of_one_request_are_sent_with_it_alone_and_once() -> None:
+async def test_request_headers_are_sent_once_with_that_request() -> None:
     server = McpServer(*[answers(result={})] * 3)
     async with serving(server.serve) as site, transports(site.url, 1) as [transport]:
         await transport.request("tools/call", {}, headers={"mcp-name": "n"})
@@ -301,7 +313,7 @@ async def test_headers_of_one_request_are_sent_with_it_alone_and_once() -> None:
     assert heads[2].count(b"accept: application/json, text/event-stream") == 1
 
 
-async def test_configured_headers_replace_ours_and_those_of_the_connection_are_left_out() -> None:
+async def test_configured_headers_replace_defaults_except_connection_headers() -> None:
     server, client = McpServer(answers(result={})), HttpClient()
     headers = {"Host": "other.test", "Accept": "application/json", "Content-Length": "3", "X-Own": "1"}
     async with (
@@ -315,7 +327,7 @@ async def test_configured_headers_replace_ours_and_those_of_the_connection_are_l
     assert head.count(b"\r\ncontent-length:") == head.count(b"\r\nx-own: 1") == 1
 
 
-async def test_what_belongs_to_no_request_is_listened_to_once_it_can_arrive() -> None:
+async def test_unrelated_messages_are_received_once_the_stream_is_open() -> None:
     received: list[str] = []
     opened = asyncio.Event()
     server = McpServer(session=False)
@@ -341,7 +353,7 @@ async def test_what_belongs_to_no_request_is_listened_to_once_it_can_arrive() ->
 
 
 @pytest.mark.parametrize("head", [JSON, EVENTS.replace(b"200 OK", b"405 No").removesuffix(b"\r\n")])
-async def test_a_server_without_such_a_stream_says_so(head: bytes) -> None:
+async def test_server_without_a_stream_is_reported(head: bytes) -> None:
     async def refuse(peer: Peer) -> None:
         await peer.request()
         peer.answer(b"", head)
@@ -351,7 +363,7 @@ async def test_a_server_without_such_a_stream_says_so(head: bytes) -> None:
             await transport.listen(lambda: None)
 
 
-async def test_on_the_stream_of_an_answer_only_what_is_its_own_counts() -> None:
+async def test_stream_of_an_answer_accepts_only_its_own_messages() -> None:
     def stream(peer: Peer, request: bytes) -> None:
         own = message_of(request)["id"]
         messages: list[Any] = [
@@ -396,86 +408,8 @@ class Pausing(Wire):
         self.paused = False
 
 
-class Unwilling:
-    """Takes no result in pieces."""
-
-    def begin(self, close: Callable[[], bytes]) -> bool:
-        return False
-
-    def pass_on(self, items: bytes) -> None:
-        raise AssertionError("it was not begun")
-
-
-class Renewed:
-    """Credentials that are good once they were refused."""
-
-    ready, anonymous, proves = True, False, False
-
-    def __init__(self) -> None:
-        self.version = 0
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"authorization": f"Bearer {self.version}"}
-
-    async def prepare(self) -> None:
-        raise AssertionError("they are ready")
-
-    def proof(self, method: str, url: str) -> None:
-        raise AssertionError("they prove nothing")
-
-    async def refused(self, status: int, challenge: str, version: int, nonce: str = "") -> bool:
-        self.version += 1
-        return True
-
-    def accepted(self, version: int) -> None:
-        """Nothing is to be done about it."""
-
-
-class Begun:
-    """Takes a result in pieces, and tells when it has begun."""
-
-    def __init__(self) -> None:
-        self.has_begun = asyncio.Event()
-
-    def begin(self, close: Callable[[], bytes]) -> bool:
-        self.has_begun.set()
-        return True
-
-    def pass_on(self, items: bytes) -> None:
-        """Who reads is quick."""
-
-
-async def test_a_large_result_is_passed_on_as_it_comes_also_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Where many secrets are known, as from the tests before, a result is looked through as a whole.
-    for name, nothing in vars(Scrubber()).items():
-        monkeypatch.setattr(SECRETS, name, nothing)
-    results = Begun()
-
-    async def first_refused(peer: Peer) -> None:
-        await peer.request()
-        peer.answer(b"", b"HTTP/1.1 401 No\r\n")
-        body = answer_to(await peer.request(), result={"content": [{"type": "text", "text": "x" * 100}] * 1_000})
-        assert len(body) > LARGE_BYTES
-        peer.say(JSON + b"content-length: %d\r\n\r\n" % len(body) + body[:-10])
-        await results.has_begun.wait()
-        peer.say(body[-10:])
-
-    client = HttpClient()
-    with anyio.fail_after(5):
-        async with (
-            serving(first_refused) as site,
-            open_streamable_http(
-                "a", site.url, headers={}, client=client, on_message=print, credentials=Renewed()
-            ) as transport,
-        ):
-            result = await transport.request("tools/call", {}, results=results)
-    assert type(result["content"]) is PassedOn
-    client.close()
-
-
 @pytest.mark.parametrize("more", [-1, 0, 1])
-async def test_what_has_come_at_once_leaves_no_connection_paused(more: int) -> None:
+async def test_fully_received_answer_leaves_no_connection_paused(more: int) -> None:
     wires: list[Pausing] = []
 
     async def dial(make: Callable[[], HttpConnection]) -> HttpConnection:
@@ -488,8 +422,8 @@ async def test_what_has_come_at_once_leaves_no_connection_paused(more: int) -> N
                 await asyncio.sleep(0)
             body = answer_to(bytes(wire_end.written), result={"content": []})
             # To its last byte as large as what reading is paused for.
-            body = body[:-1].ljust(LARGE_BYTES + more - 1) + b"}"
-            # Of a head that is known, the body is not read by a parser.
+            body = body[:-1].ljust(PAUSE_BYTES + more - 1) + b"}"
+            # The body after a cached header block is not read by the parser.
             new_head = b"%bx-new: %d\r\ncontent-length: %d\r\n\r\n" % (JSON, more, len(body))
             connection.data_received(new_head + body)
 
@@ -501,7 +435,7 @@ async def test_what_has_come_at_once_leaves_no_connection_paused(more: int) -> N
         anyio.create_task_group() as group,
         open_streamable_http("a", "http://a.test/", headers={}, client=client, on_message=print) as transport,
     ):
-        assert await transport.request("tools/call", {}, results=Unwilling()) == {"content": []}
+        assert await transport.request("tools/call", {}) == {"content": []}
     (wire_end,) = wires
     assert not wire_end.closed  # kept for the next request
     assert not wire_end.paused

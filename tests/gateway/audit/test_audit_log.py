@@ -1,0 +1,323 @@
+"""The audit log accepts entries without waiting, and reports entries that it could not store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from gateway.access.principal import LOCAL
+from gateway.audit import audit_entries as audit_lines
+from gateway.audit.audit_entries import Line, Outcome
+from gateway.audit.log_reader import Filter, verify
+from gateway.audit.log_writer import locked
+from gateway.audit.recording import Audit
+from gateway.calls.caller import Caller
+from gateway.calls.profile_views import ProfileViews
+from gateway.config.operation_config import AuditConfig
+from gateway.process.secrets import Scrubber
+from registry.catalog.registry import Registry
+from registry.catalog.shape import Shape
+
+
+def caller() -> Caller:
+    return Caller(principal=LOCAL, view=ProfileViews(Registry(Shape()), {}).view(), peer="127.0.0.1:9")
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / "audit.jsonl").read_bytes().splitlines()]
+
+
+def call(audit: Audit, name: str) -> None:
+    audit.call(caller(), None, "wrapper", Outcome(), 0.001, name=name)
+
+
+async def test_entries_beyond_the_queue_are_counted_and_reported_in_the_log(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(required=True), tmp_path, most_waiting=3)
+    for number in range(5):
+        assert audit.refuses is (number >= 3)
+        call(audit, str(number))
+    assert audit.lost == 2
+    await audit.flush()
+    assert audit.refuses is False
+    call(audit, "later")
+    await audit.flush()
+    assert [(row["event"], row.get("name", row.get("lines"))) for row in lines(tmp_path)] == [
+        ("call", "0"), ("call", "1"), ("call", "2"), ("lost", 2), ("call", "later"),
+    ]  # fmt: skip
+
+
+async def test_failed_write_loses_no_entry_and_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "audit.jsonl").mkdir()
+    audit = Audit(AuditConfig(), tmp_path)
+    for name in ("a", "b"):
+        call(audit, name)
+        await audit.flush()
+    assert audit.last_error is not None
+    assert [message for message in caplog.messages if "cannot be written" in message] == caplog.messages[:1]
+    assert audit.refuses is False, "calls go on, unless the record is required"
+    (tmp_path / "audit.jsonl").rmdir()
+    await audit.aclose()
+    assert [row["name"] for row in lines(tmp_path)] == ["a", "b"]
+    assert audit.last_error is None
+
+
+async def test_partly_written_batch_is_completed_without_duplicates(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource", reason="the system has no limits on the size of files")
+    audit, shown = Audit(AuditConfig(), tmp_path, most_waiting=1_000), list[Line]()
+    audit.watch(shown.extend)
+    for number in range(1_001):
+        call(audit, str(number))
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Room for some of the lines, which are written in several parts.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (128 * 1024, unlimited[1]))
+    try:
+        await audit.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert audit.last_error is not None
+    assert 0 < audit.written == len(lines(tmp_path)) < 1_000
+    call(audit, "later")
+    await audit.flush()
+    assert audit.last_error is None
+    names = [row.get("name") for row in lines(tmp_path) if row["event"] == "call"]
+    assert names == [*map(str, range(1_000)), "later"]
+    assert [row["lines"] for row in lines(tmp_path) if row["event"] == "lost"] == [1]
+    assert audit.written == 1_002
+    assert [line.row().get("name") for line in shown] == names
+    assert audit.file is not None
+    assert verify(audit.file).faults == []
+
+
+@pytest.mark.heavy
+async def test_entries_keep_their_order_after_a_cancelled_flush(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    for number in range(8_000):
+        call(audit, str(number))
+    assert audit.file is not None
+    with locked(audit.file.head_path, write=True):
+        with anyio.move_on_after(0.05):
+            await audit.flush()
+        call(audit, "later")
+        # The writing thread has not begun yet, because it waits for the other thread.
+        with anyio.move_on_after(0.05):
+            await audit.flush()
+    call(audit, "last")
+    await audit.flush()
+    assert [row["name"] for row in lines(tmp_path)] == [*map(str, range(8_000)), "later", "last"]
+    assert audit.written == 8_002
+
+
+async def test_entries_are_queued_again_if_the_flush_is_cancelled_early(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    shown: list[Line] = []
+    with anyio.CancelScope() as scope:
+
+        def watch(latest: list[Line]) -> None:
+            shown.extend(latest)
+            scope.cancel()
+
+        audit.watch(watch)
+        call(audit, "a")
+        await audit.flush()
+    assert scope.cancelled_caught
+    call(audit, "b")
+    await audit.flush()
+    assert [row["name"] for row in lines(tmp_path)] == ["a", "b"]
+    assert [line.row()["name"] for line in shown] == ["a", "b"]
+    assert audit.written == 2
+
+
+async def test_entries_are_written_later_after_an_unawaited_write_failed(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path, most_waiting=2)
+    shown: list[Line] = []
+    audit.watch(shown.extend)
+    for name in ("a", "b", "lost"):
+        call(audit, name)
+    assert audit.file is not None
+    with locked(audit.file.head_path, write=True):
+        with anyio.move_on_after(0.05):
+            await audit.flush()
+        # For so long a write waits for its turn.
+        await anyio.sleep(2.2)
+    call(audit, "c")
+    await audit.flush()
+    assert [row.get("name", row.get("lines")) for row in lines(tmp_path)] == ["a", "b", "c", 1]
+    assert [line.row().get("name") for line in shown] == ["a", "b", "c"]
+    assert (audit.written, audit.lost) == (4, 1)
+
+
+async def test_failing_watcher_does_not_stop_the_audit_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[int] = []
+
+    def watch(latest: list[Line]) -> None:
+        seen.append(len(latest))
+        raise ValueError("not understood")
+
+    audit = Audit(AuditConfig(), tmp_path)
+    audit.watch(watch)
+    for name in ("a", "b"):
+        call(audit, name)
+        await audit.flush()
+    assert [row["name"] for row in lines(tmp_path)] == ["a", "b"]
+    assert seen == [1, 1]
+    assert "1 audit entries not shown to administrators" in caplog.text
+
+
+async def test_refused_credentials_of_one_address_are_summarized(tmp_path: Path) -> None:
+    now = [1_800_000_000.0]
+    audit = Audit(AuditConfig(), tmp_path, clock=lambda: now[0])
+    for number in range(1_000):
+        audit.credentials_refused("/mcp", f"10.0.0.1:{number}", "not valid")
+    audit.credentials_refused("/mcp", "10.0.0.2:1", "missing")
+    now[0] += 61
+    audit.credentials_refused("/mcp", "10.0.0.1:1", "not valid")
+    await audit.flush()
+    found = lines(tmp_path)
+    assert [row["peer"].partition(":")[0] for row in found] == ["10.0.0.1"] * 10 + ["10.0.0.2", "10.0.0.1"]
+    assert [row.get("more") for row in found][-3:] == [None, None, 990]
+
+
+@pytest.mark.heavy
+async def test_refused_calls_of_one_caller_are_summarized(tmp_path: Path) -> None:
+    now = [1_800_000_000.0]
+    audit = Audit(AuditConfig(), tmp_path, clock=lambda: now[0], most_waiting=10_000)
+    for number in range(1_000):
+        audit.refused(caller(), "tools/call", f"t{number}", rule="r")
+        audit.request(caller(), "resources/read", f"u{number}", 0.001, code=-32602)
+        audit.request(caller(), "resources/read", f"v{number}", 0.001)
+    now[0] += 61
+    audit.refused(caller(), "tools/call", "later", rule="r")
+    await audit.flush()
+    found = lines(tmp_path)
+    assert sum(row["name"].startswith("v") for row in found) == 1_000
+    assert sum(row["name"].startswith(("t", "u")) for row in found) == 300
+    assert (found[-1]["name"], found[-1]["more"]) == ("later", 1_700)
+
+
+async def test_caller_chosen_names_are_truncated_and_escaped(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    audit.refused(caller(), "tools/call", "x\u202e\n\x1b[31m" + "y" * 10_000, rule="r")
+    audit.refused(caller(), "prompts/get", {"not": "a name"}, rule="r")
+    audit.refused(caller(), "resources/read", None, reason="none")
+    await audit.flush()
+    first, second, third = lines(tmp_path)
+    assert len(first["name"]) == 200
+    assert first["name"].startswith("x yyy")
+    assert second["name"] == "{'not': 'a name'}"
+    assert third["name"] is None
+
+
+async def test_changed_configuration_switches_the_file_or_turns_the_log_off(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    call(audit, "a")
+    await audit.flush()
+    audit.replace(AuditConfig(file="other/record.jsonl"))
+    call(audit, "b")
+    await audit.flush()
+    assert [row["name"] for row in lines(tmp_path)] == ["a"]
+    assert json.loads((tmp_path / "other" / "record.jsonl").read_text())["name"] == "b"
+    audit.replace(AuditConfig(enabled=False))
+    call(audit, "c")
+    await audit.aclose()
+    assert len((tmp_path / "other" / "record.jsonl").read_text().splitlines()) == 1
+
+
+async def test_recorded_fields_of_a_call_can_be_reconfigured(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    for settings in (AuditConfig(), AuditConfig(arguments=True), AuditConfig(results=True), AuditConfig()):
+        audit.replace(settings)
+        audit.call(caller(), None, "wrapper", Outcome(), 0.001, {"a": 1}, {"b": 2}, name="x")
+    await audit.flush()
+    assert [(row.get("arguments"), row.get("result")) for row in lines(tmp_path)] == [
+        (None, None), ({"a": 1}, None), (None, {"b": 2}), (None, None),
+    ]  # fmt: skip
+
+
+async def test_entries_after_a_read_are_written_in_the_background(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    async with anyio.create_task_group() as group:
+        group.start_soon(audit.run)
+        await anyio.wait_all_tasks_blocked()
+        # A query first writes the pending entries; there are no pending ones here.
+        await audit.page(Filter(), limit=10)
+        call(audit, "later")
+        with anyio.fail_after(25):
+            while not (tmp_path / "audit.jsonl").exists():
+                await anyio.sleep(0.01)
+        group.cancel_scope.cancel()
+    assert [row["name"] for row in lines(tmp_path)] == ["later"]
+
+
+async def test_new_secret_is_scrubbed_without_breaking_the_chain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = Scrubber()
+    monkeypatch.setattr(audit_lines, "SECRETS", secrets)
+    audit = Audit(AuditConfig(arguments=True), tmp_path)
+
+    async def recorded() -> None:
+        audit.call(caller(), None, "wrapper", Outcome(), 0.001, {"key": "sk-12345678"}, name="sk-12345678")
+        audit.refused(caller(), "tools/call", "sk-12345678", rule="r")
+        await audit.flush()
+
+    await recorded()
+    # Beside a credential something that every number, time and digest may hold by chance.
+    secrets.hide(["sk-12345678", "2027", *(f"{number:04x}" for number in range(0, 0x10000, 7))])
+    await recorded()
+    await recorded()
+    found = lines(tmp_path)
+    assert [row["name"] for row in found][:2] == ["sk-12345678"] * 2
+    assert found[0]["arguments"] == {"key": "sk-12345678"}
+    assert "sk-12345678" not in str(found[2:])
+    assert audit.file is not None
+    assert verify(audit.file).faults == []
+
+
+async def test_rewritten_log_does_not_match_the_anchors_logged_earlier(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    audit = Audit(AuditConfig(), tmp_path)
+    for name in ("a", "b", "c"):
+        call(audit, name)
+    await audit.aclose()
+    [message] = [one.getMessage() for one in caplog.records if "anchored" in one.getMessage()]
+    number, _, digest = message.removeprefix("audit log anchored: ").partition(":")
+    assert audit.file is not None
+    anchors = {int(number): digest}
+    assert verify(audit.file, anchors).faults == []
+    forged = Audit(AuditConfig(), tmp_path / "anew")
+    for name in ("a", "c"):
+        call(forged, name)
+    await forged.aclose()
+    assert forged.file is not None
+    assert verify(forged.file).faults == []
+    [fault] = verify(forged.file, anchors).faults
+    assert "line 3 is missing, for which the gateway has logged an anchor" in fault
+    call(forged, "d")
+    await forged.flush()
+    [fault] = verify(forged.file, anchors).faults
+    assert "line 3 or an earlier line does not match the anchor logged by the gateway" in fault
+
+
+async def test_anchor_of_the_chain_is_logged_hourly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    now = [1_800_000_000.0]
+    audit = Audit(AuditConfig(), tmp_path, clock=lambda: now[0])
+    async with anyio.create_task_group() as group:
+        group.start_soon(audit.run)
+        for name in ("a", "b"):
+            now[0] += 1_801
+            call(audit, name)
+            with anyio.fail_after(25):
+                while audit.written < (1 if name == "a" else 2):
+                    await anyio.sleep(0.01)
+        with anyio.fail_after(25):
+            while "audit log anchored: 2:" not in caplog.text:
+                await anyio.sleep(0.01)
+        group.cancel_scope.cancel()
+    assert "audit log anchored: 1:" not in caplog.text

@@ -1,0 +1,84 @@
+"""Parsing of server-sent events from chunks, with a size limit."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.http import event_stream
+from gateway.http.event_stream import EventParser
+from gateway.protocol.gateway_errors import ConnectionLost
+
+LIMIT = 1000
+
+
+@pytest.fixture(autouse=True)
+def _small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "MAX_MESSAGE_BYTES", LIMIT)
+
+
+def read(parser: EventParser, text: bytes) -> list[tuple[str, bytes]]:
+    return [(event.event, event.data) for event in parser.feed(text)]
+
+
+def test_event_has_type_id_and_all_data_lines() -> None:
+    parser = EventParser()
+    text = b": a comment\r\nevent: endpoint\r\ndata: one\r\ndata:two\r\nid: 7\r\nother: x\r\n\r\ndata: three\n\n"
+    assert read(parser, text) == [("endpoint", b"one\ntwo"), ("message", b"three")]
+    assert parser.last_id == "7"
+
+
+def test_event_without_data_is_ignored() -> None:
+    parser = EventParser()
+    assert read(parser, b"event: endpoint\nid: 1\n\ndata: x\n\n") == [("message", b"x")]
+    assert parser.last_id == "1"
+
+
+def test_event_id_counts_once_the_event_is_complete() -> None:
+    parser = EventParser(last_id="1")
+    assert read(parser, b"id: 2\ndata: x\n") == []
+    assert parser.last_id == "1"
+    assert read(parser, b"\n") == [("message", b"x")]
+    assert parser.last_id == "2"
+    assert read(parser, b"id\n\n") == []
+    assert parser.last_id is None
+
+
+@pytest.mark.parametrize(
+    ("given", "read_as"), [(b"250", 250), (b"999999999", 999_999_999), (b"1000000000", 5), (b"1s", 5), (b"", 5)]
+)
+def test_retry_field_is_read_in_milliseconds(given: bytes, read_as: int) -> None:
+    parser = EventParser(retry_ms=5)
+    assert read(parser, b"retry: " + given + b"\n\n") == []
+    assert parser.retry_ms == read_as
+
+
+LARGE = {
+    "one line": b"data: " + b"x" * (LIMIT + 1),
+    "many lines": b"\n".join([b"data: " + b"x" * 100] * (LIMIT // 100 + 1)),
+    "exactly": b"data:" + b"x" * (LIMIT - 5),
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_oversized_event_ends_its_stream(kind: str) -> None:
+    text = LARGE[kind] + b"\n\ndata: next\n\n"
+    if kind == "exactly":
+        assert [data for _, data in read(EventParser(), text)] == [b"x" * (LIMIT - 5), b"next"]
+        return
+    with pytest.raises(ConnectionLost, match="larger than 1000 bytes") as lost:
+        read(EventParser(), text)
+    assert lost.value.sent
+
+
+@pytest.mark.parametrize("kind", ["one line", "many lines"])
+def test_oversized_event_of_a_shared_stream_is_skipped(kind: str) -> None:
+    skipped: list[bytes] = []
+    parser = EventParser(skip_large=True, on_skipped=skipped.append)
+    text = b"event: x\n" + LARGE[kind] + (b"\ndata: more" if kind == "many lines" else b"")
+    # In pieces, as from a network.
+    found = [event for at in range(0, len(text), 100) for event in read(parser, text[at : at + 100])]
+    assert [*found, *read(parser, b"\n\ndata: next\n\n")] == [("message", b"next")]
+    # Its ends may tell which request it answers.
+    [ends] = skipped
+    assert (ends.strip()[:3], ends[-4:]) == (b"xxx", b"more" if kind == "many lines" else b"xxxx")
+    assert read(parser, b"data: last\n\n") == [("message", b"last")]
