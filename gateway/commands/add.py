@@ -83,15 +83,20 @@ def _proposal(args: Namespace) -> Proposal:
     what, more = args.what, list(args.arguments)
     kind, _, reference = what.partition(":")
     folder = state_dir(args).absolute() / BUNDLES
-    if kind == "openapi" and reference:
+    is_api = kind == "openapi" and reference
+    is_bundle = what.partition("?")[0].endswith((".mcpb", ".dxt"))
+    is_url = not is_bundle and kind in ("http", "https") and reference.startswith("//")
+    if more and (is_api or is_url):
+        raise UsageError(f"{what} starts no program that takes arguments; expected none after --")
+    if is_api:
         return _api_proposal(reference, args.config)
     if kind in ("npm", "pypi") and reference:
         return npm_proposal(reference, more) if kind == "npm" else pypi_proposal(reference, more)
-    if what.partition("?")[0].endswith((".mcpb", ".dxt")):
+    if is_bundle:
         if "://" not in what and not Path(what).is_file():
             raise UsageError(f"there is no file {what}")
-        return bundle_proposal(what, sha256=args.sha256, folder=lambda: folder)
-    if kind in ("http", "https") and reference.startswith("//"):
+        return bundle_proposal(what, sha256=args.sha256, folder=lambda: folder, arguments=more)
+    if is_url:
         from urllib.parse import urlsplit
 
         name = _name_of_host(urlsplit(what).hostname or "")

@@ -67,7 +67,7 @@ def add_host_commands(commands: Commands) -> None:
         "what", metavar="WHAT", help="a registry name, npm:…, pypi:…, openapi:FILE_OR_URL, a .mcpb bundle, or a URL"
     )
     added.rest = "arguments"
-    added.epilog = "Everything after -- is passed to the server's command as additional arguments."
+    added.epilog = "Everything after -- is passed to the program that the entry starts, as additional arguments."
     added.add_argument(
         "--name", metavar="ALIAS", help="the server's name in the configuration (default: derived from WHAT)"
     )

@@ -32,13 +32,14 @@ _PROGRAMS: Final = frozenset({"node", "python", "python3", "uv", "uvx"})
 _PLATFORMS: Final = {"linux": "linux", "darwin": "darwin", "win32": "win32"}
 
 
-def bundle_proposal(source: str, *, sha256: object, folder: Callable[[], Path]) -> Proposal:
+def bundle_proposal(source: str, *, sha256: object, folder: Callable[[], Path], arguments: list[str]) -> Proposal:
     """Unpack a bundle, and return the proposed entry.
 
     Args:
         source: A path or URL.
         sha256: The expected digest; required for a URL.
         folder: Returns the folder for bundles, in which each bundle gets a folder named by its digest.
+        arguments: Additional arguments of the program, after those of the manifest.
 
     Raises:
         SourceRefused: The file is not a bundle, has a different digest, or is not safe to unpack.
@@ -60,6 +61,7 @@ def bundle_proposal(source: str, *, sha256: object, folder: Callable[[], Path]) 
             name = str(manifest.get("name") or "bundle")
             home = folder() / f"{alias_of(name)}-{digest[:_DIGEST_CHARS]}"
             proposal = _proposal(manifest, name, home)
+            proposal.entry["args"] += arguments
             if not home.exists():
                 _unpack(archive, files, home)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError) as error:

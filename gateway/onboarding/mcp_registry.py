@@ -135,6 +135,9 @@ def _proposal(server: Mapping[str, Any], name: str, arguments: list[str], bundle
         except SourceRefused as refused:
             reasons.append(str(refused))
     for remote in remotes:
+        if arguments:
+            reasons.append("a remote server takes no arguments")
+            break
         try:
             return _from_remote(remote, name)
         except SourceRefused as refused:
@@ -174,7 +177,10 @@ def _from_package(
             entry = _container(identifier, version, runtime_arguments, env, program_arguments)
         case "mcpb":
             proposal = bundles.bundle_proposal(
-                identifier, sha256=package.get("fileSha256", package.get("file_sha256")), folder=bundle_dir
+                identifier,
+                sha256=package.get("fileSha256", package.get("file_sha256")),
+                folder=bundle_dir,
+                arguments=program_arguments,
             )
             return replace(proposal, origin=f"{name} from the registry: {proposal.origin}")
         case _:

@@ -254,6 +254,29 @@ def test_bundle_is_unpacked_and_started_from_its_folder(double: Double, tmp_path
     assert (home / "server" / "index.js").read_text() == "// serves"
 
 
+def test_arguments_after_the_dashes_reach_the_program_of_a_bundle(double: Double, tmp_path: Path) -> None:
+    path = tmp_path / "weather.mcpb"
+    digest = bundle(path)
+    more = ("--", "--city", "Bern")
+    entry = added(tmp_path, str(path), "--set", "API_KEY=k", "--name", "local", *more)["local"]
+    assert entry["args"][0].endswith("/server/index.js")
+    assert entry["args"][2:] == ["--city", "Bern"]
+    double.pages["/weather.mcpb"] = path.read_bytes()
+    listed = {"registryType": "mcpb", "identifier": f"{double.url}/weather.mcpb", "fileSha256": digest}
+    double.describe(packages=[{**listed, "packageArguments": [{"type": "positional", "value": "serve"}]}])
+    entry = added(tmp_path, NAME, "--set", "API_KEY=k", "--name", "listed", *more)["listed"]
+    assert entry["args"][2:] == ["serve", "--city", "Bern"]
+
+
+@pytest.mark.parametrize("what", [NAME, "https://weather.example.test/mcp", "openapi:api.json"])
+def test_arguments_for_a_source_without_a_program_are_refused(
+    what: str, double: Double, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    double.describe(remotes=[{"type": "streamable-http", "url": "https://weather.example.test/mcp"}])
+    assert added(tmp_path, what, "--", "--city", "Bern", code=1 if what == NAME else 2) == {}
+    assert "arguments" in capsys.readouterr().err
+
+
 def test_bundle_with_another_digest_is_refused(double: Double, tmp_path: Path) -> None:
     path = tmp_path / "weather.mcpb"
     bundle(path)
