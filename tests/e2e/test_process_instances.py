@@ -155,6 +155,25 @@ async def test_each_session_has_its_own_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
+async def test_idle_process_makes_room_for_another_session(tmp_path: Path) -> None:
+    limits = {**KEYS, "quotas": {"default": {"privateConnections": 1}}}
+    servers = {"s": entry(instances="session", idleTimeout=2)}
+    async with running_gateway(tmp_path, servers, gateway=limits) as gateway:
+        await gateway.until_listed("s__where", headers=bearer("ann"))
+        first, second = [await handshake(gateway, **bearer("ann")) for _ in range(2)]
+        pid = (await where(first))["pid"]
+        assert (await second.call("s__where"))["result"]["isError"]
+        await until_gone(pid)
+        found = await where(second)
+        assert found["count"] == 1
+        assert found["pid"] != pid
+        # The first session is still open: its next call finds no room until the process of the second has ended.
+        assert (await first.call("s__where"))["result"]["isError"]
+        await until_gone(found["pid"])
+        assert (await where(first))["count"] == 1
+
+
+@pytest.mark.heavy
 async def test_each_caller_has_its_own_process_which_ends_when_idle(tmp_path: Path) -> None:
     servers = {"s": entry(instances="caller", idleTimeout=0.5)}
     async with running_gateway(tmp_path, servers, gateway=KEYS) as gateway:
