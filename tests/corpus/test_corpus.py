@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import pytest
 from corpus.cases import Case, Outcome, as_labelled, cases, catalog_of, expected, outcome_of, table, wrongly_touched
 from corpus.samples import distortions, sample
 from corpus.servers import listings
@@ -12,6 +13,9 @@ from corpus.servers import listings
 from registry.arguments.coercion import may_be_wrapped
 from registry.arguments.prepare import prepare
 from registry.schema import schemas
+
+# On a new machine, the installation of seventeen servers takes three minutes.
+needs_real_servers = pytest.mark.heavy
 
 
 def judged() -> list[tuple[Case, Outcome]]:
@@ -34,6 +38,7 @@ def test_corpus_has_enough_calls_to_enough_tools() -> None:
     assert len({(case.server, case.level, case.tool, json.dumps(case.sent)) for case in every}) == len(every)
 
 
+@needs_real_servers
 def test_calls_are_repaired_refused_or_forwarded_as_labeled() -> None:
     outcomes = judged()
     print("\n" + table(outcomes))
@@ -45,6 +50,7 @@ def test_calls_are_repaired_refused_or_forwarded_as_labeled() -> None:
         assert not wrong, describe_judgements(wrong)
 
 
+@needs_real_servers
 def test_valid_calls_are_recovered_from_careless_variants() -> None:
     counts: dict[str, Counter[str]] = {}
     for wrapper in catalog_of(listings()).wrappers:
