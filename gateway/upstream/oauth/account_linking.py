@@ -278,6 +278,9 @@ _TOKEN_S: Final = 60.0
 _MAX_STARTS: Final = 600
 # One address cannot use up the sign-ins of all others, but may be that of a proxy before many callers.
 _MAX_STARTS_OF_ADDRESS: Final = 200
+# Calls that need a sign-in also create links, so one caller may need many. The total bounds the store.
+_MAX_LINKS: Final = 10_000
+_MAX_LINKS_OF_CALLER: Final = 200
 # Each visit of a link starts a sign-in. A person, a mail scanner and a chat preview visit it a few times.
 _MAX_VISITS: Final = 10_000
 _MAX_VISITS_OF_LINK: Final = 50
@@ -390,6 +393,7 @@ class AccountLinking:
         self._checks = checks
         self._clients: dict[str, OpenIdClient] = {}
         self._starts = StartLimit(_MAX_STARTS, _MAX_STARTS_OF_ADDRESS)
+        self._links = StartLimit(_MAX_LINKS, _MAX_LINKS_OF_CALLER)
         self._visits = StartLimit(_MAX_VISITS, _MAX_VISITS_OF_LINK)
 
     def close(self) -> None:
@@ -401,11 +405,12 @@ class AccountLinking:
         """Create a link for the caller who owns the sign-in.
 
         Raises:
-            SignInFailed: Browsers cannot reach this process.
+            SignInFailed: Browsers cannot reach this process, or the caller has created too many links.
         """
         base = self._addresses.connect_url()
         if base is None:
             raise SignInFailed(f"run `typegate login {sign_in.server} --user '{sign_in.principal}'` to sign in")
+        self._links.count(sign_in.principal)
         ticket, expires_at_s = secrets.token_urlsafe(_RANDOM_BYTES), time.time() + LINK_S
         about = {"server": sign_in.server, "url": sign_in.url, "user": sign_in.principal, "expires": expires_at_s}
         try:

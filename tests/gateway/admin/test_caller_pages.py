@@ -18,12 +18,13 @@ from support.upstreams.running import demo_config
 
 pytestmark = pytest.mark.heavy
 
-KEYS = {"ann": "tg_" + "a" * 40, "bob": "tg_" + "b" * 40}
+KEYS = {name: "tg_" + name[0] * 40 for name in ("ann", "bob", "cara")}
 SETTINGS: dict[str, Any] = {
     "auth": {
         "apiKeys": [
             {"name": "ann", "key": KEYS["ann"], "profiles": ["small"]},
             {"name": "bob", "key": KEYS["bob"]},
+            {"name": "cara", "key": KEYS["cara"]},
         ]
     },
     "profiles": {"small": {"servers": ["bank"]}},
@@ -197,6 +198,15 @@ async def test_one_address_cannot_start_sign_ins_without_limit(tmp_path: Path) -
         other = httpx2.AsyncHTTPTransport(local_address="127.0.0.2")
         async with httpx2.AsyncClient(transport=other) as neighbour:
             await state_of_new_sign_in(gateway, issuer, neighbour)
+
+
+async def test_one_caller_cannot_create_sign_in_links_without_limit(tmp_path: Path) -> None:
+    servers = {"shop": {"url": "http://127.0.0.1:9/mcp", "auth": {"perUser": True}}}
+    async with running_gateway(tmp_path, servers, gateway=SETTINGS) as gateway:
+        body = {"server": "shop"}
+        statuses = [(await ask(gateway, "POST", "/sign-in", "bob", json=body)).status_code for _ in range(201)]
+        assert (statuses.count(200), statuses[-1]) == (200, 409)
+        assert (await ask(gateway, "POST", "/sign-in", "cara", json=body)).status_code == 200
 
 
 async def test_bodies_of_unknown_senders_are_refused_before_they_are_read(tmp_path: Path) -> None:
