@@ -212,7 +212,8 @@ def revoke_key(args: Namespace) -> int:
         output.say("all replicas reject the key now; their file cannot be written, so remove the key from it as well")
     elif done["kept"]:
         output.say(
-            f"it was the last key: it stays in {done['file']} as expired: without any key, every caller is allowed"
+            f"it stays in {done['file']} as expired, because it is the last key (without any key, every caller is "
+            "allowed), or because a rule or hook names it"
         )
     else:
         output.say(f"removed from {done['file']}; a running gateway applies the change within seconds")

@@ -171,7 +171,7 @@ def _show(card: dict[str, Any]) -> None:
     calls = card["calls"]
     lines = [f"cold start: {card['coldStartSeconds']} s until every server had listed or failed"]
     if calls is None:
-        lines.append("calls: not measured, because the policy or a hook refuses the probe")
+        lines.append("calls: not measured: the policy or a hook refuses the probe, or it did not answer in time")
     else:
         lines.append(
             f"calls: {calls['addedMs']} ms added ({calls['throughMs']} with the gateway, {calls['directMs']} without), "

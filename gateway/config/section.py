@@ -83,10 +83,10 @@ def _describe_error(code: str, message: str, value: object) -> str:
         "float_parsing": "a number",
         "float_type": "a number",
         "string_too_short": "text that is not empty",
-        "too_short": "text that is not empty",
+        "too_short": "a list that is not empty" if isinstance(value, list) else "an object that is not empty",
     }.get(code)
     if code == "missing":
-        return "is missing; expected text that is not empty"
+        return "is missing; expected a value"
     if expected is None:
         bound = message.removeprefix("Input should be ")
         return f"has a wrong value; expected {'a number ' if bound.startswith(('greater', 'less')) else ''}{bound}"

@@ -70,9 +70,10 @@ class ValidationRepair:
         self._full = full
         self._map_back = map_back
         self._needs_mapping = False
-        # A deeper value yields no errors (see `Validator.errors`), and must not be walked by recursion.
         self._size = size or InstanceSize(value)
-        self._value: Any = deep_copy(value) if self._size.depth <= MAX_INSTANCE_DEPTH else value
+        # A deeper value must not be walked by recursion, so it is neither copied nor repaired.
+        self._is_repairable = self._size.depth <= MAX_INSTANCE_DEPTH
+        self._value: Any = deep_copy(value) if self._is_repairable else value
         self._validations = 0
         self._trying: set[tuple[JsonPath, tuple[str | int, ...]]] = set()
         self._cost = 0
@@ -84,6 +85,9 @@ class ValidationRepair:
 
     def run(self) -> Any:
         """Return the value with every repairable error fixed; it may still be invalid."""
+        if not self._is_repairable:
+            self._errors()
+            return self._value
         if isinstance(self._schema, dict):
             self._correct_names((), [], self._schema)
         for _round in range(MAX_ROUNDS):

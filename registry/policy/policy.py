@@ -376,8 +376,8 @@ class Policy:
 
     def grant(self, subject: Subject) -> Grant:
         """Return the grant of a caller; the same object for callers with the same rights."""
-        # Usually the same object as in the previous call; hashing all attributes of the caller would be slower. An entry
-        # keeps its subject alive, so that no other object gets the same id.
+        # Usually the same object as in the previous call; hashing all attributes of the caller would be slower.
+        # An entry keeps its subject alive, so that no other object gets the same id.
         latest = self._by_identity.get(id(subject))
         if latest is not None:
             return latest[1]

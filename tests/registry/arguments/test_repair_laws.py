@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from registry.arguments.coercion import ToolAddress, is_single_item, may_be_wrapped
 from registry.arguments.repair import Repaired, RepairTarget, repair
+from registry.arguments.validation_repair import ValidationRepair
 from registry.catalog.shape import RepairLevel
 from registry.errors import NotChecked, SchemaRejected
 from registry.schema import schemas
@@ -201,6 +202,16 @@ def nested(levels: int, leaf: Any, key: str = "a") -> Any:
     for _ in range(levels):
         leaf = {key: leaf}
     return leaf
+
+
+@pytest.mark.parametrize("slip", [{"count": "5"}, {"Count": 5}, {"count": [5]}])
+def test_arguments_too_deep_for_a_repair_stay_as_sent(slip: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"count": {"type": "integer"}, "deep": {}}, "required": ["count"]}
+    sent = {**slip, "deep": nested(300, "x")}
+    attempt = ValidationRepair(schema, schemas.compile_schema(schema), sent, full=True, map_back=lambda value: value)
+    assert attempt.run() is sent
+    assert {**sent, "deep": None} == {**slip, "deep": None}
+    assert attempt.repairs == []
 
 
 MANY = {f"parameterNumber{n}": {"type": "integer"} for n in range(5_000)}
