@@ -72,8 +72,9 @@ class Scrubber:
         generation: Changes each time the set of secrets changes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_forms: int = _MAX_FORMS) -> None:
         self.generation = 0
+        self._max_forms = max_forms
         self._forms: dict[str, None] = {}
         self._forms_by_owner: dict[str, list[set[str]]] = {}
         self._longest_first: tuple[str, ...] = ()
@@ -91,8 +92,11 @@ class Scrubber:
             # Move the form to the end, so that currently configured values are evicted last.
             self._forms.pop(form, None)
             self._forms[form] = None
-        while len(self._forms) > _MAX_FORMS:
-            del self._forms[next(iter(self._forms))]
+        while len(self._forms) > self._max_forms:
+            if self._forms_by_owner:
+                self._drop_oldest_owner()
+            else:
+                del self._forms[next(iter(self._forms))]
         # Longest first, so that a secret that contains another secret is removed as a whole.
         self._longest_first = tuple(sorted(self._forms, key=len, reverse=True))
         self._by_start = {}
@@ -108,7 +112,7 @@ class Scrubber:
         Unlike `hide`, this evicts old values: tokens rotate for as long as the process lives and would otherwise push
         out configured secrets.
         """
-        generations = self._forms_by_owner.setdefault(owner, [])
+        generations = self._forms_by_owner.get(owner, [])
         own = {form for forms in generations for form in forms}
         # A form that is hidden for another reason must not be evicted together with this owner's values.
         new_forms = {
@@ -116,13 +120,21 @@ class Scrubber:
         }
         if generations and new_forms <= generations[-1]:
             return
+        # Move the owner to the end, so that owners whose values still change are dropped last.
+        self._forms_by_owner.pop(owner, None)
+        self._forms_by_owner[owner] = generations
         generations.append(new_forms)
         if len(generations) > _GENERATIONS:
             for form in generations.pop(0).difference(*generations):
                 self._forms.pop(form, None)
         if len(self._forms_by_owner) > _MAX_OWNERS:
-            self._forms_by_owner.pop(next(iter(self._forms_by_owner)))
+            self._drop_oldest_owner()
         self._index(new_forms)
+
+    def _drop_oldest_owner(self) -> None:
+        for forms in self._forms_by_owner.pop(next(iter(self._forms_by_owner))):
+            for form in forms:
+                self._forms.pop(form, None)
 
     def scrub(self, text: str) -> str:
         """Return the text without secrets, or the same object if it contains none."""

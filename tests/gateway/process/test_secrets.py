@@ -172,3 +172,15 @@ def test_replaced_tokens_are_forgotten_and_configured_ones_kept() -> None:
     text = "access-token-0099 access-token-0098 refresh-token-9d8c another-token-4e5f the configured secret"
     assert set(scrubber.scrub(text).split(" ")) == {HIDDEN}
     assert scrubber.scrub("access-token-0001") == "access-token-0001"
+
+
+def test_tokens_of_many_users_do_not_push_out_configured_secrets() -> None:
+    scrubber = Scrubber(max_forms=200)
+    scrubber.hide(["the configured secret"])
+    for number in range(300):
+        scrubber.hide_latest("busy", [f"token-of-busy-{number:04}"])
+        scrubber.hide_latest(f"user-{number}", [f"access-token-{number:04}"])
+    assert len(scrubber._forms) <= 200
+    hidden = "the configured secret|token-of-busy-0299|token-of-busy-0298|access-token-0299|access-token-0290"
+    assert set(scrubber.scrub(hidden).split("|")) == {HIDDEN}
+    assert scrubber.scrub("access-token-0001") == "access-token-0001"
