@@ -57,7 +57,7 @@ def missing_reason(condition: ArgumentCondition, schemas: Sequence[Any], *, perm
                 return None
             described.append(_describe_permitted(place, schema, condition))
     if not is_declared:
-        names = {name for schema in schemas for name in _paths(schema)}
+        names = {name for schema in schemas for name in _paths(schema)} - {condition.path}
         return f"no tool that the rule covers has this argument{suggestion_for(condition.path, names)}"
     if condition.present is False:
         return "the argument is always sent, because the tool requires it"

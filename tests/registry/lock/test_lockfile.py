@@ -49,6 +49,14 @@ def test_lock_file_round_trips_and_does_not_depend_on_order(extra: Any, names: l
     assert changes_of(read.servers["one"], locked.servers["one"]) == ()
 
 
+def test_lock_file_is_indented_for_review() -> None:
+    lines = Lockfile(LOCKED.servers, configuration="typegate.json").to_text().splitlines()
+    assert lines[:5] == [
+        "{", '  "configuration": "typegate.json",', '  "lockVersion": 1,', '  "servers": {', '    "fs": {'
+    ]  # fmt: skip
+    assert lines[-1] == "}"
+
+
 def test_lock_file_is_read_in_any_formatting() -> None:
     compact = json.dumps(json.loads(LOCKED.to_text()), separators=(",", ":"))
     assert parse_lockfile(compact).to_text() == LOCKED.to_text()
