@@ -86,7 +86,7 @@ class ProtectedResource:
         parameters: list[tuple[str, str]] = []
         oauth = self._oauth()
         if refusal.error:
-            parameters += [("error", refusal.error), ("error_description", refusal.description)]
+            parameters += [("error", refusal.error), ("error_description", refusal.description[:_MAX_DESCRIPTION_CHARS])]
         if refusal.bearer_of_token and oauth is not None:
             base = _base(oauth, head)
             origin, prefix = base.removesuffix(urlsplit(base).path), urlsplit(base).path
@@ -111,7 +111,7 @@ def _required_scopes(oauth: OAuthConfig) -> list[str]:
 
 
 def _quotable(text: str) -> str:
-    return _NOT_QUOTABLE.sub("'", text)[:_MAX_DESCRIPTION_CHARS]
+    return _NOT_QUOTABLE.sub("'", text)
 
 
 def _not_found() -> RequestRefused:

@@ -149,6 +149,13 @@ async def test_missing_scope_or_token_is_answered_with_all_requirements(tmp_path
         assert (await opened(gateway, issuer.token(scope=None, scp=["mcp", "tools:read"]))).status_code == 200
 
 
+async def test_challenge_names_every_scope_of_a_long_list(tmp_path: Path) -> None:
+    scopes = ["mcp", *(f"https://issuer.example.test/scopes/resource-{n:02}.read" for n in range(20))]
+    async with fake_issuer() as issuer, guarded(tmp_path, issuer, requiredScopes=scopes) as gateway:
+        little = await opened(gateway, issuer.token(scope="mcp"))
+        assert challenge_of(little)["scope"].split(" ") == scopes
+
+
 @pytest.mark.parametrize("workers", [(), pytest.param(("--workers", "2"), marks=pytest.mark.heavy)])
 async def test_each_profile_has_public_resource_metadata(tmp_path: Path, workers: tuple[str, ...]) -> None:
     async with fake_issuer() as issuer, guarded(tmp_path, issuer, arguments=workers) as gateway:
