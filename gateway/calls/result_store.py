@@ -241,7 +241,8 @@ class ResultStore(Reconfigurable):
         """
         quoted = excerpt(handle, _QUOTED_CHARS)
         try:
-            sealed = handle.removeprefix(HANDLE_PREFIX) if handle.startswith(HANDLE_PREFIX) else ""
+            is_possible = handle.startswith(HANDLE_PREFIX) and len(handle) <= MAX_HANDLE_CHARS
+            sealed = handle.removeprefix(HANDLE_PREFIX) if is_possible else ""
             text = self._signer.verify(sealed, _PURPOSE, owner.identity, owner.profile)
         except BadSignature:
             raise HandleRefused(
