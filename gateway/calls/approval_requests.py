@@ -1,4 +1,4 @@
-"""Ask a person to approve a call, through the caller's host or an administrator."""
+"""Ask a person to approve a call: the user, through the caller's host, or an administrator."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Maximum length of the arguments shown to a person: one screen. A cut is stated, so that no one approves it unseen.
+# Maximum length of the arguments shown to a person: one screen. A note says if arguments were cut, so that a person
+# knows that they do not see all of what they approve.
 _SHOWN_CHARS: Final = 4_000
 _RULE_CHARS: Final = 100
-# Hosts abandon a call after a minute without progress, some after half a minute.
+# Seconds between progress notifications. Some hosts abandon a call after half a minute without progress.
 _PROGRESS_S: Final = 10.0
 # Time limit for telling the process with the approval store that a caller has disconnected.
 _WITHDRAW_S: Final = 2.0
-# Progress must increase, and the upstream's own progress, which follows, starts at about one.
+# Progress values must increase. The step is small, because the upstream's progress follows and starts at about one.
 _PROGRESS_STEP: Final = 0.0001
 _KEY: Final = "approval"
 _ELICITATION: Final = "elicitation/create"
 _ANSWERS: Final = frozenset({"inputResponses", "requestState"})
-# The choices offered to a host. A host that was asked by an earlier version may return others; they count as this one.
+# The choices offered to a host. Earlier versions of the gateway offered further choices, which now count as `once`.
 _CHOICES: Final = {"once": "this call only"}
 
 
@@ -53,9 +54,10 @@ class Verdict:
 
     Attributes:
         answer: The result to return instead of making the call; None if the call may be made.
-        params: The request's params without the answer to the gateway's own question.
+        params: The request's params without the host's answer to the gateway's question.
         question: The question that was asked.
-        decision: The decision. None if the call had already been approved, or if the caller must return with an answer.
+        decision: The decision. None if the call was approved earlier, if too many calls wait for approval, or if the
+            host has to repeat the request with the user's answer.
     """
 
     answer: dict[str, Any] | None
@@ -73,10 +75,10 @@ class Approvals:
     """Asks persons to approve calls.
 
     Args:
-        backend: The approval store.
-        signer: Signs the state that a modern caller returns with its answer.
-        tasks: Runs the questions, so that a question is withdrawn, wherever the store is, when its caller disconnects.
-        asked_by_default: Returns who decides if the rule does not say; None selects by the kind of caller.
+        backend: The approval store, possibly in another process.
+        signer: Signs the request state that a caller without a session returns with the user's answer.
+        tasks: Runs each wait in a task of its own, so that the question can be withdrawn after the caller disconnects.
+        asked_by_default: Returns who decides if the rule does not say; None to choose by the kind of caller.
     """
 
     def __init__(
@@ -101,10 +103,12 @@ class Approvals:
         decision: PolicyDecision,
         params: dict[str, Any],
     ) -> Verdict:
-        """Wait until the call is approved or refused, or return the question that the caller's host must ask.
+        """Wait until the call is approved, denied or expired.
+
+        If the caller's host has to ask its user and repeat the request, return the input request without waiting.
 
         Args:
-            decision: The rule that requires approval, and who decides.
+            decision: The policy decision, with the rule that requires approval and who decides.
             params: The unmodified params of the request.
         """
         by = decision.by or self._asked_by_default() or _approver_of(caller.principal)
@@ -125,18 +129,22 @@ class Approvals:
             )
         elicitation = _elicitation_params(question, wrapper)
         if question.by == "host" and caller.modern and can_be_asked(caller.capabilities, _ELICITATION, elicitation):
-            # The host asks and repeats the request with the answer. Until then an administrator may decide as well.
+            # The host asks its user and repeats the request with the answer. An administrator may decide meanwhile.
             state = self._signer.sign(question.id, *_binding(question))
             return Verdict(answer=_input_required(elicitation, state), params=params, question=question)
         decision = await self._await_decision(question, caller, elicitation)
         return _verdict(question, decision, params)
 
     async def allow_continuation(self, verdict: Verdict) -> None:
-        """Let the same call, repeated after the upstream's question, proceed without asking again."""
+        """Allow the caller to repeat an approved call once, with the answer to an upstream's input request."""
         await self._tasks.run(partial(self._backend.allow_again, verdict.question), shield=True)
 
     async def _apply_answer(self, question: Question, state: str, params: dict[str, Any]) -> Verdict | None:
-        """Apply the answer that the caller's host returned; None if it does not answer one of our questions."""
+        """Apply the answer that the caller's host returned, and return the verdict.
+
+        Returns:
+            None if the request state is not from a question about this call, or the question no longer exists.
+        """
         try:
             question = replace(question, id=self._signer.verify(state, *_binding(question)))
         except BadSignature:
@@ -148,7 +156,7 @@ class Approvals:
             await self._backend.decide(question.id, allow=allow, lasts=lasts, by="host")
         remaining_params = {name: value for name, value in params.items() if name not in _ANSWERS}
         decision = await self._wait(question)
-        # An answer that was already used or has been dropped: ask the person again.
+        # `unknown`: the question was already answered, or its wait has ended. Ask the person again.
         return None if decision.kind == "unknown" else _verdict(question, decision, remaining_params)
 
     async def _await_decision(self, question: Question, caller: Caller, elicitation: dict[str, Any]) -> Decision:
@@ -171,7 +179,7 @@ class Approvals:
         try:
             return await answer
         except TooManyWaiting:
-            raise  # the store did not accept the question
+            raise  # there is nothing to withdraw, because the store did not accept the question
         except BaseException:
             with anyio.move_on_after(_WITHDRAW_S, shield=True):
                 await self._backend.withdraw(question)
@@ -192,8 +200,9 @@ class Approvals:
 def _approver_of(principal: Principal) -> Approver:
     """Return who decides about a caller's calls if the configuration does not say.
 
-    API keys belong to programs, which would approve their own calls. The same holds for a token whose subject is its
-    client (RFC 9068, section 2.2). Other callers are hosts with a user.
+    A caller with an API key is a program without a user, and would approve its own calls, so an administrator decides.
+    The same applies to a token whose subject is its client (RFC 9068, section 2.2). Other callers are hosts with a
+    user, who decides.
     """
     if not principal.issuer:
         return "host" if principal.name == LOCAL.name else "administrator"
@@ -215,7 +224,7 @@ def _question(caller: Caller, wrapper: ToolWrapper, arguments: object, rule: str
 
 
 def _format_arguments(arguments: object) -> str:
-    """Format the arguments for a person, without secrets or hidden characters, and state any cut."""
+    """Format the arguments for a person, without known secrets and hidden characters, and say if they were cut."""
     value = clean_json(SECRETS.scrub_value(arguments))
     # ASCII only, so that no character can be mistaken for another.
     text = clean(json.dumps(value, indent=1, default=str))
@@ -254,7 +263,10 @@ def _input_required(elicitation: dict[str, Any], state: str) -> dict[str, Any]:
 
 
 def _host_decision(response: dict[str, Any]) -> tuple[bool, Lasts]:
-    """Return a host's decision. Everything except a clear approval is a refusal."""
+    """Return whether the answer of a host approves the call, and how far the approval extends.
+
+    Everything except a clear approval is a refusal.
+    """
     if response.get("action") != "accept":
         return False, "once"
     content = response.get("content")

@@ -21,18 +21,19 @@ from gateway.config.operation_config import ApprovalsConfig, Approver
 Lasts = Literal["once", "session", "tool"]
 LASTS: Final[tuple[Lasts, ...]] = get_args(Lasts)
 
-# A limit for all callers together: more than people can decide about while the calls wait.
+# Maximum number of waiting calls of all callers: more than people can decide about while the calls wait.
 MAX_WAITING: Final = 1_000
-# Each grant takes about 300 bytes. Beyond the limit the least recently used is dropped and must be requested again.
+# Maximum number of granted approvals, at about 300 bytes each. Beyond the limit, the least recently used approval is
+# dropped, and a person has to approve the next call again.
 MAX_GRANTS: Final = 10_000
-# Time within which a call that was approved once may be repeated with the answer to an upstream's question: as long as
-# a host may take to answer.
+# Time within which an approved call may be repeated with the answer to an upstream's input request: as long as a host
+# may take to answer.
 _CONTINUED_S: Final = 600.0
 _FIELD_CHARS: Final = 32
 
 
 class TooManyWaiting(Exception):
-    """The question was not asked, because too many calls are waiting. The text says whose."""
+    """The question was not asked, because too many calls of the caller or of all callers are waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +42,16 @@ class Question:
 
     Attributes:
         principal: The name of the caller.
-        session: The caller's session, or else its client.
+        session: The id of the caller's session; without one, a name of the client (`client_key`).
         wrapper: The tool.
         server: The alias of the tool's server.
         definition: The digest of the tool's definition, because an approval does not extend to a changed definition.
         call: The digest of the arguments.
         rule: The rule that requires approval.
-        arguments: The arguments as shown to a person: bounded, without hidden characters and known secrets.
-        by: Who decides. An administrator may decide instead of a host, but a host never instead of an administrator.
+        arguments: The arguments as shown to a person: cut to a maximum length, without hidden characters and without
+            known secrets.
+        by: Who decides: the user of the host, or an administrator. An administrator may also decide instead of the
+            user.
         id: Identifies the question.
     """
 
@@ -74,7 +77,8 @@ class Decision:
 
     Attributes:
         kind: `expired` if there was no decision in time, `unknown` if the question no longer exists.
-        lasts: How far an approval extends.
+        lasts: How far an approval extends: to this call only, to the session's calls of the tool, or to all of the
+            caller's calls of the tool.
         by: `host` or `administrator`; empty if there was no decision.
     """
 
@@ -97,13 +101,13 @@ class ApprovalBackend(Protocol):
         """Wait for the decision or the timeout. Each decision is returned only once."""
 
     async def decide(self, question_id: str, *, allow: bool, lasts: Lasts, by: str) -> bool:
-        """Decide a question, or revoke a granted approval. Return whether the question or approval exists."""
+        """Decide a question, or revoke a granted approval. Return false if there was nothing to decide or revoke."""
 
     async def withdraw(self, question: Question) -> None:
         """Remove a question whose caller has disconnected."""
 
     async def allow_again(self, question: Question) -> None:
-        """Approve the repetition of the same call with the answer to its upstream's question."""
+        """Allow the same call to be repeated once, with the answer to an upstream's input request."""
 
 
 @dataclass(slots=True, eq=False)
@@ -111,7 +115,7 @@ class _Waiting:
     question: Question
     asked_s: float
     until_s: float
-    # Asked by another replica, which records the outcome in its audit log.
+    # True if another replica registered the question; that replica records the outcome in its audit log.
     elsewhere: bool = False
     decision: Decision | None = None
     decided: anyio.Event = field(default_factory=anyio.Event)
@@ -130,11 +134,11 @@ def _ignore_change() -> None:
 
 
 class ApprovalStore(Reconfigurable):
-    """The approval store of this process.
+    """The waiting calls and granted approvals in the memory of this process (implements `ApprovalBackend`).
 
     Args:
         settings: Timeouts and limits.
-        audit: The audit log for decisions.
+        audit: Records questions and decisions in the audit log.
         clock: Returns seconds since 1970.
         on_change: Called after each change of questions, decisions or approvals.
     """
@@ -177,7 +181,7 @@ class ApprovalStore(Reconfigurable):
             return Decision(kind="unknown")
         with anyio.move_on_after(max(0.0, waiting.until_s - self._clock())):
             await waiting.decided.wait()
-        # Only the first waiter receives the decision; a repeated answer finds the question gone.
+        # Only the first waiter receives the decision. If a client repeats its answer, the question no longer exists.
         is_first = self._waiting.pop(question.id, None) is waiting
         self._on_change()
         if waiting.decision is not None:
@@ -194,7 +198,7 @@ class ApprovalStore(Reconfigurable):
         if by == "host":
             if question.by != "host":
                 return False
-            # A host speaks for the caller, so its approval must not let later calls pass without a question.
+            # A host acts for the caller, so its approval must not allow later calls without another question.
             lasts = "once"
         decision = Decision(kind="allowed" if allow else "denied", lasts=lasts if allow else "once", by=by)
         waiting.decision = decision
@@ -203,7 +207,7 @@ class ApprovalStore(Reconfigurable):
         self._record(question, decision.kind, decision)
         waiting.decided.set()
         if allow and lasts != "once":
-            # The approval also covers other waiting calls of the same kind.
+            # The approval may also cover other waiting calls of the same tool.
             for covered in list(self._waiting.values()):
                 if covered.decision is None and self._is_granted(covered.question):
                     covered.decision = decision
@@ -226,7 +230,7 @@ class ApprovalStore(Reconfigurable):
     def _apply(self, change: ConfigChange) -> None:
         self.settings = change.after.gateway.approvals
         if change.changes_rules:
-            # Approvals refer to rules by name, and a name may belong to another rule now.
+            # Approvals refer to rules by name, and another rule may have the same name now.
             self.forget()
 
     def forget(self) -> None:
@@ -235,7 +239,7 @@ class ApprovalStore(Reconfigurable):
         self._on_change()
 
     def knows(self, question_id: str) -> bool:
-        """Return whether a question is waiting for a decision."""
+        """Return whether a question is registered."""
         return question_id in self._waiting
 
     # State exchange between replicas
@@ -256,7 +260,7 @@ class ApprovalStore(Reconfigurable):
     def replace_state(self, fields: Mapping[str, Any]) -> None:
         """Replace the state by these fields from another replica."""
         for question_id in [known_id for known_id in self._waiting if f"asked:{known_id}" not in fields]:
-            # Answered, withdrawn or expired at another replica.
+            # The question was answered, was withdrawn or has expired at another replica.
             self._waiting.pop(question_id).decided.set()
         self._grants = OrderedDict()
         for place, value in fields.items():
@@ -335,7 +339,7 @@ class ApprovalStore(Reconfigurable):
         return bool(keys)
 
     def _expire(self) -> None:
-        """Drop expired questions: a modern caller that was asked may never return."""
+        """Drop expired questions, whose callers may never repeat the request."""
         now_s = self._clock()
         for question_id, entry in list(self._waiting.items()):
             if entry.until_s <= now_s:

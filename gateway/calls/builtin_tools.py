@@ -1,4 +1,4 @@
-"""The gateway's own tools and prompt: `invoke_tool`, search, `read_result`, and the manual of a tool."""
+"""The gateway's own tools and prompt: `invoke_tool`, the search tools, `read_result`, and a manual of all tools."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ READ_RESULT: Final[dict[str, Any]] = {
 }
 
 BUILTIN_TOOLS: Final = (INVOKE_TOOL, GET_SERVER_DETAILS)
-# For dialects that do not support objects with arbitrary members.
+# The `arguments` of `invoke_tool` in JSON Schema dialects that do not support objects with arbitrary members.
 _ARGUMENTS_AS_TEXT: Final = {
     "type": "string",
     "description": (
@@ -159,10 +159,10 @@ _MAX_COMPLETIONS: Final = 100
 
 
 def always_listed(dialect: str) -> tuple[dict[str, Any], ...]:
-    """Return the builtin tools that every list includes, in a dialect.
+    """Return the builtin tools that every tool list includes, with schemas in a client's JSON Schema dialect.
 
-    Strict dialects do not support objects with arbitrary members. There the arguments of `invoke_tool` are a JSON text,
-    which `parse_text_arguments` parses.
+    Strict dialects do not support objects with arbitrary members. In these, the arguments of `invoke_tool` are a JSON
+    text, which `parse_text_arguments` parses.
     """
     if not DIALECTS[dialect].strict:
         return BUILTIN_TOOLS
@@ -184,7 +184,10 @@ def parse_text_arguments(sent: object, dialect: str) -> object:
 
 
 def tool_manual(view: View, arguments: object) -> dict[str, Any]:
-    """Return the result of `prompts/get` for the gateway's prompt: a manual of all tools in the view, listed or not."""
+    """Return the result of `prompts/get` for the gateway's prompt: a manual of the tools in the view.
+
+    The manual includes tools that the caller's tool list does not show but that the search can find.
+    """
     server = arguments.get("server") if isinstance(arguments, dict) else None
     chosen = server if isinstance(server, str) and server else None
     definitions = [entry.definition for entry in view.for_models if chosen in (None, entry.server)]
@@ -204,8 +207,8 @@ def complete_server(catalog: Catalog, argument: object) -> dict[str, Any]:
     return {"completion": {"values": listed, "total": len(values), "hasMore": len(values) > len(listed)}}
 
 
-# Names that models use for these parameters, in the form of `normalized_parameter`. The meaning of the gateway's own
-# parameters is known; for an upstream's tool such a mapping would be a guess.
+# Names that models use instead of the parameters of the gateway's own tools, in the form of `normalized_parameter`. For
+# an upstream's tool, such a mapping would be a guess.
 _OTHER_NAMES: Final[Mapping[str, str]] = {
     "q": "query",
     "search": "query",
@@ -242,7 +245,7 @@ _OTHER_NAMES: Final[Mapping[str, str]] = {
 _SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
     tool["name"]: tool["inputSchema"] for tool in (*SEARCH_TOOLS, GET_SERVER_DETAILS, READ_RESULT)
 }
-# A call with more members than this is not meant for one of these tools.
+# A call with more arguments than this is probably not meant for one of these tools, so it is not repaired.
 _MAX_MEMBERS: Final = 16
 
 
@@ -252,7 +255,7 @@ def _validator(name: str) -> Validator:
 
 
 def repair_builtin(name: str, arguments: object) -> tuple[object, tuple[Repair, ...]]:
-    """Return the repaired arguments of one of the gateway's own tools, and the repairs.
+    """Repair the arguments of one of the gateway's own tools; return the arguments and the repairs.
 
     Args:
         name: The name of the tool.
@@ -270,7 +273,7 @@ def repair_builtin(name: str, arguments: object) -> tuple[object, tuple[Repair, 
     renamed_arguments: dict[str, Any] = {}
     for key, value in inner.items():
         declared_name = _OTHER_NAMES.get(normalized_parameter(key), key)
-        # If two words could refer to the same parameter, choosing one would be a guess.
+        # If two keys could refer to the same parameter, choosing one would be a guess.
         if (
             key not in declared
             and declared_name in declared
@@ -286,23 +289,23 @@ def repair_builtin(name: str, arguments: object) -> tuple[object, tuple[Repair, 
 
 
 SEARCH_TOOL_NAMES: Final = frozenset({FIND_TOOLS["name"], LIST_SERVERS["name"], GET_SERVER_DETAILS["name"]})
-# As many tools with schemas as a model reads attentively; the right one is nearly always among them.
+# Default number of search results: as many as a model reads attentively. The right tool is nearly always among them.
 DEFAULT_LIMIT: Final = 5
-# As in the schema of `find_tools`. More results would amount to the list that the search replaces.
+# The same number is in the schema of `find_tools`. More results would amount to the list that the search replaces.
 MAX_LIMIT: Final = 50
-# About 10,000 tokens; hosts truncate or reject larger tool results.
+# Maximum size of an answer: about 10,000 tokens. Hosts truncate or reject larger tool results.
 MAX_ANSWER_BYTES: Final = 40_000
-# In the details of a server, each tool has one line: the first sentence or two of its description.
+# Characters of a tool's description in the details of a server: the first sentence or two.
 _MAX_LINE_CHARS: Final = 160
-# Indexing this many tools takes a few milliseconds, so it can run on the event loop.
+# Number of tools up to which an index is built on the event loop, in a few milliseconds.
 _MAX_INDEXED_INLINE: Final = 50
-# Searching this many tools takes about two milliseconds.
+# Number of tools up to which a search runs on the event loop, in about two milliseconds.
 _MAX_SEARCHED_INLINE: Final = 1_000
-# Reading this many definitions takes a few milliseconds.
+# Number of definitions up to which descriptions are read on the event loop, in a few milliseconds.
 _MAX_READ_INLINE: Final = 200
-# Maximum number of servers to name in one answer, because all of them may be missing at startup.
+# Maximum number of unconnected servers to name in one answer. At startup, no server is connected.
 _MAX_MISSING: Final = 20
-# One index for each profile and set of limited rights, at about 4 MiB per thousand tools.
+# Maximum number of search indexes: one for each profile and set of rights, at about 4 MiB per thousand tools.
 _MAX_INDEXES: Final = 32
 
 
@@ -334,7 +337,7 @@ class SearchTools(Reconfigurable):
         self._tool_vectors.replace(enabled=config.embeddings)
 
     async def call(self, name: str, arguments: object, caller: Caller) -> dict[str, Any]:
-        """Answer a call of one of these tools. Tools that are found are added to the list of the caller's session."""
+        """Answer a call of one of these tools, and add the tools in the answer to the tool list of the session."""
         fields = arguments if isinstance(arguments, dict) else {}
         if name == LIST_SERVERS["name"]:
             return _result({"servers": [self._server_line(server, caller) for server in sorted(caller.view.servers)]})
@@ -357,7 +360,7 @@ class SearchTools(Reconfigurable):
         return _result({"tools": tools}, nothing=nothing)
 
     def alias_of(self, server: str, view: View) -> str:
-        """Return the alias of the server with this id; `server` itself if the caller has no such server."""
+        """Return the alias of the caller's server with the id `server`; `server` itself if there is none."""
         if server in view.servers:
             return server
         return next((alias for alias in view.servers if self._id_of(alias) == server), server)
@@ -371,7 +374,7 @@ class SearchTools(Reconfigurable):
         return search() if len(view.entries) <= _MAX_SEARCHED_INLINE else await run_in_thread(search)
 
     async def _index(self, view: View) -> SearchIndex:
-        # Views are replaced as a whole, so the same object has the same tools.
+        # Views are replaced as a whole, so an index remains valid as long as the view is the same object.
         cached = self._indexes.get(view.key)
         if cached is not None and cached[0] is view:
             return cached[1]
@@ -400,7 +403,7 @@ class SearchTools(Reconfigurable):
         }
 
     def _problem(self, server: str, caller: Caller) -> str | None:
-        """Return why a server is not reachable, in the words of a refused call of its tools."""
+        """Return the server's last connection error; None if the server is reachable."""
         link = self._users.current_link(server, caller.principal.name)
         return link.last_error if link is not None and not link.is_available else None
 
@@ -435,20 +438,20 @@ class SearchTools(Reconfigurable):
             "siblings": list(view.siblings(server)),
             "toolNames": lines,
             "definitions": [_tool(entry) for entry in defined],
-            # Larger answers would be truncated or rejected by hosts; `find_tools` returns any of them.
+            # Hosts would truncate or reject a larger answer; `find_tools` can return each of these definitions.
             "definitionsLeftOut": [entry.name for entry in entries[len(defined) :]] if with_schemas else [],
         }
         return _result({key: value for key, value in details.items() if value not in (None, [], "")})
 
 
 def _held(listing: ServerListing | None, server: str, view: View) -> str | None:
-    """Describe how much of a server is held; None if nothing is."""
+    """Describe which items of a server are held, waiting for an administrator's approval; None if there are none."""
     if listing is None or not listing.held:
         return None
     whole_server = listing.held.get(WHOLE_SERVER, {}).get("")
     count = sum(len(names) for kind, names in listing.held.items() if kind != WHOLE_SERVER)
     if view.grant is not EVERYTHING:
-        # Do not count items that such a caller may not use.
+        # This caller has limited rights, so count only items that the caller may use.
         items = view.catalog.prompts_and_resources
         count = sum(tool.held is not None for tool in view.catalog.wrappers_of(server))
         count += sum(item.server == server and item.held is not None for item in (*items.prompts, *items.templates))
@@ -470,7 +473,7 @@ def _fitting(entries: Iterable[ViewEntry]) -> list[ViewEntry]:
     left_bytes = MAX_ANSWER_BYTES
     for entry in entries:
         left_bytes -= len(json_bytes.dumps(_tool(entry)))
-        # The best match is always included, because an empty answer would suggest that there is none.
+        # The first entry is always included, because an empty answer would suggest that no tool was found.
         if left_bytes < 0 and fitting:
             break
         fitting.append(entry)
@@ -478,7 +481,7 @@ def _fitting(entries: Iterable[ViewEntry]) -> list[ViewEntry]:
 
 
 def _activate(entries: Sequence[ViewEntry], caller: Caller) -> None:
-    """Add tools to the list of the caller's session; if space is limited, the first ones take precedence."""
+    """Add tools to the tool list of the caller's session; if the list has a limit, the first tools take precedence."""
     if caller.found is not None:
         caller.found([entry.name for entry in reversed(entries) if not entry.listed], caller.view)
 

@@ -42,18 +42,18 @@ from registry.views.profile import Profile
 log = logging.getLogger(__name__)
 
 NO_RULE: Final = "none"
-"""The rule name under which refusals without a single responsible rule are counted: scopes, or a default."""
+"""The name under which refusals are counted if no rule decided, but the caller's scopes or the default effect."""
 
 
 class Permission:
-    """Refuses calls that rules do not allow.
+    """Counts and explains calls that policy rules refuse, or that wait for approval because of a rule.
 
     Attributes:
         decisions: The number of calls by deciding rule and effect.
     """
 
     def __init__(self, registry: Registry) -> None:
-        """Create the permissions for the tools of a registry."""
+        """Create the counters for the tools of a registry."""
         self._registry = registry
         self.decisions: Counter[tuple[str, str]] = Counter()
 
@@ -75,14 +75,14 @@ class Permission:
         self._count(caller, wrapper.name, decision)
 
     def hiding_decision(self, caller: Caller, server: str | None, name: str) -> tuple[Decision, str] | None:
-        """Return and count the decision that hides an existing tool from its caller, and the tool's server.
+        """Find and count the policy decision that hides an existing tool from the caller.
 
         Args:
-            server: The alias of the tool's server, if it was given separately.
+            server: The alias of the tool's server, if the caller sent the alias separately.
             name: The name that was called.
 
         Returns:
-            None if no rule hides the tool.
+            The decision and the alias of the tool's server; None if no rule hides the tool.
         """
         view = caller.view
         if view.grant.is_open:
@@ -105,7 +105,11 @@ class Permission:
         return None if decision is None else (decision, wrapper.server)
 
     def hidden_item(self, caller: Caller, method: str, name: object) -> Decision | None:
-        """Return and count the decision that hides a requested prompt or resource from its caller, or None."""
+        """Find and count the policy decision that hides a requested prompt or resource from the caller.
+
+        Returns:
+            None if no rule hides the item.
+        """
         grant, items = caller.view.grant, self._registry.catalog_of(caller.principal.name).prompts_and_resources
         if grant.is_open or not isinstance(name, str):
             return None
@@ -119,7 +123,7 @@ class Permission:
         decisions = [
             grant.uri(server, uri, self._registry.shape.for_server(server)) for server, uri in items.owners(name)
         ]
-        # If some server could have been asked, the resource is missing for another reason than a rule.
+        # If the caller may read the URI on some server, no rule is the reason why the resource was not found.
         if not decisions or any(decision.effect != "deny" for decision in decisions):
             return None
         return self._count_hidden(caller, name, decisions[0])
@@ -140,11 +144,11 @@ class Permission:
 
 
 OWN_NAMES: Final = frozenset({INVOKE_TOOL["name"], READ_RESULT["name"], *SEARCH_TOOL_NAMES})
-"""Names of the gateway's own tools, not all of which are in every profile."""
+"""Names of the gateway's own tools. Some profiles do not offer all of these tools."""
 REPAIRS_KEY: Final = "typegate/repairs"
 """The member of a result's `_meta` that lists the repairs of the arguments."""
 UNCHECKED_KEY: Final = "typegate/unchecked"
-"""The member of a result's `_meta` that lists the arguments that were sent without a check, with the reasons."""
+"""The member of a result's `_meta` that lists why arguments were sent without a complete check."""
 
 
 class CallTarget(Struct, frozen=True, kw_only=True, eq=False):
@@ -152,8 +156,8 @@ class CallTarget(Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         arguments: The arguments for the tool, as sent.
-        via: The route of the call.
-        repairs: Repairs of the name or the address.
+        via: How the tool was called: by its wrapper name or through `invoke_tool`.
+        repairs: Repairs of the tool's name, or of the server and tool in a call of `invoke_tool`.
     """
 
     wrapper: ToolWrapper
@@ -163,7 +167,7 @@ class CallTarget(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class CallTargets:
-    """Resolves calls that do not name a wrapper of their view, and answers calls of the gateway's own tools."""
+    """Resolves calls whose name is not a wrapper in the caller's view, and answers calls of the gateway's own tools."""
 
     def __init__(
         self,
@@ -187,14 +191,14 @@ class CallTargets:
         self._result_parts = result_parts
 
     async def resolve(self, name: str, params: dict[str, Any], caller: Caller) -> CallTarget | dict[str, Any]:
-        """Return the tool that a call refers to, or the result that answers the call.
+        """Return the tool that a call refers to, or a result that ends the call.
 
         Args:
             name: The name as sent.
             params: The request's `params`.
 
         Raises:
-            RpcError: The tool does not exist.
+            RpcError: The caller's servers have no such tool, and never had one.
         """
         view, arguments = caller.view, params.get("arguments")
         if name == INVOKE_TOOL["name"]:
@@ -219,7 +223,7 @@ class CallTargets:
         return CallTarget(wrapper=wrapper, arguments=arguments, repairs=repairs)
 
     async def _resolve_invoke_tool(self, params: dict[str, Any], caller: Caller) -> CallTarget | dict[str, Any]:
-        """Resolve the tool that `invoke_tool` is to call."""
+        """Return the tool that a call of `invoke_tool` refers to, or a result that ends the call."""
         view = caller.view
         arguments = parse_text_arguments(params.get("arguments"), view.profile.dialect)
         if isinstance(arguments, dict) and isinstance(server := arguments.get("server"), str):
@@ -234,7 +238,7 @@ class CallTargets:
         target = resolve(view.catalog)
         if not isinstance(target, ResolvedCall) and target.known_server and target.tool:
             unlisted = f"{target.server}{NAME_SEPARATOR}{target.tool}"
-            # On this route a disconnected server is reported immediately, as before.
+            # `invoke_tool` does not wait for a connecting server, unless the server may require a sign-in.
             sign_in_result, wrapper = await self._find_unlisted(unlisted, params, caller, connecting=False)
             if sign_in_result is not None:
                 return sign_in_result
@@ -260,7 +264,7 @@ class CallTargets:
         caller: Caller,
         call: Callable[[str, Any, Caller], Awaitable[dict[str, Any]]],
     ) -> dict[str, Any]:
-        """Answer a call of one of the gateway's own tools, and record it."""
+        """Answer a call of one of the gateway's own tools, and record the call in the audit log."""
         began_s = time.perf_counter()
         repairs: tuple[Repair, ...] = ()
         if caller.view.profile.repair != "off":
@@ -273,7 +277,7 @@ class CallTargets:
         return with_meta(answer, REPAIRS_KEY, report_repairs(repairs)) if repairs else answer
 
     def note_unknown(self, caller: Caller, server: str | None, name: str) -> None:
-        """Record a call that reaches no tool, with the rule that hides the tool if there is one."""
+        """Record a call of an unknown tool in the audit log. If a rule hides the tool, the entry names the rule."""
         hidden = self._permission.hiding_decision(caller, server, name)
         full_name = name if server is None else f"{server}{NAME_SEPARATOR}{name}"
         if hidden is None:
@@ -285,7 +289,12 @@ class CallTargets:
     async def _find_unlisted(
         self, name: str, params: dict[str, Any], caller: Caller, *, connecting: bool = True
     ) -> tuple[dict[str, Any] | None, ToolWrapper | None]:
-        """Return a wrapper that is listed only now, after a sign-in, or else the result that asks to sign in."""
+        """Find a wrapper of a server that lists its tools only now, such as after a sign-in.
+
+        Returns:
+            A result that ends the call, or None; and the wrapper, or None. The result asks the caller to sign in, or
+            says why the sign-in is not possible.
+        """
         try:
             wait_for = self._unknown_tool.wait_for
             return None, await wait_for(caller.view, name, caller.principal, connecting=connecting)

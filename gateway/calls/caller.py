@@ -1,4 +1,4 @@
-"""Information about the caller that a call needs."""
+"""The client that makes a request: its identity, rights, protocol version and callbacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.upstream.session import Ask, HostSession, OnParams, RequestCallback
 from registry.schema.display_text import clean
 from registry.views.view import View
 
-# Longer than the name of any known host; the client chooses it, and it is stored with every call.
+# Longer than the name of any known host. The client chooses the name, which is stored with every call, so it is cut.
 _CLIENT_CHARS: Final = 80
 
 
@@ -24,26 +24,26 @@ class Caller(Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         principal: The authenticated identity.
         account: The caller's current resource usage.
-        view: The tools that the caller may see and call, constant for the whole call.
+        view: The tools that the caller may see and call. The view does not change during a call.
         version: The caller's protocol version.
-        owner: Equal for requests that may see each other's log messages.
+        owner: Compares equal for requests that may receive each other's log messages.
         request_id: The unmodified JSON-RPC id of this request.
-        session_id: The id of the session in versions with a handshake; None in modern ones, which have no sessions.
-        host: The same session, for upstreams that get one connection per session.
+        session_id: The id of the session; None in protocol versions without sessions (2026-07-28 and later).
+        host: The session's object, for upstreams that get one connection per session.
         capabilities: The capabilities that the client declares.
-        answers: Whether the request contains a user's answers to an upstream's questions, or the state of an earlier
-            round.
+        answers: True if the request contains `inputResponses` or `requestState`: the client repeats a request that was
+            answered with input requests of the upstream.
         log_level: The least severe level of log messages to send; None for no messages.
         on_progress: Receives progress params, if the caller asked for progress.
         on_log: Receives the params of log messages.
-        on_pause: Called when an upstream asks the caller to return later for the response; None if the caller cannot
-            resume a response.
-        ask: Sends a request of the upstream to the caller; None if the caller cannot be asked.
+        on_pause: Called with the milliseconds after which an upstream wants to be polled for its response; None if the
+            caller cannot resume a response.
+        ask: Sends an upstream's request to the caller; None if the caller does not accept requests.
         found: Receives the names of tools found by a search, the most important last, and the view that was searched;
-            None if lists must not depend on earlier requests.
+            None if the caller's tool list must not depend on earlier requests.
         trace: The trace context, as HTTP headers.
         peer: The remote address and port of the connection.
-        client_info: The client's description of itself, in versions without a handshake.
+        client_info: The client's description of itself, in protocol versions without sessions.
     """
 
     principal: Principal
@@ -68,24 +68,24 @@ class Caller(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def modern(self) -> bool:
-        """True if the caller speaks 2026-07-28 or later, rather than a version with a handshake."""
+        """True if the caller speaks 2026-07-28 or later, in which there are no sessions and no `initialize` request."""
         return self.version in MODERN_VERSIONS
 
     @property
     def can_be_asked(self) -> bool:
-        """True if an upstream may ask the caller's user or model during a call."""
+        """True if the client declares that an upstream may send it some kind of input request during a call."""
         return any(name in self.capabilities for name in QUESTIONS.values())
 
     @property
     def client(self) -> str | None:
-        """The name of the host, as it calls itself: unchecked, and cut."""
+        """The name that the host gives itself, unchecked and cut to a maximum length."""
         info = self.host.client_info if self.host is not None else self.client_info
         name = info.get("name") if isinstance(info, dict) else None
         return clean(name[:_CLIENT_CHARS]) if isinstance(name, str) else None
 
     @property
     def who(self) -> str:
-        """An identifier that distinguishes callers as far as possible: by key, else by session, else by address."""
+        """An identifier of the caller: the principal's name, else the session id, else the remote address."""
         return self.principal.name if self.principal is not LOCAL else self.session_id or self.peer
 
     def request_callbacks(self) -> RequestCallbacks:
@@ -94,7 +94,7 @@ class Caller(Struct, frozen=True, kw_only=True, eq=False):
         return RequestCallbacks(self.owner, self.on_progress, on_log, self.on_pause, self.ask)
 
     def _log(self, params: dict[str, Any]) -> None:
-        # Messages with an unknown level pass, because a superfluous message is better than a lost one.
+        # Messages with an unknown level are sent: a superfluous message is better than a lost one.
         level = params.get("level")
         least_level = LOG_LEVELS.index(self.log_level) if self.log_level in LOG_LEVELS else 0
         if self.on_log is not None and (level not in LOG_LEVELS or LOG_LEVELS.index(level) >= least_level):

@@ -27,9 +27,9 @@ class Task(NamedTuple):
 
     Attributes:
         server: The alias of the task's server.
-        wrapper: The name of the tool that started the task.
+        wrapper: The wrapper name of the tool that started the task.
         original: The server's own id of the task.
-        selection: What the caller needs of the result, from `encode_selection`; empty for everything.
+        selection: The part of the result that the caller needs, from `encode_selection`; empty for the whole result.
     """
 
     server: str
@@ -41,11 +41,11 @@ class Task(NamedTuple):
 class TaskIds:
     """Creates and parses the ids of tasks.
 
-    An id contains all information about its task, signed, so that every worker and replica can use it, also after a
-    restart.
-
-    Source: MCP extension io.modelcontextprotocol/tasks, 2026-07-28, "Security": knowing an id is enough to read a task,
+    An id contains all information about its task, and a signature, so that every worker and replica can use the id,
+    even after a restart. The signature covers the caller's identity: whoever knows an upstream's id can read the task,
     and the gateway uses the same credential at an upstream for all callers.
+
+    Source: MCP extension io.modelcontextprotocol/tasks, 2026-07-28, "Security".
     """
 
     def __init__(self, signer: Signer, hooks: ActiveHooks) -> None:
@@ -55,27 +55,29 @@ class TaskIds:
     def started(
         self, result: dict[str, Any], wrapper: ToolWrapper, identity: str, selection: Selection | None
     ) -> dict[str, Any]:
-        """Replace the id of a newly started task by one for this caller, with the selection of the call."""
+        """Replace the id of a newly started task by an id for this caller, which contains the call's selection."""
         return self.expose(result, Task(wrapper.server, wrapper.name, "", encode_selection(selection)), identity)
 
     def announced(self, params: dict[str, Any], task: Task, identity: str, *, in_parts: bool) -> dict[str, Any]:
-        """Replace the id of a task in a notification.
+        """Replace the id of a task in a notification by the id for this caller.
 
-        If there are hooks, the notification's result is removed: the caller has to request it, so that hooks see it.
+        A result in the notification is removed if there are hooks or if the tool's results may be cut. The caller then
+        has to request the result with `tasks/get`, where hooks and cuts are applied.
 
         Args:
-            in_parts: Whether the tool's results may be cut. The notification's result is then removed as well.
+            in_parts: True if the tool's results may be cut.
         """
         if (self._hooks.runners or in_parts) and "result" in params:
             params = {key: value for key, value in params.items() if key != "result"}
         return self.expose(params, task, identity)
 
     def owner(self, exposed: str, identity: str, view: View) -> Task:
-        """Return the task behind an id.
+        """Return the task that an id refers to.
 
         Args:
             exposed: The id as callers see it.
             identity: The identity of the requesting caller.
+            view: The tools that the caller may use.
 
         Raises:
             RpcError: The id was not issued to this caller, or the tool that started the task is not in the view.
@@ -90,7 +92,11 @@ class TaskIds:
         return task
 
     def expose(self, result: dict[str, Any], task: Task, identity: str) -> dict[str, Any]:
-        """Replace the ids of tasks in a result or notification, all started by the same tool, for this caller."""
+        """Replace the task ids in a result or notification by the ids for this caller.
+
+        Args:
+            task: The task. Other ids are those of tasks started by the same tool.
+        """
         task_id = result.get("taskId")
         if isinstance(task_id, str):
             result = {**result, "taskId": self._name(task._replace(original=task_id), identity)}
@@ -109,7 +115,8 @@ class TaskIds:
         return f"{task.server}.{task.wrapper.replace('.', ':')}.{mark}.{task.original}"
 
 
-# Time to wait for the upstream's acknowledgement: a round trip to a slow server. Updates arrive in any case.
+# Time limit for an upstream to acknowledge subscriptions: a round trip to a slow server. Updates also arrive without
+# the acknowledgement.
 SETTLE_S: Final = 3.0
 
 OnUpdate = Callable[[dict[str, Any]], None]
@@ -117,10 +124,11 @@ _Key = tuple[str, WatchedKind, str]
 
 
 class UpstreamUpdates:
-    """The event bus for updates of resources and tasks: links publish, subscriptions of callers listen.
+    """The event bus for updates of resources and tasks: links publish updates, and callers' subscriptions listen.
 
     Attributes:
-        listeners: The listeners of each item, by the server or the key from `UserLinks.key_of`, kind and key.
+        listeners: The listeners by item: the server (or the key from `UserLinks.key_of` for a caller's own link), the
+            kind of item, and the item's key.
     """
 
     def __init__(self) -> None:
@@ -136,14 +144,17 @@ class UpstreamUpdates:
                 log.exception("update subscriber failed")
 
     def restore(self, server: str, link: UpstreamLink) -> None:
-        """Repeat all current subscriptions on the new link of a reconfigured server."""
+        """Repeat all current subscriptions to a server on the new link that replaces its link after reconfiguration."""
         for owner, kind, key in self.listeners:
             if owner == server:
                 link.watch_list.add(kind, key)
 
 
 class UpstreamSubscriptions:
-    """Shares upstream subscriptions among callers. Each `OnUpdate` must be synchronous and fast."""
+    """Shares upstream subscriptions among callers: several callers of one item need one upstream subscription.
+
+    Each `OnUpdate` must be synchronous and fast.
+    """
 
     def __init__(self, updates: UpstreamUpdates, link_of: Callable[[str], UpstreamLink | None]) -> None:
         """Use these links for subscriptions.
@@ -162,13 +173,13 @@ class UpstreamSubscriptions:
         token = object()  # not the function itself, because one function may subscribe twice
         listeners[token] = on_update
         link = self._link_of(server)
-        # Only the first subscriber subscribes upstream, and only the last one unsubscribes.
+        # Only the first subscriber to an item subscribes upstream, and only the last subscriber unsubscribes.
         if len(listeners) == 1 and link is not None:
             link.watch_list.add(kind, key)
 
         def remove() -> None:
             current = self._listeners.get((server, kind, key), {})
-            # `remove` may be called twice, and while other subscribers remain.
+            # Do nothing if `remove` was already called, or while other callers are subscribed.
             if current.pop(token, None) is None or current:
                 return
             del self._listeners[server, kind, key]

@@ -1,8 +1,9 @@
 """The process that validates arguments whose validation may be slow, and selects parts of large results.
 
-It reads jobs from standard input, one at a time, and writes each outcome to standard output. Messages consist of
-lengths followed by that many bytes of pickle, which only parent and child can access; arguments are the JSON to be
-sent. The validator cannot be interrupted, so a job that takes too long is ended by killing the process.
+The process reads jobs from standard input, one at a time, and writes each outcome to standard output. A message
+consists of lengths, a pickle, and in jobs the arguments or the result as JSON. Pickles are safe here, because only the
+parent and this process can access the pipes. The validator cannot be interrupted, so the parent kills the process if a
+job takes too long.
 """
 
 from __future__ import annotations
@@ -42,32 +43,34 @@ from registry.schema.check_cost import THOROUGH, too_many_values_error, use_effo
 from registry.schema.references import SchemaDocument
 
 LENGTHS: Final = struct.Struct("!QQ")
-"""Precedes a job: the length of everything except its arguments, and the length of the arguments."""
+"""Precedes a job: the length of its pickle, and the length of its arguments or result."""
 LENGTH: Final = struct.Struct("!Q")
 """Precedes an outcome: its length."""
-# Large calls come in bursts. After this time an unused process exits to free its memory; starting another takes 0.2 s.
+# An idle process exits after this time to free its memory. Large calls come in bursts, and starting a process takes
+# 0.2 s.
 _IDLE_S: Final = 60
-# The parent's deadline is far shorter. This one applies if the parent was killed.
+# Deadline of a job in case the parent was killed; the parent's own deadline is far shorter.
 _MAX_JOB_S: Final = 30
-# Checking takes about ten times the size of the arguments, which is at most a few megabytes.
+# Memory limit of the process, in bytes. Checking takes about ten times the size of the arguments, which have at most a
+# few megabytes.
 _MAX_MEMORY: Final = 1 << 29
-# Number of jobs after which cycles are collected even while another job waits. Exceptions and dropped schemas leave
+# Jobs after which reference cycles are collected even if another job waits. Exceptions and dropped schemas leave
 # cycles.
 _MOST_UNCOLLECTED: Final = 20
-# Number of collections after which frozen objects, such as dropped schemas, are included; that takes 0.1 s.
-_THOROUGHLY: Final = 50
-# Longer than a parent needs to send a job that is already waiting.
-_MOMENT_S: Final = 0.05
+# One of this many collections also examines frozen objects, such as dropped schemas, which takes 0.1 s.
+_FULL_COLLECTION_EVERY: Final = 50
+# Time to wait for another job: longer than the parent needs to send a job that is already waiting.
+_NEXT_JOB_S: Final = 0.05
 
 
 JobPart = Literal["whole", "cheap", "mapped"]
 
 
 class JobUnfinished(Exception):
-    """Work had no outcome in time, or too much work was waiting.
+    """A job did not end or start in time, or too many jobs were waiting.
 
     Attributes:
-        waited_s: Seconds for which the work has waited; None if it was refused at once.
+        waited_s: Seconds for which the job has waited to start; None if it did not wait.
     """
 
     def __init__(self, message: str = "", *, waited_s: float | None = None) -> None:
@@ -76,14 +79,14 @@ class JobUnfinished(Exception):
 
 
 class OwnArguments(Enum):
-    """Represents the job's own arguments in an outcome, to avoid sending them twice."""
+    """Stands for the job's own arguments in an outcome, so that they are not sent back to the parent."""
 
     SAME = "same"
 
 
 @dataclass(frozen=True, slots=True)
 class OtherArguments:
-    """Represents other arguments in an outcome; JSON is several times faster to read than a pickle."""
+    """Contains changed arguments in an outcome as JSON, which is several times faster to read than a pickle."""
 
     text: bytes
 
@@ -93,12 +96,14 @@ class CheckJob:
     """The inputs of `registry.arguments.prepare`, in a form that can be sent to another process.
 
     Attributes:
+        wrapper, server, tool: The name of the wrapper, the alias of its server, and the server's name of the tool.
         names: The original name of each renamed property; None if the caller was shown the unmodified schema.
-        doubt: The reason why the arguments cannot be checked, if an earlier job has found one.
-        part: `whole`; `cheap`, which skips expensive checks; or `mapped`, which only maps names back and adds defaults.
-        spent_s: Time limit of the earlier job.
-        text: The arguments as serialized by `orjson`. Set only in the process that runs the job, because queued jobs
-            would hold the text in addition to the arguments.
+        doubt: The reason why an earlier job could not check the arguments; None in the first job.
+        part: The extent of the check: `whole`; `cheap`, which skips expensive checks; or `mapped`, which only restores
+            original names and adds defaults.
+        spent_s: The time after which the earlier job was ended; None if it ended by itself.
+        text: The arguments as serialized by `orjson`. Set only in the process that runs the job: in the parent, waiting
+            jobs would need memory for the text in addition to the arguments.
     """
 
     wrapper: str
@@ -151,19 +156,19 @@ class CheckJob:
         """
         try:
             text, is_usual = orjson.dumps(self.arguments), True
-        except TypeError:  # integers and strings that orjson does not support, or too many levels
+        except TypeError:  # an integer or string that orjson does not support, or too many levels
             text, is_usual = json_bytes.dumps(self.arguments), False
         return pickle.dumps((replace(self, arguments=None), is_usual)), text
 
     @staticmethod
     def unpacked(head: tuple[CheckJob, bool], text: bytes) -> CheckJob:
-        """Return the job from the result of `packed`, whose first part was read."""
+        """Return the job, given the two parts that `packed` has returned, the first of them unpickled."""
         job, is_usual = head
         unpacked: CheckJob = replace(job, arguments=json_bytes.loads(text), text=text if is_usual else None)
         return unpacked
 
     def run(self) -> Prepared:
-        """Prepare the arguments without a time limit."""
+        """Repair and check the arguments, without a time limit."""
         wrapper = ToolWrapper(
             name=WrapperName(self.wrapper),
             server=ServerName(self.server),
@@ -201,7 +206,7 @@ class CheckJob:
                     validation=self.validation,
                     text=self.text,
                 )
-        # The parent already has its own values, and does not need the arguments of a refused call.
+        # Unchanged arguments are not sent back to the parent, nor are the arguments of a refused call.
         refused = bool(prepared.problems)
         return replace(
             prepared,
@@ -215,7 +220,7 @@ class CheckJob:
         return OtherArguments(json_bytes.dumps(value)) if isinstance(value, dict | list) else value
 
     def received(self, outcome: Prepared) -> Prepared:
-        """Return an outcome of `run` with the arguments restored."""
+        """Return an outcome of `run` in the parent, after restoring its arguments."""
         return replace(
             outcome,
             arguments=self._received_value(outcome.arguments),
@@ -223,15 +228,20 @@ class CheckJob:
         )
 
     def located(self, doubt: NotChecked) -> NotChecked:
-        """Return the reason why the arguments are not checked, with a place in them."""
+        """Return the reason why the arguments are not checked, with a path in the arguments added if it has none."""
         return too_many_values_error({} if self.arguments is None else self.arguments) if doubt.unlocated else doubt
 
     def unchecked(self, doubt: NotChecked, *, within_s: float | None = None) -> Prepared:
-        """Return the outcome if the arguments cannot be checked: they are refused or sent unchecked, as configured."""
+        """Return the outcome for arguments that cannot be checked: refuse them or send them unchecked, as configured.
+
+        Args:
+            doubt: The reason why the arguments cannot be checked.
+            within_s: The time limit that was exceeded; None if there was another reason.
+        """
         arguments = {} if self.arguments is None else self.arguments
         doubt = self.located(doubt)
-        # Arguments that are known to be invalid are refused whatever the configuration says, and arguments with renamed
-        # properties cannot be sent, because the upstream does not know these names.
+        # Whatever the configuration says, arguments that are known to be invalid are refused. So are arguments with
+        # renamed properties, because the upstream does not know these names.
         is_renamed = self.names is not None
         if self.validation == "strict" or doubt.invalid or is_renamed or not isinstance(arguments, dict):
             names = {old: new for new, old in (self.names or {}).items()}
@@ -255,8 +265,9 @@ def main() -> None:
     _limit_memory()
     jobs, outcomes = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # keep other output out of the stream of outcomes
-    _write(outcomes, b"")
-    # JSON values contain no cycles, and collecting a million values takes longer than checking them.
+    _write(outcomes, b"")  # tells the parent that this process is ready
+    # The automatic collector is disabled: JSON values contain no cycles, and examining a million values takes longer
+    # than checking them.
     gc.disable()
     gc.freeze()
     uncollected = collections = 0
@@ -269,15 +280,15 @@ def main() -> None:
         [head, text] = [jobs.read(length) for length in lengths]
         if len(text) < lengths[1]:
             return
-        # Effective even if the validator hangs after the parent has been killed.
+        # SIGALRM ends this process even if the validator hangs and the parent, which would kill it, has ended.
         _end_after(_MAX_JOB_S)
         _write(outcomes, _outcome_of(head, text))
-        del text  # freed before waiting, because freeing takes time as well
+        del text  # freed while no job is waiting, because freeing takes time
         uncollected += 1
         # Collect only when no job is waiting, or after many jobs.
         if uncollected >= _MOST_UNCOLLECTED or not _job_follows(jobs):
             collections += 1
-            _collect(thoroughly=collections % _THOROUGHLY == 0)
+            _collect(thoroughly=collections % _FULL_COLLECTION_EVERY == 0)
             uncollected = 0
 
 
@@ -293,7 +304,10 @@ def _outcome_of(head: bytes, text: bytes) -> bytes:
 
 
 def _collect(*, thoroughly: bool) -> None:
-    """Collect recent cycles, or all of them, and freeze the survivors: compiled schemas, which live for many jobs."""
+    """Collect cycles, then freeze all objects that remain, such as compiled schemas, which are used by many jobs.
+
+    Frozen objects are not examined again, except if `thoroughly` is true.
+    """
     if thoroughly:
         gc.unfreeze()
     gc.collect()
@@ -301,10 +315,10 @@ def _collect(*, thoroughly: bool) -> None:
 
 
 def _job_follows(jobs: IO[bytes]) -> bool:
-    """Return whether another job arrives within `_MOMENT_S`."""
-    if sys.platform == "win32":  # select does not support pipes there
+    """Return whether another job arrives within `_NEXT_JOB_S`."""
+    if sys.platform == "win32":  # on Windows, select does not support pipes
         return False
-    return bool(select.select([jobs], [], [], _MOMENT_S)[0])
+    return bool(select.select([jobs], [], [], _NEXT_JOB_S)[0])
 
 
 def _write(stream: IO[bytes], body: bytes) -> None:
@@ -313,7 +327,7 @@ def _write(stream: IO[bytes], body: bytes) -> None:
 
 
 def _end_after(seconds: int) -> None:
-    # Windows has no SIGALRM. There the process ends when it next reads, because the parent's pipe has been closed.
+    # Windows has no SIGALRM. There the process ends at its next read, if the parent has closed the pipe.
     if hasattr(signal, "alarm"):
         signal.alarm(seconds)
 

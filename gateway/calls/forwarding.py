@@ -1,4 +1,9 @@
-"""Send requests to upstreams for a caller, and relay an upstream's questions to the caller."""
+"""Send requests to upstreams for a caller, and relay an upstream's input requests to the caller.
+
+An upstream may ask the caller's user or model for input during a call. Before 2026-07-28, a server sends such a request
+on the connection while the call runs. Since 2026-07-28, the result of the call contains the input requests, and the
+caller repeats the call with the answers and a request state: this is the next round.
+"""
 
 from __future__ import annotations
 
@@ -47,26 +52,30 @@ from gateway.upstream.upstream_credentials import SignInRequired
 from registry.catalog.uris import UI_PREFIX
 from registry.schema.schemas import canonical_json
 
-# Maximum rounds of questions per call: users answer three or four, so sixteen indicates an upstream that never stops.
+# Maximum rounds of input requests per call. Users answer three or four rounds; an upstream that asks for sixteen would
+# probably never stop.
 MAX_ROUNDS: Final = 16
-# Maximum concurrent questions in one round: as many as a large form has, and more than a person would answer.
+# Maximum input requests in one round: as many as the fields of a large form, and more than a person would answer.
 MAX_QUESTIONS: Final = 32
 # Members that a later round adds to the first request.
 _ANSWERS: Final = frozenset({"inputResponses", "requestState"})
-# Members that a retry may change; all others must equal those of the original request.
+# Members that may differ in a later round; all others must equal those of the first request.
 _RETRY_MEMBERS: Final = frozenset({"_meta", *_ANSWERS})
 
 
-_OF_CONNECTION: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_INFO_KEY, LOG_LEVEL_KEY, "progressToken"})
-"""Members of `_meta` that describe the connection of the caller."""
+_CONNECTION_MEMBERS: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_INFO_KEY, LOG_LEVEL_KEY, "progressToken"})
+"""Members of `_meta` that describe the caller's connection to the gateway."""
 
 
 class InputRefused(UpstreamError):
-    """The upstream asked for input from the user and did not receive it."""
+    """The upstream asked for input, but the caller was not asked or refused."""
 
 
 class Forwarder:
-    """Sends requests, and acts as the host if caller and upstream use versions with different ways of asking.
+    """Sends requests to upstreams, and translates input requests between protocol versions.
+
+    If a caller with a session calls an upstream that speaks 2026-07-28, the forwarder acts as the upstream's host: it
+    sends the input requests to the caller, and repeats the call with the answers.
 
     Sources: MCP 2026-07-28, "Patterns", "Multi Round-Trip Requests"; MCP 2025-11-25, "Elicitation", "Sampling".
     """
@@ -87,7 +96,7 @@ class Forwarder:
             links: The upstreams by alias.
             users: Connections that belong to one caller.
             private: Connections that belong to one session.
-            signer: Signs the state of requests.
+            signer: Signs request states.
             durations: Records durations.
             tracing: Creates spans; None to disable tracing.
         """
@@ -117,12 +126,12 @@ class Forwarder:
         header_map: Mapping[tuple[str, ...], str] = NO_HEADER_MAP,
         confirm: Callable[[], Awaitable[None]] | None = None,
     ) -> Any:
-        """Send a request and return its raw result, which belongs to the caller.
+        """Send a request and return its raw result, which may be modified.
 
         Args:
             params: The params with the upstream's names but the caller's `_meta`. This object may be modified.
-            original_params: The unmodified params of the caller. Request states are bound to these, because repairs and
-                hooks may change them differently in the next round.
+            original_params: The unmodified params of the caller. Request states are bound to these rather than to
+                `params`, which repairs and hooks may change differently in the next round.
             repeatable: Whether sending the request twice is harmless.
             header_map: The header that mirrors a property, by the path of the property.
             confirm: As in `UpstreamCall`.
@@ -158,7 +167,7 @@ class Forwarder:
         if _concerns_app(server, method, params, caller):
             capabilities = with_apps(capabilities)
         for _ in range(MAX_ROUNDS):
-            # New callbacks for each round, because refusals in an earlier round do not affect this one.
+            # New callbacks for each round: an error is explained by input requests refused in the same round only.
             callbacks = caller.request_callbacks()
             sent, trace = params, caller.trace
             if parent is not None and parent.fields and not parent.recorded:
@@ -171,7 +180,8 @@ class Forwarder:
                 capabilities=capabilities,
                 log_level=caller.log_level,
                 trace=trace,
-                # If callers cannot be distinguished, no caller has its own share of the slots.
+                # Each principal has its own share of the upstream's concurrent calls. Local callers cannot be
+                # distinguished, so they have no own share.
                 principal="" if principal is LOCAL else principal.name,
                 callbacks=callbacks,
                 confirm=confirm,
@@ -189,10 +199,10 @@ class Forwarder:
             except SignInRequired as error:
                 needed = error
             except RpcError as error:
-                # The call failed because a question was refused, which the upstream's error does not explain.
+                # The call failed after an input request was refused, which the upstream's error may not mention.
                 if callbacks.refused:
                     raise InputRefused(
-                        server, f"{error.message}\n\n{self._why(link, caller, callbacks.refused)}"
+                        server, f"{error.message}\n\n{self._refusal_reason(link, caller, callbacks.refused)}"
                     ) from None
                 raise
             finally:
@@ -206,7 +216,7 @@ class Forwarder:
                 continue
             if callbacks.refused and isinstance(result, dict) and result.get("isError") is True:
                 result = parse_result(result, server)
-                reason = {"type": "text", "text": self._why(link, caller, callbacks.refused)}
+                reason = {"type": "text", "text": self._refusal_reason(link, caller, callbacks.refused)}
                 result["content"] = with_item(result.get("content"), reason)
             if not isinstance(result, dict) or result.get("resultType") != "input_required":
                 return result
@@ -237,7 +247,11 @@ class Forwarder:
         original_params: dict[str, Any],
         caller: Caller,
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Return the params with the upstream's request state instead of the caller's, and what the state is bound to.
+        """Verify the request state from the caller, and replace it by the state that the upstream issued.
+
+        Returns:
+            The params for the upstream; and the values to which a request state is bound, or () if the request is not
+            a later round.
 
         Raises:
             StateRefused: The request state was not issued for this request.
@@ -246,7 +260,7 @@ class Forwarder:
             return params, ()
         without = {key: value for key, value in params.items() if key not in _ANSWERS}
         if not caller.modern:
-            # The caller's version does not define these members, so they cannot be bound to the caller: drop them.
+            # The caller's version does not define these members, so the gateway has not issued them: drop them.
             return without, ()
         binding = self._binding(server, method, params, original_params, caller)
         if self._sign_in_prompts.is_answer(params, self._binding(server, method, {}, original_params, caller)):
@@ -291,12 +305,15 @@ class Forwarder:
         *,
         original_params: dict[str, Any],
     ) -> dict[str, Any] | None:
-        """Ask the caller to sign in. Return None once signed in, otherwise the result to answer with.
+        """Ask the caller to sign in to a server.
+
+        Returns:
+            The result that asks the caller to sign in and repeat the request; None if the caller has signed in.
 
         Raises:
             SignInRequired: The sign-in did not succeed.
         """
-        # Bound without the upstream's tool name, which may be unknown before the sign-in.
+        # The request state is not bound to the upstream's tool name, which may be unknown before the sign-in.
         binding = self._binding(link.server, method, {}, original_params, caller)
         was_asked = caller.modern and self._sign_in_prompts.is_answer(original_params, binding)
         return await self._sign_in_prompts.prompt_user(
@@ -304,21 +321,21 @@ class Forwarder:
         )
 
     async def _link_of_process(self, shared: UpstreamLink, process: ProcessOfCaller, caller: Caller) -> UpstreamLink:
-        """Return the link to the process of a session or caller."""
+        """Return the link to the process that `process` describes; the process is started if necessary."""
         if process.link is not None:
             return process.link
         own = await self._link_of_session(shared, process.owner, caller) if shared.elicitation else None
         return own or self._users.get_instance(shared, process.owner)
 
     async def _link_of_session(self, link: UpstreamLink, owner: Instance, caller: Caller) -> UpstreamLink | None:
-        """Return the link for a call during which the server may ask the caller.
+        """Return the link of the caller's session to a server that may send input requests during a call.
 
         Returns:
-            None if the caller has no session, or the upstream speaks a modern version, which asks in its results.
+            None if the caller has no session, or the upstream speaks 2026-07-28 or later.
         """
         if caller.session_id is None or caller.host is None:
             return None
-        # Questions arrive on a connection, so each session that can be asked needs its own connection.
+        # The server sends input requests on the connection, so each session that can be asked needs its own connection.
         owner = replace_in(owner, session_id=caller.session_id)
         user = user_of(caller.principal) if link.owner else ""
         return await self._private.get(owner, link.server, link.config, caller.host, user=user)
@@ -326,10 +343,10 @@ class Forwarder:
     def _binding(
         self, server: str, method: str, params: dict[str, Any], original_params: dict[str, Any], caller: Caller
     ) -> tuple[str, ...]:
-        """Return the values that a request state is bound to: this caller, session and request."""
-        # Canonical, because a client may reorder the members of its retry.
+        """Return the values to which a request state is bound: this caller, session and request."""
+        # Canonical JSON, because a client may send the members in another order in the next round.
         repeated = canonical_json({key: value for key, value in original_params.items() if key not in _RETRY_MEMBERS})
-        # The upstream's name of the tool, because the caller's name may since refer to another tool.
+        # The upstream's name of the tool is included, because the wrapper name may refer to another tool by then.
         target = str(params.get("name", ""))
         text = repeated.decode("utf-8", "surrogatepass")
         return caller.principal.identity, caller.session_id or "", server, method, target, text
@@ -344,7 +361,11 @@ class Forwarder:
             raise StateRefused(INVALID_PARAMS, f"Invalid requestState: {error}") from None
 
     async def _collect_input(self, server: str, result: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """Send all questions of a modern upstream to a host of an earlier version concurrently."""
+        """Send the input requests in an upstream's result to a host with a session, concurrently; return the answers.
+
+        Raises:
+            InputRefused: The input requests are invalid, or the host does not support, refuses or does not answer one.
+        """
         requests = result.get("inputRequests")
         if requests is None:
             return {}
@@ -357,7 +378,7 @@ class Forwarder:
             answers[key] = await caller.ask(method, params)
 
         try:
-            # One deadline for all questions, because the host may show them as one form or one after another.
+            # One deadline for all input requests, because a host may show them as one form or one after another.
             with anyio.fail_after(ASK_S):
                 async with anyio.create_task_group() as group:
                     for key, request in requests.items():
@@ -376,15 +397,15 @@ class Forwarder:
             refusals, unexpected = group_error.split((RpcError, InputRefused))
             if refusals is None or unexpected is not None:
                 raise
-            # The first refusal cancels the other questions, because the call needs all answers.
+            # The first refusal has cancelled the other input requests, because the call needs all answers.
             first = refusals.exceptions[0]
             if isinstance(first, InputRefused):
                 raise first from None
             raise InputRefused(server, f"Server '{server}' asked for input, which the host refused: {first}") from None
-        # In the order of the questions rather than of the answers.
+        # In the order of the input requests rather than of the answers.
         return {key: answers[key] for key in requests}
 
-    def _why(self, link: UpstreamLink, caller: Caller, refused: list[str]) -> str:
+    def _refusal_reason(self, link: UpstreamLink, caller: Caller, refused: list[str]) -> str:
         what = (
             f"During this call server '{link.server}' asked for input from the user ({refused[0]}), which was refused: "
         )
@@ -401,17 +422,17 @@ class Forwarder:
 
 
 def _leave_out_connection(params: dict[str, Any]) -> None:
-    """Remove the envelope and progress token from `_meta`, and keep vendor members and trace context."""
+    """Remove the progress token and the members that MCP defines from `_meta`; other members and the trace remain."""
     meta = params.pop("_meta")
-    # Fast path: most requests have no other members.
-    if isinstance(meta, dict) and not _OF_CONNECTION.issuperset(meta):
+    # Fast path: `_meta` of most requests has no other members.
+    if isinstance(meta, dict) and not _CONNECTION_MEMBERS.issuperset(meta):
         remaining = {key: value for key, value in meta.items() if key != "progressToken" and not key.startswith(META)}
         if remaining:
             params["_meta"] = remaining
 
 
 def _concerns_app(server: str, method: str, params: Mapping[str, Any], caller: Caller) -> bool:
-    """Return whether a request is for an app or for a tool of one."""
+    """Return whether a request is for an app (an extension of MCP), or for a tool that has an app."""
     if method == "tools/call":
         wrapper = caller.view.catalog.get_by_tool(server, params["name"])
         return wrapper is not None and wrapper.app.has_app
@@ -419,7 +440,10 @@ def _concerns_app(server: str, method: str, params: Mapping[str, Any], caller: C
 
 
 def _declared_capabilities(caller: Caller) -> Mapping[str, Any]:
-    """Return the capabilities to declare for a caller: to a modern upstream only those that can be translated."""
+    """Return the capabilities to declare to an upstream for a caller.
+
+    For a caller with a session, these are only the capabilities for input requests, which the gateway can translate.
+    """
     capabilities = caller.capabilities
     if not capabilities or caller.modern:
         return capabilities

@@ -1,4 +1,8 @@
-"""Requests for prompts, resources, completions and tasks."""
+"""Requests for prompts, resources, completions, tasks and methods of extensions.
+
+An item is *held* while its new or changed definition waits for an administrator's approval. Requests for held items are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -40,24 +44,30 @@ from registry.catalog.names import NAME_SEPARATOR, ServerName
 from registry.catalog.registry import Registry
 from registry.schema.json_values import map_items
 
-# An unlisted URI may match templates of many servers, which are asked sequentially. Eight round trips take about as
-# long as a caller waits for a resource.
+# Many servers may have an unlisted URI, and they are asked one after another. Eight round trips take about as long as
+# a caller waits for a resource.
 _MAX_OWNERS: Final = 8
-# The error codes of versions with a handshake, and of modern versions.
+# The code for an unknown resource before 2026-07-28, and the code since then.
 _NOT_FOUND: Final = frozenset({RESOURCE_NOT_FOUND, INVALID_PARAMS})
 # The members of a completion request that hooks see as its arguments.
 _COMPLETED: Final = ("argument", "context")
 Reached = list[tuple[str, str]]
-"""The servers that were asked, each with its own name or URI of the requested item."""
-# The time for one list of an extension: longer than any server needs, and within the time-outs of all known hosts.
+"""The servers that were asked, each with the server's own name or URI of the requested item."""
+# Time limit for an extension's list from all servers: longer than any server needs, and shorter than the time-outs of
+# all known hosts.
 _JOINED_S: Final = 20.0
-# Bounds of one server's list, as for prompts and resources: more means that its cursors never end.
+# Bounds of one server's list, as for prompts and resources. A server that exceeds them probably never stops returning
+# cursors.
 _MAX_JOINED_PAGES: Final = 100
 _MAX_JOINED_ITEMS: Final = 20_000
 
 
 class PromptsAndResources(Reconfigurable):
-    """Answers requests for prompts, resources, completions and tasks."""
+    """Answers requests for prompts, resources, completions, tasks and methods of extensions.
+
+    Attributes:
+        extensions: The MCP extensions whose methods are forwarded.
+    """
 
     def __init__(
         self,
@@ -87,10 +97,14 @@ class PromptsAndResources(Reconfigurable):
     async def get_prompt(
         self, params: dict[str, Any], caller: Caller, reached: Reached | None = None
     ) -> dict[str, Any]:
-        """Answer `prompts/get`; `reached` collects the server that is asked and its own name of the prompt.
+        """Answer `prompts/get`.
+
+        Args:
+            params: The params of the request.
+            reached: Receives the server that is asked, with the server's own name of the prompt.
 
         Raises:
-            RpcError: The prompt does not exist, or its server did not render it.
+            RpcError: The prompt does not exist or is held, or the server returned an error.
         """
         name = _required_text(params, "name")
         if name == GATEWAY_TOOLS["name"] and caller.view.grant.opens("prompts"):
@@ -116,14 +130,14 @@ class PromptsAndResources(Reconfigurable):
     async def read_resource(
         self, params: dict[str, Any], caller: Caller, reached: Reached | None = None
     ) -> dict[str, Any]:
-        """Answer `resources/read`. An unlisted URI is requested from every server that may have it.
+        """Answer `resources/read`. If no server lists the URI, ask servers that may have the resource, in turn.
 
         Args:
             params: The params of the request.
-            reached: Collects each server that is asked, with its own URI.
+            reached: Receives each server that is asked, with the server's own URI of the resource.
 
         Raises:
-            RpcError: The resource does not exist, or its server did not return it.
+            RpcError: The resource does not exist or is held, or a server returned an error.
         """
         uri = _required_text(params, "uri")
         if uri.startswith(HANDLE_PREFIX):
@@ -143,10 +157,15 @@ class PromptsAndResources(Reconfigurable):
         reached: Reached | None,
         adapt_uri: Callable[[dict[str, Any], str, str], dict[str, Any]],
     ) -> dict[str, Any]:
-        """Send a request to the owner of a URI, or to every server that may be the owner, until one has it.
+        """Send a request to the servers that may have a URI, most likely first, until a server returns a result.
+
+        Args:
+            request: The request and the URI.
+            reached: Receives each server that is asked, with the server's own URI.
+            adapt_uri: Renames URIs in the result, given the server and the server's own URI.
 
         Raises:
-            RpcError: No server has the URI, or its server returned an error.
+            RpcError: No server has the URI, or a server returned an error.
         """
         refused: RpcError | None = None
         uri, method = request.uri, request.method
@@ -154,7 +173,7 @@ class PromptsAndResources(Reconfigurable):
         if request.servers is not None:
             owners = tuple(owner for owner in owners if owner[0] in request.servers)
         if len(owners) > 1:
-            # Skip disconnected servers: they may not even have the URI.
+            # Do not wait for disconnected servers, which may not even have the URI.
             owners = tuple(owner for owner in owners if self._forwarder.connected(owner[0], caller))[:_MAX_OWNERS]
         for server, original in owners:
             if (reason := caller.view.catalog.held_uri(server, original)) is not None:
@@ -184,10 +203,10 @@ class PromptsAndResources(Reconfigurable):
         raise refused or RpcError(code, "Resource not found", {"uri": uri})
 
     async def complete(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """Answer `completion/complete` through the server that owns the completed prompt or resource.
+        """Answer `completion/complete` through the server that owns the prompt or resource template.
 
         Raises:
-            RpcError: The reference is unknown, or its server returned an error.
+            RpcError: The prompt or resource is unknown or held, or the server returned an error.
         """
         ref = params.get("ref")
         kind = ref.get("type") if isinstance(ref, dict) else None
@@ -242,10 +261,14 @@ class PromptsAndResources(Reconfigurable):
     async def call_extension(
         self, method: str, params: dict[str, Any], caller: Caller, reached: Reached | None = None
     ) -> dict[str, Any]:
-        """Answer a method of an extension through the servers that the extension's table names.
+        """Answer an extension's method through one server, or through all servers that declare the extension.
+
+        The method's rule in `Extensions` says how to find the server: by a URI or a tool in the params, the only server
+        that declares the extension, or all such servers, whose lists are joined.
 
         Raises:
-            RpcError: No server of the caller declares the extension, none owns the request, or the owner failed.
+            RpcError: None of the caller's servers declares the extension, the request does not identify a server, the
+                item is held, or the server returned an error.
         """
         extension_method = self.extensions.method(method, modern=caller.modern)
         declaring = frozenset(
@@ -254,7 +277,7 @@ class PromptsAndResources(Reconfigurable):
             if extension_method is not None and extension_method[0].offers(extension_method[1], listing.capabilities)
         )
         if extension_method is None or not declaring:
-            # Before the servers have listed, the extension may be declared without any of them.
+            # The gateway may advertise the extension before the servers that declare it have connected.
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
         rule = extension_method[1]
         if rule.owner == "all":
@@ -292,9 +315,12 @@ class PromptsAndResources(Reconfigurable):
     async def _list_from_servers(
         self, method: str, member: str, params: dict[str, Any], caller: Caller, servers: Collection[ServerName]
     ) -> dict[str, Any]:
-        """Ask several servers concurrently for all pages of a list, and return the lists in the order of the servers.
+        """Ask the connected servers concurrently for all pages of a list, and join the lists, ordered by server name.
 
-        Servers that fail or do not answer in time are left out; if all fail, the first error is raised.
+        Servers that fail or do not answer in time are left out.
+
+        Raises:
+            RpcError: A server returned an error, and no server returned a list.
         """
         lists: dict[str, list[Any]] = {}
         errors: list[RpcError] = []
@@ -333,7 +359,7 @@ class PromptsAndResources(Reconfigurable):
         return items[:_MAX_JOINED_ITEMS]
 
     def _refuse_held(self, server: str, caller: Caller) -> None:
-        """Raise an error if everything of a server waits for approval."""
+        """Raise an error if the whole server waits for an administrator's approval."""
         listing = caller.view.catalog.servers.get(ServerName(server))
         reason = listing.held.get(WHOLE_SERVER, {}).get("") if listing is not None else None
         if reason is not None:
@@ -343,10 +369,10 @@ class PromptsAndResources(Reconfigurable):
         """Answer `tasks/get`, `tasks/update` and `tasks/cancel` through the server that owns the task.
 
         Raises:
-            RpcError: No server supports tasks, the caller does not declare them, the task is unknown to this caller, or
-                the server returned an error.
+            RpcError: No server supports tasks, the caller does not declare support for tasks, the task does not belong
+                to this caller, or the server returned an error.
         """
-        # If no server supports tasks, the method does not exist, whatever the caller declares.
+        # Checked first: if no server supports tasks, the method does not exist, whatever the caller declares.
         if not any(_knows_tasks(listing.capabilities) for listing in caller.view.catalog.servers.values()):
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
         if not _knows_tasks(caller.capabilities):
@@ -373,15 +399,19 @@ class PromptsAndResources(Reconfigurable):
         invocation: Invocation = PASS_THROUGH,
         arguments: Any = None,
     ) -> dict[str, Any]:
-        """Send a request through its hooks.
+        """Send a request through the hooks of an invocation, and adapt the result to the caller's protocol version.
+
+        Args:
+            invocation: Runs the hooks; by default there are none.
+            arguments: The arguments that the hooks see.
 
         Raises:
-            RpcError: The upstream returned an error or could not be reached.
+            RpcError: The upstream returned an error or could not be reached, or a hook refused the request.
         """
         try:
             request = _Request(forwarder=self._forwarder, server=server, method=method, params=params, caller=caller)
             result = await invocation.send(arguments, request)
-            # Only tools have error results, so here a block or an error answer becomes a protocol error.
+            # A hook may answer with an error result. Only tools have error results, so raise a protocol error instead.
             if invocation.answer is not None and result.get("isError"):
                 raise RpcError(INTERNAL_ERROR, str(result["content"][0]["text"]))
             work = partial(
@@ -401,7 +431,8 @@ class PromptsAndResources(Reconfigurable):
         except RpcError as error:
             shape = self._registry.shape.for_server(ServerName(server))
             failure = protocol_error(error, server=server, verbatim=not shape.prefixed)
-        # Hooks see the error as the caller would. A hook that changes it makes `after_error` raise.
+        # Hooks see the error in the form that the caller would receive. If a hook changes the error, `after_error`
+        # raises the changed error.
         await invocation.after_error(failure)
         if invocation.answer is None:
             invocation.note_error()
@@ -409,17 +440,18 @@ class PromptsAndResources(Reconfigurable):
         try:
             raise failure
         finally:
-            # The frame of an exception that it also names forms a cycle, which would keep the request alive.
+            # The exception refers to this frame, and the variable refers to the exception. Without this deletion, that
+            # cycle would keep the request in memory.
             del failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UriRequest:
-    """A request that is for the owner of a URI.
+    """A request to the server that has a URI.
 
     Attributes:
-        member: The parameter with the URI.
-        servers: The servers that know the method; None for all.
+        member: The parameter that contains the URI.
+        servers: The servers that support the method; None for all.
     """
 
     method: str
@@ -431,10 +463,10 @@ class _UriRequest:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Request:
-    """A request for a prompt, resource or completion, in its upstream's names, ready to be sent.
+    """A request in which names and URIs are those of the upstream, ready to be sent.
 
     Attributes:
-        changed: The params with the changes of hooks, if any.
+        changed: The params after hooks have changed them; None if no hook has.
     """
 
     forwarder: Forwarder
@@ -445,7 +477,11 @@ class _Request:
     changed: dict[str, Any] | None = None
 
     async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> Rejection | None:
-        """Apply the prompt arguments, resource URI or completion that the hooks have produced."""
+        """Replace the prompt arguments, resource URI or completion argument by those that the hooks have returned.
+
+        Returns:
+            Why the new values cannot be sent; None if they can.
+        """
         if not changed_by:
             return None
         if self.method == "completion/complete":
@@ -473,7 +509,7 @@ class _Request:
             (self.changed or self.params).copy(),
             self.caller,
             original_params=self.params,
-            # Reads are harmless to repeat, but a repeated task request would deliver its input or cancellation twice.
+            # Reads may be repeated. Repeating a task request would deliver its input or cancellation twice.
             repeatable=not self.method.startswith("tasks/"),
         )
 
@@ -483,7 +519,7 @@ def _held_error(what: str, server: str, reason: str) -> RpcError:
 
 
 def _held_hint(caller: Caller, name: str) -> str:
-    """Return a hint for an unknown prompt if it exists but awaits approval."""
+    """Return a hint for an unknown prompt name; empty unless a prompt of this name waits for approval."""
     server, separator, own = name.partition(NAME_SEPARATOR)
     reason = caller.view.catalog.held("prompts", server, own) if separator and server in caller.view.servers else None
     return "" if reason is None else f"; it is {reason}"
@@ -507,7 +543,7 @@ def _required_text(params: dict[str, Any], member: str) -> str:
 
 
 def _with_uri(result: dict[str, Any], known_as: tuple[str, str], uri: str) -> dict[str, Any]:
-    """Set the URI of a renamed resource's contents to the requested one."""
+    """Replace a resource's own URIs (`known_as`) in the contents of a result by the URI that the caller requested."""
     contents = result.get("contents")
     if not isinstance(contents, list):
         return result

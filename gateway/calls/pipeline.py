@@ -1,6 +1,7 @@
-"""The path of every tool call: resolve, prepare, authorize, send, finish.
+"""The steps of every tool call: resolve, prepare, authorize, send, finish.
 
-Rules may have conditions on arguments, so arguments are repaired and completed before the call is authorized.
+Policy rules may have conditions on arguments. Therefore a call is authorized only after its arguments were repaired and
+default values were added.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ from registry.views.descriptions import SELECT
 
 log = logging.getLogger(__name__)
 
-# Minimum interval between listings caused by errors about undeclared parameters, which a faulty server sends always.
+# Minimum seconds between two listings of a server because of an error about undeclared parameters. A faulty server may
+# return such an error for every call.
 _LIST_AGAIN_S: Final = 30.0
 
 
@@ -68,7 +70,7 @@ class ExposedNames:
 
 
 class CallPipeline:
-    """Calls tools. Each call uses the catalog of its caller's view throughout."""
+    """Calls tools. A call uses the tool definitions in the caller's view, except after the upstream has reconnected."""
 
     def __init__(
         self,
@@ -107,7 +109,7 @@ class CallPipeline:
 
     @property
     def permission(self) -> Permission:
-        """Return what tells denied items from unknown ones."""
+        """Return the object that counts and explains refused calls."""
         return self._permission
 
     async def call(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -120,7 +122,7 @@ class CallPipeline:
             The result object. Failures that a model can act on are results with `isError`.
 
         Raises:
-            RpcError: The name is unknown, or the upstream's error is returned as a protocol error.
+            RpcError: The tool is unknown, or the upstream returned a protocol error that is not converted to a result.
         """
         started_s = time.perf_counter()
         view = caller.view
@@ -151,12 +153,12 @@ class CallPipeline:
             repairs=repairs,
         )
         result: dict[str, Any] | None = None
-        outcome = "error"  # until a result is returned, because calls that raise or are cancelled count as well
+        outcome = "error"  # counted if the call raises an exception or is cancelled
         try:
             if not hooks.runners:
                 result = await self._run(call, PASS_THROUGH)
             else:
-                # Entered before the first await, so that a reload does not close hooks that this call still needs.
+                # Entered before the next await, so that a reload does not close hooks that this call still needs.
                 with hooks.tool_call(wrapper, via, caller) as invocation:
                     call.invocation = invocation
                     result = await self._run(call, invocation)
@@ -170,7 +172,7 @@ class CallPipeline:
             if call.invocation is not PASS_THROUGH:
                 call.outcome = call.outcome.hooked(call.invocation.blocked_by, call.invocation.changed_by)
             audit.call(caller, call.wrapper, via, call.outcome, took_s, arguments, result)
-            # Checked first, because building the fields costs more, and most gateways do not log individual calls.
+            # Do not build the fields if they are not logged. Most gateways do not log individual calls.
             if log.isEnabledFor(logging.INFO):
                 log.info(
                     "call",
@@ -186,21 +188,21 @@ class CallPipeline:
                 )
 
     async def _run(self, call: ToolCall, invocation: Invocation) -> dict[str, Any]:
-        """Take a call through its steps: resolve, prepare, authorize, send, finish.
+        """Run the steps of a call: resolve, prepare, authorize, send, finish.
 
-        Each step before `send` may end the call with a result that says why it was not sent. `send` waits for the
-        connection and for approvals. Its failures become results here, except those that leave as protocol errors.
+        Each step before `_send` may end the call with a result that says why the call was not sent. `_admit` waits for
+        the connection and for approvals. Failures of the upstream become results, except for some protocol errors.
         """
         link = self._resolve(call)
         if isinstance(link, dict):
             return link
         if call.caller.view.result_rules and (refusal := await self._prepare_parts(call)) is not None:
             return refusal
-        # Before waiting for anything, so that invalid arguments are refused even while the upstream is disconnected.
+        # Before waiting for a connection, so that invalid arguments are refused even if the upstream is disconnected.
         refusal = await self._prepare(call, call.wrapper)
         if refusal is not None:
             return refusal
-        # Before the hooks; changed arguments are decided again when the call is sent.
+        # Before the hooks. If hooks change the arguments, `ToolCall.send` applies the rules again.
         decision = call.decide() if call.caller.view.call_rules else ALLOWED
         if decision.effect == "deny":
             call.outcome = call.outcome.refused(decision.rule)
@@ -211,7 +213,7 @@ class CallPipeline:
                 return refusal
             result = await self._send(call, link, invocation)
         except (StateRefused, HookRefusal):
-            raise  # not a failure of the upstream, so not counted as one
+            raise  # not a failure of the upstream, so it is not counted as a failure
         except CallRefused as refused:
             text = " ".join((str(refused), *error_hints.changes_by_hooks(invocation.changed_by)))
             refusal_result: dict[str, Any] = await invocation.after(error_result(text))
@@ -225,7 +227,7 @@ class CallPipeline:
         except RpcError as error:
             result = await self._relay(call, error, invocation)
         else:
-            if invocation.answer is None:  # a hook's answer says nothing about the upstream
+            if invocation.answer is None:  # the result is from the upstream, not from a hook
                 self._stats.record_result(call.wrapper, result, call.caller, call.arguments)
         result = self._finish(call, result, invocation)
         if call.caller.view.result_rules:
@@ -234,7 +236,11 @@ class CallPipeline:
         return result
 
     async def _prepare_parts(self, call: ToolCall) -> dict[str, Any] | None:
-        """Read the selection and the handles in the arguments; return a result if one of them cannot be used."""
+        """Remove `_select` from the arguments, and replace handles in them by stored values.
+
+        Returns:
+            A result that says why the selection or a handle cannot be used, or None.
+        """
         try:
             call.arguments, call.selection = await self._parts.result_parts.prepare(
                 call.arguments, call.caller, call.wrapper
@@ -246,7 +252,7 @@ class CallPipeline:
         return None
 
     def _resolve(self, call: ToolCall) -> UpstreamLink | dict[str, Any]:
-        """Return the link that the call uses, or a result that says why there is none."""
+        """Return the link for the call, or a result that says why the call cannot be sent."""
         wrapper = call.wrapper
         link = self._links.get(wrapper.server)
         if link is None:
@@ -263,7 +269,7 @@ class CallPipeline:
         return link
 
     async def _prepare(self, call: ToolCall, wrapper: ToolWrapper) -> dict[str, Any] | None:
-        """Repair, complete and validate the arguments; return a result if they stay invalid."""
+        """Repair the arguments, add default values and validate; return an error result if they remain invalid."""
         try:
             wrong = call.prepare(wrapper)
         except NotChecked as doubt:
@@ -273,14 +279,18 @@ class CallPipeline:
         return self._refuse_arguments(call) if wrong else None
 
     async def _admit(self, call: ToolCall, link: UpstreamLink, decision: Decision) -> dict[str, Any] | None:
-        """Wait for a connection and for an approval where the call needs them; return a result if it cannot be sent.
+        """Wait for a connection and for an approval, if the call needs them.
+
+        Returns:
+            A result if the call cannot be sent, or None.
 
         Raises:
-            UpstreamUnavailable: The upstream is not connected in time.
+            UpstreamUnavailable: The upstream was not connected in time.
         """
         view, wrapper = call.caller.view, call.wrapper
         listing = view.catalog.servers.get(wrapper.server)
-        # The view's definition must come from the current connection, except for processes that are not listed.
+        # Resolve again unless the view's definition comes from the current connection. This does not apply to servers
+        # with `instances`, whose processes do not provide listings.
         if not link.has_instances and (link.state.session is None or listing is None or link.epoch != listing.epoch):
             refusal = await self._resolve_again(call, link)
             if refusal is not None:
@@ -315,10 +325,10 @@ class CallPipeline:
         return result
 
     async def _relay(self, call: ToolCall, error: RpcError, invocation: Invocation) -> dict[str, Any]:
-        """Return the upstream's protocol error as a result.
+        """Convert the upstream's protocol error to a result for the model.
 
         Raises:
-            RpcError: The caller is to see it as a protocol error.
+            RpcError: The error is returned to the caller as a protocol error.
         """
         call.outcome = call.outcome.failed("ok", error.code)
         self._stats.record_failure(call.wrapper, Failure.from_protocol_error(error), call.caller)
@@ -331,13 +341,13 @@ class CallPipeline:
         try:
             return relay(error, server=call.wrapper.server, verbatim=not shape.prefixed)
         except RpcError as protocol_error:
-            # The error leaves as a protocol error, so hints must be added here.
+            # `_finish` does not see this error, so add the names of hooks here.
             invocation.note_error()
             raise error_hints.naming_hooks(protocol_error, invocation.changed_by) from None
 
     def _finish(self, call: ToolCall, result: dict[str, Any], invocation: Invocation) -> dict[str, Any]:
-        """Add what the caller should know: a hint, repairs, and arguments that were not checked."""
-        # The refusal of a call that hooks have changed already names the hooks.
+        """Add information to a result: a hint about an error, the repairs, and the arguments that were not checked."""
+        # If the call was refused after hooks changed its arguments, the result already names the hooks.
         is_named = invocation.answer is not None and invocation.changed_by
         if error_hints.may_complain(result) and not is_named:
             result = self._with_hint(result, call, invocation)
@@ -357,7 +367,7 @@ class CallPipeline:
         call.outcome = call.outcome.not_checked(paths or [format_path(())])
 
     async def _request_approval(self, call: ToolCall, decision: Decision) -> Verdict:
-        """Have a person approve the call."""
+        """Ask a person to approve the call; return the verdict, with a result if the call must not be sent."""
         wrapper, rule = call.wrapper, decision.rule or ""
         call.outcome = call.outcome._replace(rule=rule)
         self._permission.count_pending(call.caller, wrapper, decision)
@@ -379,7 +389,10 @@ class CallPipeline:
         return verdict
 
     async def _resolve_again(self, call: ToolCall, link: UpstreamLink) -> dict[str, Any] | None:
-        """Wait for the connection and resolve the call on it. Return a result if the call cannot be sent.
+        """Wait for the connection, and replace the wrapper by the tool that the upstream lists now.
+
+        Returns:
+            A result if the call cannot be sent, or None.
 
         Raises:
             UpstreamUnavailable: The upstream was not connected in time.
@@ -392,7 +405,7 @@ class CallPipeline:
             sign_in_result = await sign_in(error, link, "tools/call", call.caller, original_params=call.params)
             if sign_in_result is not None:
                 return sign_in_result
-        # From here on the call uses the current catalog, because its view's definition belongs to the old connection.
+        # From here on the call uses the current catalog, because the view's definition is from an earlier connection.
         current = call.current(wrapper.server, wrapper.tool)
         if current is None:
             listing = call.caller.view.catalog.servers.get(wrapper.server)
@@ -433,7 +446,10 @@ class CallPipeline:
         return error_result(text + self._unknown_tool.changed_parameters(wrapper, prepared, names))
 
     def _list_again(self, server: str) -> None:
-        """List a server again whose error mentions undeclared parameters, at most once per `_LIST_AGAIN_S`."""
+        """Request the tool list of a server again, because an error of the server mentions an undeclared parameter.
+
+        This is done at most once per `_LIST_AGAIN_S` for each server.
+        """
         now_s, link = time.monotonic(), self._links.get(server)
         if link is None or link.per_user:
             return
@@ -442,9 +458,9 @@ class CallPipeline:
             link.list_again()
 
     def _with_hint(self, result: dict[str, Any], call: ToolCall, invocation: Invocation) -> dict[str, Any]:
-        """Add a hint to a result that complains about arguments."""
+        """Add a hint to a result that reports invalid arguments."""
         if invocation.changed_by:
-            # The upstream complains about changed arguments, so advice about the caller's own would not help.
+            # The error is about the changed arguments, so advice about the caller's own arguments would not help.
             if result.get("isError") is True:
                 invocation.note_error()
             return error_hints.with_changes_by_hooks(result, invocation.changed_by)

@@ -1,8 +1,10 @@
-"""Choose the process of a server with `instances` for a call, and ask its host for the folder in which it runs.
+"""Choose the process for a call to a server with `instances`, which runs one process per session or caller.
 
-A host with a session is asked with a request during the call, and its answer is valid until it announces a change. A
-host that speaks 2026-07-28 has no session: the call ends with the question, and the host repeats it with its roots. The
-state of later rounds contains the chosen root, because the repeated request contains only the answers of its round.
+If the server's entry uses roots, each process runs in a folder of the host, its root. The gateway asks the host for its
+roots with `roots/list`. A host with a session receives this request during the call, and its answer is valid until the
+host announces a change. A host that speaks 2026-07-28 has no session. There the result of the call is an input request
+for the roots, and the host repeats the call with its answer. If the server then asks for input too, the host repeats
+the call again, now with the answers to the server only. Therefore the request state of later rounds contains the root.
 
 Sources: MCP 2025-11-25, "Roots"; MCP 2026-07-28, "Patterns", "Multi Round-Trip Requests".
 """
@@ -33,9 +35,9 @@ _METHOD: Final = "roots/list"
 _KEY: Final = "roots"
 _PURPOSE: Final = "typegate: root of a process"
 _ANSWERS: Final = frozenset({"inputResponses", "requestState"})
-# The methods whose results may be questions. Source: MCP 2026-07-28, "Multi Round-Trip Requests".
-_ASKING: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
-# Hosts answer from memory. The call itself is limited by `callTimeout`, which has not begun yet.
+# The methods whose results may be input requests. Source: MCP 2026-07-28, "Multi Round-Trip Requests".
+_RESUMABLE_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
+# Time limit for `roots/list`, which hosts answer from memory. `callTimeout` begins only when the call is sent.
 _ASK_S: Final = 30.0
 # The maximum length of a path on Linux, in bytes.
 _MAX_PATH: Final = 4_096
@@ -44,19 +46,19 @@ Binding = Callable[[], tuple[str, ...]]
 
 
 class StateRefused(RpcError):
-    """A request state was issued for another request or another caller."""
+    """The request state of a request was issued for another request or another caller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOfCaller:
-    """The process that a call goes to.
+    """The process that receives a call.
 
     Attributes:
-        owner: The session or caller, and the root.
-        params: The params without the answer to the question about roots.
-        binding: The values that the state of the next round is bound to.
+        owner: The session or caller that owns the process, and the root in which the process runs.
+        params: The params without the host's answer to `roots/list`.
+        binding: Returns the values to which the next request state is bound.
         question: The result that asks the host for its roots; None if the process is known.
-        link: The link to a process that runs already, for a request that cannot be answered with a question.
+        link: The link to a process that is already running, if the method's result cannot be an input request.
     """
 
     owner: Instance
@@ -76,14 +78,15 @@ class ProcessesOfCallers:
     async def choose(
         self, shared: UpstreamLink, method: str, params: dict[str, Any], caller: Caller, *, binding: Binding
     ) -> ProcessOfCaller:
-        """Return the process for a request, or the question that its host has to answer first.
+        """Return the process for a request, or the input request that the host has to answer first.
 
         Args:
-            shared: The link that lists the server.
-            binding: Returns the values that a request state is bound to.
+            shared: The link that provides the server's tool list for all callers.
+            binding: Returns the values to which a request state is bound.
 
         Raises:
-            UpstreamUnavailable: The host has no root, or none in which the process may run.
+            UpstreamUnavailable: The host reported no root, the process may not run in the host's root, or no process
+                runs yet for a method whose result cannot be an input request.
             StateRefused: The request state was not issued for this request.
         """
         config = shared.config
@@ -96,7 +99,7 @@ class ProcessesOfCallers:
             roots = await _roots_of_session(shared.server, caller)
             root = await _permitted_root(shared.server, config, roots)
             return ProcessOfCaller(owner=_in_root(owner, root), params=params, binding=binding)
-        if method not in _ASKING:
+        if method not in _RESUMABLE_METHODS:
             link = self._users.latest_instance(shared.server, owner)
             if link is None:
                 text = f"Not called: no process of '{shared.server}' runs for this caller. Call one of its tools first."
@@ -113,7 +116,10 @@ class ProcessesOfCallers:
         caller: Caller,
         binding: Binding,
     ) -> ProcessOfCaller:
-        """Return the process in the root that a request without a session contains, or the question for it."""
+        """Return the process for a request without a session, or the result that asks the host for its roots.
+
+        The root is in the request state, or in the host's answer to the gateway's input request.
+        """
         signed = params.get("requestState")
         if signed is None:
             if not can_be_asked(caller.capabilities, _METHOD, None):
@@ -141,7 +147,7 @@ class ProcessesOfCallers:
         return ProcessOfCaller(owner=_in_root(owner, root), params=remaining_params, binding=binding)
 
     def keep_root(self, result: dict[str, Any], process: ProcessOfCaller) -> None:
-        """Add the root to the state of a question of the server, so that the answer reaches the same process."""
+        """Add the root to the request state of the server's input request, so that the answer reaches this process."""
         if process.owner.root:
             state = result.get("requestState")
             result["requestState"] = self._sign(process.owner.root, state, process.binding)
@@ -162,10 +168,10 @@ def _root_error(server: str, reason: str) -> UpstreamUnavailable:
 
 
 async def _roots_of_session(server: str, caller: Caller) -> tuple[str, ...]:
-    """Return the roots of a host with a session, and ask the host for them if they are not known.
+    """Return the roots of a host with a session. Ask the host if its roots are not known.
 
     Raises:
-        UpstreamUnavailable: The host does not declare roots, or does not answer.
+        UpstreamUnavailable: The host does not declare roots, does not answer in time, or refuses the request.
     """
     host = caller.host
     if host is None or caller.ask is None or not can_be_asked(caller.capabilities, _METHOD, None):
@@ -186,7 +192,7 @@ async def _roots_of_session(server: str, caller: Caller) -> tuple[str, ...]:
 
 
 def _uris_in(answer: object) -> tuple[str, ...]:
-    """Return the URI of the first root in an answer to `roots/list`, the only one that is used."""
+    """Return the URI of the first root in an answer to `roots/list`; further roots are not used."""
     roots = answer.get("roots") if isinstance(answer, Mapping) else None
     first = roots[0] if isinstance(roots, list) and roots else None
     uri = first.get("uri") if isinstance(first, Mapping) else None
@@ -194,10 +200,10 @@ def _uris_in(answer: object) -> tuple[str, ...]:
 
 
 async def _permitted_root(server: str, config: StdioConfig, uris: tuple[str, ...]) -> str:
-    """Return the folder of the first root, if the process may run there.
+    """Return the folder of the first root.
 
     Raises:
-        UpstreamUnavailable: There is no root, or it is not such a folder.
+        UpstreamUnavailable: There is no root, or the process may not run in the first root.
     """
     if not uris:
         raise _root_error(server, "the host has no roots")
@@ -209,7 +215,7 @@ async def _permitted_root(server: str, config: StdioConfig, uris: tuple[str, ...
 
 
 def _path_of(uri: str) -> str | None:
-    """Return the absolute path that a file URI names; None if it names none. Source: RFC 8089."""
+    """Return the absolute path that a file URI names; None if the URI names no local path. Source: RFC 8089."""
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -223,12 +229,12 @@ def _check_folder(server: str, path: str, allowed: list[str]) -> str:
     """Return the real path of a folder.
 
     Raises:
-        UpstreamUnavailable: It is not in an allowed folder, or does not exist.
+        UpstreamUnavailable: The path is not in an allowed folder, or is not a folder.
     """
     quoted = path[:MAX_QUOTED_CHARS]
     try:
         real = os.path.realpath(path)
-        # Checked first, so that a caller does not learn what exists elsewhere.
+        # Checked before existence, so that a caller cannot find out which folders exist elsewhere.
         if not is_below(real, map(os.path.realpath, allowed)):
             raise _root_error(server, f"its first root, {quoted}, is in none of the folders of `allowedRoots`")
         if Path(real).is_dir():

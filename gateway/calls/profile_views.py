@@ -1,4 +1,9 @@
-"""Cache the view of each profile for callers with the same rights."""
+"""Cache the view of each profile for callers with the same rights.
+
+A view contains the tools that a caller sees: those that a configured profile selects and that policy rules allow. The
+rights of a caller are a `Grant`. Some servers list different tools to each caller; such a caller has listings and views
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +27,27 @@ from registry.views.profile import DEFAULT_PROFILE, Profile
 from registry.views.view import View, build_view
 
 MAX_NARROWED: Final = 256
-"""Cached views of callers with limited rights. Each takes several hundred bytes per tool, and callers with the same
-scopes and rules share one. Beyond the limit the oldest view is dropped and built again on demand."""
+"""Cached views of callers with limited rights. A view takes several hundred bytes per tool, and callers with the same
+scopes and rules share a view. Beyond the limit the oldest view is dropped and built again on demand."""
 MAX_BUILT_INLINE: Final = 64
-"""A view of at most this many tools is built within about 20 ms, even in a dialect that rewrites each tool."""
-# While servers keep changing their lists, each view is outdated quickly: after this many attempts, build it inline.
+"""Tools up to which a view is built on the event loop. The build takes up to about 20 ms, even in a JSON Schema dialect
+that rewrites each tool."""
+# While servers keep changing their lists, a view is outdated before its thread ends. After this many builds in a
+# thread, the view is built on the event loop.
 _MAX_THREAD_BUILDS: Final = 3
 MAX_OWN: Final = 512
-"""Cached views of callers with their own listings: two profiles for each (`registry.catalog.registry`)."""
+"""Cached views of callers with their own listings: two views for each of the at most 256 such callers
+(`registry.catalog.registry.MAX_OWNERS`)."""
 _MAX_CACHED_VIEWS: Final = 1_024
-"""Callers whose view is cached directly, to save a lookup: twice the number of cached header blocks."""
+"""Callers whose view is cached directly, to save a lookup: twice the number of cached header blocks (512)."""
 _MAX_PAIRS: Final = 5_000_000
-"""Maximum product of rules and tools to compare after a change of a list, which takes seconds in a thread."""
+"""Maximum product of rules and tools to compare while serving. Comparing this many pairs takes seconds in a thread."""
 _Key = tuple[str, Grant, str]
-_Known = tuple[Catalog, Shape, View]
+_CachedView = tuple[Catalog, Shape, View]
 
 
 class ViewCaller(Hashable, Protocol):
-    """A caller together with the profile that it uses."""
+    """A caller together with the profile that the caller uses."""
 
     @property
     def principal(self) -> Principal: ...
@@ -49,12 +57,14 @@ class ViewCaller(Hashable, Protocol):
 
 
 class ProfileViews(Reconfigurable):
-    """Views, each rebuilt after a change of the catalog, its shape, the profile or the policy.
+    """Builds and caches views.
+
+    A view is rebuilt after a change of the tools, their configuration (the catalog's shape), the profile or the policy.
 
     Attributes:
         policy: The rules for callers.
         profiles: The profiles by name.
-        cached_views: Results of `find_view` by caller; cleared after every change.
+        cached_views: The views that `find_view` has returned, by caller; cleared after every change.
     """
 
     def __init__(self, registry: Registry, profiles: Mapping[str, Profile], policy: Policy | None = None) -> None:
@@ -65,10 +75,10 @@ class ProfileViews(Reconfigurable):
             policy: The rules for callers; None to allow everything.
         """
         self._registry = registry
-        # Views without limits are the basis of all others, so they are stored separately and never evicted.
-        self._open: dict[_Key, _Known] = {}
-        self._narrowed: dict[_Key, _Known] = {}
-        self._own: dict[_Key, _Known] = {}
+        # Views of callers with unlimited rights. Other views are built from these, so these are never evicted.
+        self._open: dict[_Key, _CachedView] = {}
+        self._narrowed: dict[_Key, _CachedView] = {}
+        self._own: dict[_Key, _CachedView] = {}
         self._being_built: dict[_Key, anyio.Event] = {}
         self.policy = policy or Policy()
         self.profiles: dict[str, Profile] = {DEFAULT_PROFILE: Profile(), **profiles}
@@ -77,7 +87,7 @@ class ProfileViews(Reconfigurable):
         registry.subscribe_own(self._clear_cached_views)
 
     def find_view(self, caller: ViewCaller) -> View | None:
-        """Return the view for a caller and cache it by `caller`; None if the view has to be built.
+        """Return the current view for a caller, after adding it to `cached_views`; None if the view has to be built.
 
         Raises:
             KeyError: The profile does not exist.
@@ -93,7 +103,7 @@ class ProfileViews(Reconfigurable):
         self.cached_views = {}
 
     def current(self, profile: str = DEFAULT_PROFILE, principal: Principal | None = None) -> View | None:
-        """Return the view of a profile on the current catalog; None if it has to be built.
+        """Return the cached view of a profile; None if the view is outdated or missing and has to be built.
 
         Args:
             principal: The caller; None for an operator, who sees everything.
@@ -108,13 +118,13 @@ class ProfileViews(Reconfigurable):
         else:
             cached = (self._open if grant is EVERYTHING else self._narrowed).get((profile, grant, ""))
             catalog = registry.catalog
-        # All three are replaced as a whole and never modified, so comparing identity is enough.
+        # The catalog, the shape and the profile are replaced as a whole and never modified, so identity is enough.
         if cached is not None and cached[0] is catalog and cached[1] is registry.shape:
             return cached[2] if cached[2].profile is profile_settings else None
         return None
 
     def view(self, profile: str = DEFAULT_PROFILE, principal: Principal | None = None) -> View:
-        """Return the view of a profile on the current catalog, building it inline if necessary.
+        """Return the current view of a profile, building the view on the event loop if necessary.
 
         Raises:
             KeyError: The profile does not exist.
@@ -126,7 +136,7 @@ class ProfileViews(Reconfigurable):
         return self._store(key, self._build(key, self._registry.catalog_of(key[2])))
 
     async def prepared(self, profile: str = DEFAULT_PROFILE, principal: Principal | None = None) -> View:
-        """Return the view of a profile, building a view of many tools in a thread.
+        """Return the current view of a profile. A view of many tools is built in a thread.
 
         Raises:
             KeyError: The profile does not exist.
@@ -151,13 +161,13 @@ class ProfileViews(Reconfigurable):
                 done.set()
         return self.view(profile, principal)
 
-    def _views_of(self, key: _Key) -> dict[_Key, _Known]:
+    def _views_of(self, key: _Key) -> dict[_Key, _CachedView]:
         return self._own if key[2] else self._open if key[1] is EVERYTHING else self._narrowed
 
-    def _build(self, key: _Key, catalog: Catalog) -> _Known:
+    def _build(self, key: _Key, catalog: Catalog) -> _CachedView:
         profile, grant, owner = key
         shape, profile_settings = self._registry.shape, self.profiles[profile]
-        # Entries of unchanged servers are reused from the previous view, or from the one without limits.
+        # Entries of unchanged servers are reused from the previous view, or from the view with unlimited rights.
         previous = self._views_of(key).get(key) or self._open.get((profile, EVERYTHING, ""))
         view = build_view(
             catalog,
@@ -172,7 +182,7 @@ class ProfileViews(Reconfigurable):
         )
         return catalog, shape, view
 
-    def _store(self, key: _Key, cached: _Known) -> View:
+    def _store(self, key: _Key, cached: _CachedView) -> View:
         views = self._views_of(key)
         most = MAX_OWN if views is self._own else MAX_NARROWED
         if key not in views and views is not self._open and len(views) >= most:
@@ -181,15 +191,15 @@ class ProfileViews(Reconfigurable):
         return cached[2]
 
     def owner(self, principal: Principal | None) -> str:
-        """Return the name of a caller with its own listings; empty for other callers."""
+        """Return the caller's name if some server lists tools to this caller alone; otherwise an empty text."""
         return principal.name if principal is not None and principal.name in self._registry.owners else ""
 
     def grant(self, principal: Principal | None) -> Grant:
-        """Return the rights of a caller; everything for an operator (None)."""
+        """Return the caller's rights. An operator (None) has all rights."""
         return EVERYTHING if principal is None else self.policy.grant(principal)
 
     def unmatched_rules(self) -> list[str]:
-        """Return a text for each rule, pattern and condition that matches nothing in the current lists."""
+        """Return a warning for each rule, pattern and condition that matches nothing in the servers' current lists."""
         rules, tools = len(self.policy.rules), len(self._registry.catalog.wrappers)
         if rules * tools > _MAX_PAIRS:
             return [f"{rules} rules and {tools} tools are not compared while serving; `typegate check` compares them"]
@@ -200,7 +210,7 @@ class ProfileViews(Reconfigurable):
         return partial(self.replace, profiles_of(change.after), policy)
 
     def replace(self, profiles: Mapping[str, Profile], policy: Policy | None = None) -> None:
-        """Use other profiles and rules. Requests for a removed profile fail from now on.
+        """Replace the profiles and the rules. Requests for a removed profile fail from now on.
 
         Args:
             profiles: The profiles by name.
@@ -212,5 +222,5 @@ class ProfileViews(Reconfigurable):
         self._narrowed = {key: cached for key, cached in self._narrowed.items() if key[0] in self.profiles}
         self._own = {key: cached for key, cached in self._own.items() if key[0] in self.profiles}
         if policy is not None:
-            # New rules produce new grants, so cached views with other grants are obsolete.
+            # New rules produce new `Grant` objects, so the views cached for the previous grants are obsolete.
             self.policy, self._narrowed, self._own = policy, {}, {}

@@ -1,4 +1,9 @@
-"""Results in parts: selections, cuts, `read_result`, and handles in the arguments of other calls."""
+"""Results in parts: selections, cuts, `read_result`, and handles in the arguments of other calls.
+
+A caller may select a part of a result with the argument `_select`. A result above a configured size is cut and stored.
+The cut result contains a handle, with which the caller can read the rest (`read_result`), or pass a part of the result
+to another tool without reading it.
+"""
 
 from __future__ import annotations
 
@@ -39,19 +44,19 @@ from registry.catalog.shape import ResultRules
 from registry.errors import NotChecked
 from registry.views.descriptions import SELECT
 
-# The size of an answer of `read_result` for tools without `maxBytes`: about 10,000 tokens, like that of a search.
+# Maximum size of an answer of `read_result` if the tool has no `maxBytes`: about 10,000 tokens, like a search result.
 _DEFAULT_MAX_BYTES: Final = 40_000
-# Bytes of the beginning of a result that could not be cut in time.
+# Bytes to show of a result that could not be cut in time.
 _BEGINNING_BYTES: Final = 2_000
-# The bytes by which a result with binary content is recognized before it is parsed.
+# A result that contains none of these texts has no binary content. This is checked before the result is parsed.
 _BINARY_MEMBERS: Final = (b'"data"', b'"blob"')
 _MAX_HANDLES: Final = 16
-"""Handles in the arguments of one call: more than a model writes."""
+"""Maximum number of handles in the arguments of one call: more than a model writes."""
 _MAX_EXPANDED_BYTES: Final = 64 * 1024 * 1024
-"""Size of all values that replace the handles of one call, since one handle may occur several times."""
-# Values of the arguments among which handles are looked for; models write handles near the top.
+"""Maximum size of all values that replace handles in one call. One handle may occur several times."""
+# Maximum number of values in the arguments to search for handles; models write handles near the top level.
 _MAX_SEARCHED: Final = 10_000
-# A handle with the longest pointer.
+# Enough for a handle and a pointer. A longer text is not a reference to a stored result.
 _MAX_REFERENCE_CHARS: Final = 2_000
 _BY_VALUE: Final = "@"
 
@@ -59,7 +64,7 @@ _Path = tuple[str | int, ...]
 
 
 class StoredValues(Reconfigurable):
-    """Loads stored results for callers that may read them, and replaces handles in arguments.
+    """Loads stored results for callers that may read them, and replaces handles in arguments by stored values.
 
     Attributes:
         store: The results of this process.
@@ -72,7 +77,7 @@ class StoredValues(Reconfigurable):
 
         Args:
             thorough_checks: Runs jobs on large results in other processes.
-            flows: The rules for results that become arguments.
+            flows: The rules that say which tools' results may become arguments of which other tools.
         """
         self.store = store
         self._thorough_checks = thorough_checks
@@ -86,10 +91,10 @@ class StoredValues(Reconfigurable):
         self._flows = flows
 
     async def insert(self, arguments: Any, caller: Caller, wrapper: ToolWrapper) -> Any:
-        """Return the arguments of a call with the stored value for each handle.
+        """Return the arguments of a call, with each handle replaced by the stored value.
 
         Raises:
-            HandleRefused: A handle cannot be used, or not for this tool.
+            HandleRefused: A handle cannot be used, or the result may not be passed to this tool.
         """
         room_bytes = _MAX_EXPANDED_BYTES
         for number, (path, reference) in enumerate(list(_references(arguments))):
@@ -107,11 +112,11 @@ class StoredValues(Reconfigurable):
     async def _value_of(
         self, reference: str, caller: Caller, wrapper: ToolWrapper, most_bytes: int
     ) -> tuple[StoredResult, bytes]:
-        """Return the stored result that an argument refers to, and the value for the argument as JSON.
+        """Return the stored result that an argument refers to, and the new value of the argument as JSON.
 
         Raises:
-            HandleRefused: The handle cannot be used for this tool.
-            SelectionRefused: The pointer leads nowhere.
+            HandleRefused: The handle cannot be used, or the result may not be passed to this tool.
+            SelectionRefused: The stored value has no part at the pointer.
         """
         by_value = reference.startswith(_BY_VALUE)
         handle, pointer = split_reference(reference)
@@ -131,7 +136,10 @@ class StoredValues(Reconfigurable):
         return stored, value
 
     def _may_flow(self, source: str, target: ToolWrapper, caller: Caller) -> bool:
-        """Return whether results of a tool may become arguments of another."""
+        """Return whether results of the tool `source` may become arguments of the tool `target`.
+
+        The first matching rule decides. Without one, results may flow to tools without `openWorldHint`.
+        """
         origin = caller.view.catalog.get(source)
         assert origin is not None, "checked when the result was loaded"
         for rule in self._flows:
@@ -143,7 +151,7 @@ class StoredValues(Reconfigurable):
         """Return a stored result, if the caller may still use the tool that returned it.
 
         Raises:
-            HandleRefused: It may not, or the handle cannot be used.
+            HandleRefused: The caller may no longer use the tool or make the same call, or the handle cannot be used.
         """
         stored = await self.store.load(handle, owner_of(caller))
         view = caller.view
@@ -160,22 +168,22 @@ class StoredValues(Reconfigurable):
         return stored
 
     async def run(self, job: ValueJob, text: bytes, caller: Caller) -> Any:
-        """Run a job here if the value is small, else in the check process.
+        """Run a job on the event loop if the value is small, otherwise in the check process.
 
         Raises:
             SelectionRefused, MalformedJson: As raised by the job.
-            JobUnfinished: There was no outcome in time.
+            JobUnfinished: The job did not end in time.
         """
         if len(text) <= INLINE_BYTES:
             try:
                 return job.run(text, inline=True)
             except SelectionTooCostly:
-                pass  # the process has a larger bound
+                pass  # the check process allows more steps
         return await self._thorough_checks.run_job(job, text, caller.who)
 
 
 def owner_of(caller: Caller) -> Owner:
-    """Return who may read the results of a caller."""
+    """Return the owner of results that are stored for a caller."""
     return Owner(identity=caller.principal.identity, profile=caller.view.profile.name, who=caller.who)
 
 
@@ -203,7 +211,7 @@ def _references(arguments: Any) -> Iterator[tuple[_Path, str]]:
 
 
 def _replace_at(value: Any, path: _Path, new: Any) -> Any:
-    """Return a JSON value with another value at a path; the original is not modified."""
+    """Return a copy of a JSON value in which the value at a path is replaced."""
     if not path:
         return new
     changed = value.copy()
@@ -222,7 +230,7 @@ async def _parse_value(value: bytes) -> Any:
 
 
 def _matches(patterns: Sequence[str], wrapper: ToolWrapper) -> bool:
-    """Return whether a pattern matches the alias of the tool's server, or its wrapper name."""
+    """Return whether a pattern matches. A pattern with `__` is for wrapper names, any other for aliases of servers."""
     return any(
         fnmatchcase(wrapper.name if NAME_SEPARATOR in pattern else wrapper.server, pattern) for pattern in patterns
     )
@@ -230,12 +238,13 @@ def _matches(patterns: Sequence[str], wrapper: ToolWrapper) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultRequest:
-    """What is known about the call of a result.
+    """Information about the call that returned a result.
 
     Attributes:
-        selection: The part that the caller needs; None for the whole.
-        arguments: The arguments of the call, which decide who may read the rest; None if they are not known.
-        task: Identifies the task of the result, which may be requested repeatedly; empty for the result of a call.
+        selection: The part that the caller needs; None for the whole result.
+        arguments: The arguments of the call. Policy rules about arguments are applied to them when the caller reads the
+            stored rest. None if they are not known.
+        task: Identifies the task if this is the result of a task, which callers may request repeatedly; else empty.
     """
 
     selection: Selection | None = None
@@ -244,7 +253,7 @@ class ResultRequest:
 
 
 class ResultParts:
-    """Returns results in parts, as configured by `results` of servers, tools and profiles."""
+    """Selects from, cuts and stores results, as the `results` settings of servers, tools and profiles say."""
 
     def __init__(self, values: StoredValues) -> None:
         self._values = values
@@ -252,11 +261,14 @@ class ResultParts:
     # Before a call
 
     async def prepare(self, arguments: Any, caller: Caller, wrapper: ToolWrapper) -> tuple[Any, Selection | None]:
-        """Return the arguments without `_select` and with values for handles, and the selection.
+        """Remove `_select` from the arguments of a call, and replace handles by stored values.
+
+        Returns:
+            The new arguments, and the selection; None if there is none.
 
         Raises:
             SelectionRefused: The selection is invalid.
-            HandleRefused: A handle cannot be used, or not for this tool.
+            HandleRefused: A handle cannot be used, or the result may not be passed to this tool.
         """
         if isinstance(arguments, str):
             try:
@@ -276,14 +288,14 @@ class ResultParts:
     async def shape(
         self, result: dict[str, Any], caller: Caller, wrapper: ToolWrapper, request: ResultRequest
     ) -> dict[str, Any]:
-        """Return a result as its rules and the caller's selection demand. Errors stay whole."""
+        """Apply the caller's selection and the tool's size limits to a result. Error results are not changed."""
         rules = caller.view.result_rules.get(wrapper.name)
         if rules is None or result.get("isError") is True or result.get("resultType", "complete") != "complete":
             return result
         try:
             text = json_bytes.dumps({name: result[name] for name in ("content", "structuredContent") if name in result})
         except json_bytes.MalformedJson:
-            return result  # nested too deeply, which the transport reports
+            return result  # nested too deeply; the transport reports this as an error
         selection = request.selection
         if selection is None and not _may_change(rules, text):
             return result
@@ -316,10 +328,10 @@ class ResultParts:
         return with_meta(changed, CUT_KEY, shaped.meta) if shaped.meta else changed
 
     async def shape_task(self, result: Any, caller: Caller, task: Task) -> Any:
-        """Return the result of a task as the rules of its tool, and the selection of its call, demand.
+        """Apply the selection of the original call and the tool's size limits to the result of a task.
 
-        The arguments of the call are not known any more. If rules depend on them, no caller may read the rest of a
-        cut result, so it stays whole unless the caller has selected a part.
+        The arguments of the original call are no longer known. If policy rules depend on them, the rest of a cut result
+        could not be read. Such a result is therefore not cut, except if the caller selected a part.
         """
         view = caller.view
         wrapper = view.catalog.get(task.wrapper)
@@ -374,9 +386,9 @@ class ResultParts:
 
 
 def take_selection(arguments: Any) -> tuple[Any, Any]:
-    """Return the arguments without `_select`, and its value; None if there is none.
+    """Return the arguments without `_select`, and the value of `_select`; None if there is none.
 
-    Models also write it inside an object that wraps all arguments, which is unwrapped later.
+    Some models wrap all arguments in an object, which is unwrapped later, so `_select` is also found in this object.
     """
     if not isinstance(arguments, dict):
         return arguments, None
@@ -391,7 +403,11 @@ def take_selection(arguments: Any) -> tuple[Any, Any]:
 
 
 def _may_change(rules: ResultRules, text: bytes) -> bool:
-    """Return whether a result of this text may have to be cut or linked."""
+    """Return whether a result may have to be cut, or binary content in it replaced by a link.
+
+    Args:
+        text: The result as JSON.
+    """
     if rules.max_bytes is not None and len(text) > rules.max_bytes:
         return True
     if rules.binary_types is None and (rules.max_binary_bytes is None or len(text) <= rules.max_binary_bytes):
@@ -400,7 +416,7 @@ def _may_change(rules: ResultRules, text: bytes) -> bool:
 
 
 def _beginning_of(text: bytes, handle: str) -> Shaped:
-    """Return the beginning of a result that could not be processed in time, and where its whole is."""
+    """Return the beginning of a result that could not be processed in time, with the handle of the whole result."""
     again = json_bytes.dumps({"handle": handle, "pointer": "/content/0/text"}).decode()
     notice = (
         f"[The result has {len(text)} bytes and could not be processed in time; this is its beginning. The tool was "

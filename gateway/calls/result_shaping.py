@@ -1,7 +1,7 @@
 """Shape one result: apply the caller's selection, cut what is too large, and read parts of a stored result.
 
-Pure functions of JSON values. Each job runs on the event loop for a small value, and in the check process for a large
-one.
+This module contains pure functions of JSON values, which run as jobs: on the event loop for a small value, and in the
+check process (`check_process`) for a large value.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from gateway.protocol import json_bytes
 from registry.schema.display_text import excerpt
 
 INLINE_BYTES: Final = 64 * 1024
-"""A larger result is processed in the check process. Parsing this many bytes takes less than a millisecond."""
+"""The largest result that is processed on the event loop. Parsing this many bytes takes less than a millisecond."""
 CUT_KEY: Final = "typegate/parts"
 """The member of a result's `_meta` that lists what was cut or selected, with the handle of the whole value."""
-# Reserved within the limit for the notices.
+# Bytes within the size limit of a result that are reserved for notices about cuts.
 _NOTICE_BYTES: Final = 700
-# A longer line of text counts as several, so that no line is larger than the smallest limit.
+# A longer line of text is split into several lines, so that each line fits into the smallest limit.
 _LINE_CHARS: Final = 400
-# A member of an object is not cut below this size: enough to recognize the value.
+# A member of an object is not cut below this size, which is enough to recognize the value.
 _LEAST_BYTES: Final = 200
 _MAX_CUTS: Final = 5
 _MAX_NAME_CHARS: Final = 100
@@ -45,8 +45,8 @@ class Cut:
     Attributes:
         pointer: The JSON pointer of the list, object or text in the stored value.
         shown: The number of items shown, from the first.
-        of: The number of all items.
-        unit: What the numbers count.
+        of: The total number of items.
+        unit: Whether the numbers count list items, lines of text or members of an object.
     """
 
     pointer: str
@@ -60,9 +60,10 @@ class Shaped:
     """A result after shaping.
 
     Attributes:
-        members: `content` and, if there is one, `structuredContent`, which replace those of the result.
-        stored: The value to store as JSON, for the parts that are not shown; None if nothing is missing.
-        meta: What was cut or selected, for `_meta`.
+        members: The new `content` and, if present, the new `structuredContent` of the result.
+        stored: The whole value to store, as JSON, so that the caller can read the parts that are not shown; None if
+            everything is shown.
+        meta: The description of cuts and selections for `_meta`.
     """
 
     members: dict[str, Any]
@@ -75,9 +76,12 @@ class _Part:
     """One value of a result: the structured content, or an item of the content.
 
     Attributes:
-        kind: `item` is a content item that stays as it is.
-        value: The value behind the part, to select from, to cut and to store.
-        item: The content item; None for structured content.
+        kind: `structured` for structured content; `json` for a text that is a JSON object or list; `item` for a content
+            item that is never changed.
+        value: The value of the part: the parsed JSON, the text, or the whole content item. Selections and cuts apply to
+            this value.
+        item: The content item, or an `_Uncut` after the value was cut; None for structured content that was not cut.
+        linked: True if the result contains a link instead of this binary item.
     """
 
     kind: Literal["structured", "json", "text", "binary", "item"]
@@ -91,11 +95,11 @@ class ShapeJob:
     """Select and cut a result.
 
     Attributes:
-        selection: What the caller needs; None for everything.
+        selection: The part that the caller needs; None for everything.
         max_bytes, max_binary_bytes, binary_types: As in `registry.catalog.shape.ResultRules`.
         handle: The handle under which the value will be stored.
-        objects_only: Whether the caller's protocol version allows only objects as structured content.
-        name: The name of the tool, for links.
+        objects_only: True if the caller's protocol version allows only objects as structured content.
+        name: The name of the tool, which appears in the names of links.
     """
 
     handle: str
@@ -107,14 +111,14 @@ class ShapeJob:
     objects_only: bool = False
 
     def run(self, text: bytes, *, inline: bool = False) -> Shaped | None:
-        """Return the shaped result; None if it stays as it is.
+        """Return the shaped result; None if the result needs no change.
 
         Args:
             text: The `content` and `structuredContent` of the result, as JSON.
-            inline: Whether this runs on the event loop.
+            inline: True on the event loop, where a selection may take fewer steps.
 
         Raises:
-            SelectionTooCostly: The selection takes too many steps on the event loop.
+            SelectionTooCostly: The selection takes too many steps for the event loop.
         """
         result = json_bytes.loads(text)
         parts = _parts_of(result)
@@ -150,7 +154,7 @@ class ShapeJob:
         return Shaped(members=members, stored=stored, meta=meta)
 
     def _select(self, parts: list[_Part], size: int, steps: int) -> tuple[tuple[str, ...], bool]:
-        """Apply the selection to every JSON part, and return the hints and whether there is such a part."""
+        """Apply the selection to every JSON part. Return hints about unknown fields, and whether a JSON part exists."""
         assert self.selection is not None
         hints: list[set[str]] = []
         all_hints: dict[str, None] = {}
@@ -160,7 +164,7 @@ class ShapeJob:
                 part.value = outcome.value
                 all_hints.update(dict.fromkeys(outcome.hints))
                 hints.append(set(outcome.hints))
-        # With several values, a field may exist in some of them only.
+        # With several parts, a field may exist in some parts only. Report a field only if it is in none of them.
         everywhere = set.intersection(*hints) if hints else set()
         return tuple(hint for hint in all_hints if hint in everywhere or len(hints) == 1), bool(hints)
 
@@ -180,7 +184,10 @@ class ShapeJob:
         )
 
     def _mark_links(self, parts: list[_Part]) -> bool:
-        """Mark the binary parts that become links, and return whether there are any."""
+        """Mark the binary parts that are too large or of an excluded type; return whether any part was marked.
+
+        The result will contain a link instead of each marked part.
+        """
         most = self.max_bytes if self.max_binary_bytes is None else self.max_binary_bytes
         for part in parts:
             if part.kind == "binary":
@@ -192,7 +199,7 @@ class ShapeJob:
         return any(part.linked for part in parts)
 
     def _cut(self, parts: list[_Part]) -> list[tuple[Cut, int]]:
-        """Cut the parts to the limit, and return each cut with the number of the part."""
+        """Cut the parts so that together they fit the limit, and return each cut with the number of its part."""
         if self.max_bytes is None or not self.handle:
             return []
         sizes = {
@@ -204,7 +211,7 @@ class ShapeJob:
             return []
         cuts: list[tuple[Cut, int]] = []
         budget = max(self.max_bytes - _NOTICE_BYTES, self.max_bytes // 2)
-        # Smallest first, so that what small parts leave of their shares goes to the large ones.
+        # Smallest first: the bytes that small parts do not use are shared among the larger parts.
         for rank, number in enumerate(sorted(sizes, key=sizes.__getitem__)):
             share = budget // (len(sizes) - rank)
             part = parts[number]
@@ -266,12 +273,12 @@ def _before_cut(part: _Part) -> Any:
 
 
 def _join_values(values: list[Any]) -> Any:
-    """Return the value that a handle stands for: the only part of the result, or a list of its parts."""
+    """Return the value to store under a handle: the only part of the result, or the list of all parts."""
     return values[0] if len(values) == 1 else values
 
 
 def _parts_of(result: dict[str, Any]) -> list[_Part]:
-    """Return the parts of a result. The text form of structured content is not a part of its own."""
+    """Return the parts of a result. If there is structured content, text items are not parts, as they repeat it."""
     content = result.get("content")
     items = content if isinstance(content, list) else []
     parts: list[_Part] = []
@@ -297,7 +304,7 @@ def _text_part(item: Any, text: str) -> _Part:
 
 
 def _json_in(text: str) -> Any:
-    """Return the object or list that a text consists of, or None."""
+    """Return the JSON object or list that a text consists of; None for any other text."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
@@ -335,7 +342,7 @@ def _text_item(value: Any) -> dict[str, Any]:
 
 
 def _with_text(item: dict[str, Any], value: Any) -> dict[str, Any]:
-    """Return a content item with other text; its annotations stay."""
+    """Return a content item with another text and the same annotations."""
     if item.get("type") == "text":
         return {**item, "text": _text_of(value)}
     return {**item, "resource": {**item["resource"], "text": _text_of(value)}}
@@ -346,11 +353,11 @@ def _row(shortening: Cut) -> dict[str, Any]:
 
 
 def notice_of(shortening: Cut, handle: str, *, first: int = 0, select: str = "") -> str:
-    """Return the notice about one cut, with the call that reads on.
+    """Return the notice about one cut, with the call of `read_result` that continues after the cut.
 
     Args:
-        first: The number of the first item that is shown.
-        select: The selection that the value results from, to be repeated.
+        first: The index of the first item that is shown.
+        select: The selection that produced the value, which the next call has to repeat; empty without a selection.
     """
     offset = first + shortening.shown
     again: dict[str, Any] = {"handle": handle}
@@ -365,14 +372,15 @@ def notice_of(shortening: Cut, handle: str, *, first: int = 0, select: str = "")
 
 
 def cut(value: Any, budget: int, pointer: str, cuts: list[Cut], first: int = 0) -> Any:
-    """Return a JSON value of at most about `budget` bytes, cut at whole items of its largest list.
+    """Return a JSON value cut to about `budget` bytes.
 
-    At least one item is kept, which may be cut itself. Other values than texts, lists and objects stay.
+    Lists are cut after whole items, texts after whole lines, and objects in their largest members first. The first item
+    always remains, but may be cut itself. Numbers, booleans and null remain.
 
     Args:
         pointer: The JSON pointer of the value.
-        cuts: Receives the cuts, outer ones first.
-        first: The index of the first item of a list in the stored one.
+        cuts: Receives the cuts, outer cuts first.
+        first: If the value is a list: the index of its first item in the stored list.
     """
     if isinstance(value, str):
         return _cut_text(value, budget, pointer, cuts)
@@ -394,7 +402,7 @@ def _cut_text(text: str, budget: int, pointer: str, cuts: list[Cut]) -> str:
 
 
 def _fitting(items: list[Any], budget: int, size: Callable[[Any], int]) -> int:
-    """Return how many of the first items fit into the budget: at least one."""
+    """Return how many leading items fit into the budget, but at least 1."""
     for number, item in enumerate(items):
         budget -= size(item)
         if budget < 0:
@@ -417,7 +425,7 @@ def _cut_object(value: dict[str, Any], budget: int, pointer: str, cuts: list[Cut
     if total <= budget:
         return value
     shortened = dict(value)
-    # The largest members are cut, so that the others stay whole.
+    # Cut the largest members first, so that as many members as possible remain whole.
     for key in sorted(sizes, key=sizes.__getitem__, reverse=True):
         if total <= budget or sizes[key] <= _LEAST_BYTES:
             break
@@ -439,7 +447,7 @@ def _step(key: str) -> str:
 
 
 def split_lines(text: str) -> list[str]:
-    """Split a text at line breaks, and longer lines into pieces; the pieces joined are the text."""
+    """Split a text at line breaks, and lines of more than `_LINE_CHARS` into pieces. All pieces joined are the text."""
     lines: list[str] = []
     for line in text.splitlines(keepends=True):
         lines += [line[at : at + _LINE_CHARS] for at in range(0, len(line), _LINE_CHARS)]
@@ -455,12 +463,13 @@ class ReadJob:
     """Read a part of a stored value.
 
     Attributes:
-        pointer: The place of the part in the value.
-        selection: What is needed of the part; None for everything.
-        written: The selection as the caller wrote it, if it can be repeated in a notice.
+        handle: The handle of the stored value, which appears in notices.
+        pointer: The JSON pointer of the part.
+        selection: The selection to apply to the part; None for the whole part.
+        written: The selection as the caller wrote it, which a notice repeats; empty unless it is an expression.
         offset: The number of items, members or lines to skip.
-        limit: The most items, members or lines to return; None for as many as fit.
-        max_bytes: The size of the answer.
+        limit: The maximum number of items, members or lines to return; None for as many as fit.
+        max_bytes: The maximum size of the answer.
     """
 
     handle: str
@@ -476,10 +485,10 @@ class ReadJob:
 
         Args:
             text: The stored value as JSON.
-            inline: Whether this runs on the event loop.
+            inline: True on the event loop, where a selection may take fewer steps.
 
         Raises:
-            SelectionRefused: There is no such part. The text is for the model.
+            SelectionRefused: The part does not exist, or the selection does not fit it. The text is for the model.
         """
         value = resolve_pointer(json_bytes.loads(text), self.pointer)
         notices: list[str] = []
@@ -521,11 +530,11 @@ class ReadJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractJob:
-    """Extract a value for an argument of another tool.
+    """Extract a part of a stored value, as an argument of another tool or as the contents of a resource.
 
     Attributes:
-        pointer: The place in the stored value.
-        as_text: Whether the argument is text: a value other than text is written as JSON.
+        pointer: The JSON pointer of the part.
+        as_text: True to return text: a part that is not text is then serialized as JSON.
     """
 
     pointer: str = ""
@@ -535,7 +544,7 @@ class ExtractJob:
         """Return the value as JSON.
 
         Raises:
-            SelectionRefused: There is no such value.
+            SelectionRefused: The stored value has no part at this pointer.
         """
         value = resolve_pointer(json_bytes.loads(text), self.pointer)
         return json_bytes.dumps(_text_of(value) if self.as_text else value)

@@ -1,7 +1,8 @@
-"""Results that callers may still read, and the handles by which they do.
+"""Store results that were cut, and issue handles with which callers read the rest.
 
-A handle is encrypted, and bound to the caller and the profile: another caller cannot use it. It names the process that
-stores the result, so that every other worker and replica can ask that process, or say which one it is.
+A handle is encrypted, and bound to the caller and the profile, so another caller cannot use it. The handle contains the
+name of the process that stores the result, so that every other worker and replica can fetch the result from that
+process, or name the process in an error.
 """
 
 from __future__ import annotations
@@ -24,34 +25,34 @@ from gateway.protocol import json_bytes
 from registry.schema.display_text import excerpt
 
 HANDLE_PREFIX: Final = "typegate:result/"
-# All handles of a gateway have about 90 characters; a longer text is something else.
+# Handles have about 90 characters. A longer text is not a handle.
 MAX_HANDLE_CHARS: Final = 1_000
 # 64 bits: ids are unique in a process, and cannot be guessed without the encryption key anyway.
 _ID_BYTES: Final = 8
-# 128 bits: an upstream must not find two results of one task with the same id.
+# 128 bits of a hash: an upstream must not be able to construct two results of one task with the same id.
 _TASK_ID_CHARS: Final = 32
 _PURPOSE: Final = "typegate: stored results"
-# Arguments above this size are not stored; a rule that depends on arguments then refuses to read the result.
+# Larger arguments are not stored. If rules depend on the arguments, the result can then not be read.
 _MAX_ARGUMENTS_BYTES: Final = 64 * 1024
-# Memory of an entry besides its value.
+# Memory that an entry needs in addition to its value.
 _ENTRY_BYTES: Final = 1_000
 _QUOTED_CHARS: Final = 60
-# Expired results are deleted this often, and before each use of the store.
+# Seconds between deletions of expired results. Expired results are also deleted before each use of the store.
 _SWEEP_S: Final = 30.0
 
 
 class HandleRefused(Exception):
-    """The handle cannot be used. The text says why, for the model."""
+    """The handle cannot be used. The text tells the model why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Who may read a result.
+    """The caller and profile that may read a result.
 
     Attributes:
         identity: The identity of the caller, as in `Principal.identity`.
         profile: The profile of the call.
-        who: The caller for bounds on memory, which tells apart callers without credentials.
+        who: `Caller.who`, for the memory limit of each caller. It also distinguishes callers without credentials.
     """
 
     identity: str
@@ -66,8 +67,8 @@ class StoredResult:
     Attributes:
         wrapper: The tool that returned it.
         value: The value as JSON.
-        arguments: The arguments of the call as JSON, for rules that depend on them; None if they are too large.
-        until_s: When the result is deleted, in seconds since 1970.
+        arguments: The arguments of the call as JSON, for rules that depend on arguments; None if they are too large.
+        until_s: The time at which the result expires, in seconds since 1970.
     """
 
     wrapper: str
@@ -76,7 +77,7 @@ class StoredResult:
     until_s: float
 
     def packed(self) -> bytes:
-        """Return the result for another process."""
+        """Return the result as bytes, for another process."""
         head = {"wrapper": self.wrapper, "arguments": None, "until": self.until_s}
         if self.arguments is not None:
             head["arguments"] = self.arguments.decode()
@@ -84,7 +85,7 @@ class StoredResult:
 
     @classmethod
     def unpacked(cls, text: bytes) -> StoredResult:
-        """Return the result that another process has packed."""
+        """Return the result from the bytes that `packed` has returned in another process."""
         head, _, value = text.partition(b"\n")
         members = json_bytes.loads(head)
         arguments = members["arguments"]
@@ -107,11 +108,11 @@ class _Entry:
 
 
 Fetch = Callable[[str, str], Awaitable[bytes | None]]
-"""Returns the packed result with an id from the process of a name; None if that process cannot be asked."""
+"""Fetches a packed result, given the name of a process and the result's id; None if the process does not respond."""
 
 
 class ResultStore(Reconfigurable):
-    """The results that this process stores, within bounds per caller and in total."""
+    """The results that this process stores, within a memory limit per caller and a limit in total."""
 
     def __init__(
         self,
@@ -125,10 +126,10 @@ class ResultStore(Reconfigurable):
         """Create an empty store.
 
         Args:
-            settings: Lifetime and bounds.
-            signer: Encrypts handles, with the key that all processes of the gateway share.
+            settings: The lifetime of results and the memory limits.
+            signer: Encrypts handles with the key that all processes of the gateway share.
             process: The name of this process among the workers or replicas.
-            fetch: Asks other processes; None if there are none.
+            fetch: Fetches results from other processes; None if there is only this process.
             clock: Returns seconds since 1970.
         """
         self._settings = settings
@@ -148,12 +149,12 @@ class ResultStore(Reconfigurable):
 
     @property
     def total_bytes(self) -> int:
-        """Return the memory of all stored results."""
+        """Return the memory that all stored results take, in bytes."""
         self._delete_expired()
         return self._total
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the stored results of each caller, profile and tool, for administrators."""
+        """Return one row for each caller, profile and tool with stored results, for administrators."""
         self._delete_expired()
         rows_by_key: dict[tuple[str, str, str], dict[str, Any]] = {}
         for entry in self._entries.values():
@@ -174,7 +175,7 @@ class ResultStore(Reconfigurable):
     def _apply(self, settings: StoredResultsConfig) -> None:
         self._settings = settings
         now_s = self._clock()
-        # A shorter lifetime applies to stored results too.
+        # A shorter lifetime also applies to results that are already stored.
         for key, entry in list(self._entries.items()):
             until_s = min(entry.result.until_s, now_s + settings.lifetime)
             self._entries[key] = replace(entry, result=replace(entry.result, until_s=until_s))
@@ -187,11 +188,12 @@ class ResultStore(Reconfigurable):
             self._delete_expired()
 
     def new_handle(self, owner: Owner, task: str = "", text: bytes = b"") -> tuple[str, str]:
-        """Return the id of a result that is about to be stored, and its handle.
+        """Return the id of a result that is about to be stored, and the result's handle.
 
         Args:
-            task: The task that has the result. Each request for the same result of a task has the same id, so that it
-                is stored once; every other result has a new id.
+            task: Identifies the task of the result; empty for the result of a call. Callers may request a task's result
+                repeatedly, so its id is derived from the task and the result, which is then stored only once. The id of
+                any other result is random.
             text: The result as JSON.
         """
         result_id = secrets.token_hex(_ID_BYTES)
@@ -202,10 +204,10 @@ class ResultStore(Reconfigurable):
         return result_id, HANDLE_PREFIX + sealed
 
     def store(self, result_id: str, owner: Owner, wrapper: str, value: bytes, arguments: Any) -> bool:
-        """Store a result, and delete the oldest ones of the same caller to stay within the bounds.
+        """Store a result. To stay within the limits, delete the oldest results, those of the same caller first.
 
         Returns:
-            False if the result alone exceeds the bound of one caller.
+            False if the result alone exceeds a limit, so that it was not stored.
         """
         self._delete_expired()
         packed = json_bytes.dumps(arguments)
@@ -230,14 +232,15 @@ class ResultStore(Reconfigurable):
         return True
 
     async def load(self, handle: str, owner: Owner) -> StoredResult:
-        """Return the result behind a handle, from this process or the one that stores it.
+        """Return the result of a handle, from this process or from the process that stores the result.
 
         Args:
             handle: The handle, without a pointer.
-            owner: The caller that uses it.
+            owner: The caller that uses the handle.
 
         Raises:
-            HandleRefused: The handle was not issued to this caller in this profile, or the result is gone.
+            HandleRefused: The handle was not issued to this caller in this profile, the result was deleted, or the
+                process that stores the result does not respond.
         """
         quoted = excerpt(handle, _QUOTED_CHARS)
         try:
@@ -270,14 +273,14 @@ class ResultStore(Reconfigurable):
         )
 
     def packed(self, result_id: str) -> bytes:
-        """Return a result for another process, which has verified the handle; empty if it is gone."""
+        """Return a packed result for another process, which has verified the handle; empty if it was deleted."""
         self._delete_expired()
         entry = self._entries.get(result_id)
         return b"" if entry is None else entry.result.packed()
 
     def _delete_expired(self) -> None:
         now_s = self._clock()
-        # The oldest entry expires first, also after a change of the lifetime, which limits all entries.
+        # The oldest entry expires first, even after the lifetime was changed: `_apply` limits the time of all entries.
         while self._entries and next(iter(self._entries.values())).result.until_s <= now_s:
             self._delete(next(iter(self._entries)))
 

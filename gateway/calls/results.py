@@ -34,22 +34,23 @@ from registry.schema import schemas
 from registry.schema.json_paths import format_path
 from registry.schema.json_values import edited, map_items, without_keys
 
-# Unlisted URIs that a host may still read: those of several hundred results, at several hundred bytes each.
+# Unlisted URIs whose server is remembered: the URIs of several hundred results, at several hundred bytes each.
 _MAX_NAMED: Final = 4_096
 
 Rename = Callable[[Any], Any]
 
 
 class ResourceUris:
-    """Renames shared URIs in results, and remembers which server mentioned an unlisted URI."""
+    """Renames URIs in results that several servers use, and remembers which server mentioned an unlisted URI."""
 
     def __init__(self) -> None:
-        self._named: LRUCache[tuple[str, str], ServerName] = LRUCache(_MAX_NAMED)
-        # Large results are adapted in threads, and looking up an entry of this cache also changes its order.
+        # The server that mentioned a URI last, by the name of the principal or the id of the session, and the URI.
+        self._mentioned_by: LRUCache[tuple[str, str], ServerName] = LRUCache(_MAX_NAMED)
+        # Large results are adapted in threads, and even looking up an entry changes the order of this cache.
         self._lock = Lock()
 
     def owners(self, catalog: Catalog, uri: str, *who: str | None) -> tuple[tuple[ServerName, str], ...]:
-        """Return the servers that may have a URI, like `ItemCatalog.owners`, most recent mention first.
+        """Return the servers that may have a URI, like `ItemCatalog.owners`, but the last to mention the URI first.
 
         Args:
             catalog: The caller's catalog.
@@ -62,16 +63,16 @@ class ResourceUris:
             return owners
         with self._lock:
             mentioned = next(
-                (server for key in who if key and (server := self._named.get((key, uri))) is not None), None
+                (server for key in who if key and (server := self._mentioned_by.get((key, uri))) is not None), None
             )
         return owners if mentioned is None else tuple(sorted(owners, key=lambda owner: owner != (mentioned, uri)))
 
     def exposing(self, server: str, caller: Caller) -> Callable[[str], str]:
-        """Return a function that returns the URI under which the caller can read a server's URI."""
+        """Return a function that replaces a server's own URI by the URI under which the caller can read it."""
         return partial(self._expose_uri, caller.view.catalog.prompts_and_resources, ServerName(server), caller)
 
     def renaming(self, server: str, caller: Caller) -> Rename:
-        """Return a function that renames the URIs in one content item, or the `_meta`, of a server's result."""
+        """Return a function that renames the URIs in one content item of a server's result, including its `_meta`."""
         items, own = caller.view.catalog.prompts_and_resources, ServerName(server)
         keys = items.keys_of.get(own, {})
         exposed = partial(self._expose_uri, items, own, caller)
@@ -86,20 +87,20 @@ class ResourceUris:
         if exposed == uri and len(uri) <= MAX_KEY_LENGTH and not items.is_settled(uri):
             principal = caller.principal.name
             with self._lock:
-                if uri.startswith(UI_PREFIX) and self._named.get((principal, uri), server) != server:
-                    # Unlisted apps of two servers with the same URI, which could not be renamed in advance.
+                if uri.startswith(UI_PREFIX) and self._mentioned_by.get((principal, uri), server) != server:
+                    # Two servers have unlisted apps with the same URI, so neither URI was renamed in the catalog.
                     return qualified_uri(server, uri)
-                self._named[principal, uri] = server
+                self._mentioned_by[principal, uri] = server
                 if caller.session_id is not None:
-                    self._named[caller.session_id, uri] = server
+                    self._mentioned_by[caller.session_id, uri] = server
         return exposed
 
 
 def rename_uri_members(value: Any, rename: Callable[[str], str]) -> Any:
-    """Return a JSON value whose `uri` members are renamed; the same object if nothing changes.
+    """Return a JSON value with all of its `uri` members renamed; the same object if nothing changes.
 
-    Text that a server has to return unchanged, such as the frontmatter of a skill, has no member of this name that the
-    gateway may change, so `frontmatter` and `_meta` are left out.
+    `frontmatter` (of a skill) and `_meta` are not searched: a `uri` member in them belongs to the server, and the
+    gateway must not change it.
     """
     if isinstance(value, list):
         return map_items(value, lambda item: rename_uri_members(item, rename))
@@ -129,7 +130,7 @@ def rename_in_result(result: dict[str, Any], rename: Rename) -> dict[str, Any]:
 
 
 def may_name_uris(content: json_bytes.UnparsedJson) -> bool:
-    """Return whether a content list may mention a resource, so that it has to be parsed completely."""
+    """Return whether a content list may mention a resource, in which case the list has to be parsed completely."""
     text = bytes(content.text)
     return b"resource" in text or UI_PREFIX.encode() in text
 
@@ -143,7 +144,7 @@ def _rename_in_message(message: Any, rename: Rename) -> Any:
 
 
 def _rename_in_item(item: Any, rename: Callable[[str], str], rename_in_meta: Callable[[str], str]) -> Any:
-    """Return a content item with its own URI, that of an embedded resource and those in `_meta` renamed."""
+    """Return a content item with renamed URIs: in the item, in an embedded resource, and in `_meta`."""
     if not isinstance(item, dict):
         return item
     changes: dict[str, Any] = {}
@@ -161,18 +162,20 @@ def _rename_in_item(item: Any, rename: Callable[[str], str], rename_in_meta: Cal
 _STRUCTURED_SINCE = "2025-06-18"
 _LINKS_SINCE = "2025-06-18"
 _AUDIO_SINCE = "2025-03-26"
-# Members of results that versions with a handshake do not define.
+# Members of results that only 2026-07-28 and later versions define.
 _MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")
 
 REPAIRED_KEY: Final = "typegate/repaired"
-"""The member of a result's `_meta` that lists repairs without which clients would reject the whole result."""
+"""The member of a result's `_meta` that lists the gateway's repairs. Without them clients would reject the result."""
 _REPAIRED_METHODS: Final = frozenset({"prompts/get", "resources/read", "completion/complete"})
-# Of thousands of equal repairs an operator only needs to see the first.
+# A result may need thousands of similar repairs, of which an operator only needs to see the first.
 _MAX_LISTED_REPAIRS: Final = 8
-# Hosts show models far less than this, and checking more takes longer than a caller should wait.
+# Maximum size of structured content to check against an output schema. Hosts show models far less than this, and
+# checking more takes longer than a caller should wait.
 _MAX_CHECKED_BYTES: Final = 1 << 20
 
-# Adapting a result of this size takes up to 20 ms: 100 ns for each byte of a list of small links.
+# Maximum size of a result to adapt on the event loop. This takes up to 20 ms: a list of small links takes 100 ns per
+# byte.
 _MAX_INLINE_BYTES: Final = 200_000
 
 # A result with only these members and a list of content is valid in every version.
@@ -185,20 +188,28 @@ _LEFT_OUT = {
 
 
 async def adapt_off_loop(answer: Any, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Adapt an answer: a small one at once, a large one in a thread, so that other callers do not wait for it."""
+    """Call `work`, which adapts `answer`: in a thread if the answer is large, so that other callers do not wait."""
     if type(answer) is dict and json_bytes.unparsed_bytes(answer) > _MAX_INLINE_BYTES:
         return await run_in_thread(work)
     return work()
 
 
 def adapt(answer: Any, *, server: str, version: str, renaming: Callable[[], Rename]) -> dict[str, Any]:
-    """Adapt a result of `tools/call`. `answer` belongs to the caller and may be modified.
+    """Adapt a result of `tools/call` to the caller's protocol version.
 
-    `renaming` returns the function that renames URIs shared with other servers.
+    Features that the version does not support are replaced:
 
-    Features that a version does not support are replaced: `structuredContent` is removed before 2025-06-18 and, unless
-    it is an object, before 2026-07-28, while its text form stays; `resource_link` becomes text before 2025-06-18, and
-    `audio` an embedded resource before 2025-03-26. Unknown members and items are kept.
+    - `structuredContent` is removed before 2025-06-18. Before 2026-07-28, it is removed if it is not an object. The
+      text form in `content` remains.
+    - `resource_link` becomes text before 2025-06-18.
+    - `audio` becomes an embedded resource before 2025-03-26.
+
+    Unknown members and items remain.
+
+    Args:
+        answer: The upstream's result, which may be modified.
+        version: The caller's protocol version.
+        renaming: Returns the function that renames URIs that other servers use as well.
 
     Sources: MCP 2026-07-28, "Tools", "Tool Result" and "Base protocol", "Result types"; the changelogs of
     2025-03-26 and 2025-06-18.
@@ -253,10 +264,10 @@ def adapt(answer: Any, *, server: str, version: str, renaming: Callable[[], Rena
 
 
 async def without_invalid_structure(result: dict[str, Any], wrapper: ToolWrapper) -> dict[str, Any]:
-    """Return a result without `structuredContent` that violates the tool's `outputSchema`, noting that in `_meta`.
+    """Remove `structuredContent` from a result if it violates the tool's `outputSchema`, and say so in `_meta`.
 
-    For callers that validate results themselves and would show an error instead of the result. The text form of the
-    content stays.
+    This is for callers that validate results themselves and would show an error instead of an invalid result. The text
+    form in `content` remains.
 
     Raises:
         UpstreamProtocolError: The content is nested too deeply.
@@ -266,7 +277,7 @@ async def without_invalid_structure(result: dict[str, Any], wrapper: ToolWrapper
         return result
     if _size(result["structuredContent"]) > _MAX_CHECKED_BYTES:
         return result
-    # In a thread, because the schema may have to be compiled, and both it and the result are untrusted.
+    # In a thread: the schema and the content are untrusted, so compiling and checking may take long.
     reason = await anyio.to_thread.run_sync(_schema_violation, result["structuredContent"], schema, wrapper)
     if reason is None:
         return result
@@ -277,7 +288,7 @@ async def without_invalid_structure(result: dict[str, Any], wrapper: ToolWrapper
 
 
 def _schema_violation(content: Any, schema: dict[str, Any], wrapper: ToolWrapper) -> str | None:
-    """Return where content violates a schema; None if it does not, or if checking it exceeds the limits."""
+    """Return where content violates a schema; None if the content is valid, or if the check exceeds its limits."""
     value = parse_result({"value": content}, wrapper.server)["value"]
     try:
         # The digest of the definition covers its output schema.
@@ -298,15 +309,16 @@ def _size(value: Any) -> int:
 def adapt_other(
     answer: Any, *, server: str, version: str, method: str, params: dict[str, Any], rename: Rename
 ) -> dict[str, Any]:
-    """Adapt the result of any other request. `answer` belongs to the caller and may be modified.
+    """Adapt the result of a request other than `tools/call` to the caller's protocol version.
 
     Args:
-        version: The protocol version of the caller.
-        params: The params of the request, in the upstream's names.
-        rename: Renames URIs shared with other servers.
+        answer: The upstream's result, which may be modified.
+        version: The caller's protocol version.
+        params: The params of the request, with the upstream's names.
+        rename: Renames URIs that other servers use as well.
 
     Raises:
-        UpstreamProtocolError: The answer is not a result.
+        UpstreamProtocolError: The answer is not a result, or its type does not exist in the caller's version.
     """
     result = _repair_result(parse_result(_as_object(answer, server), server), method, params)
     if method == "prompts/get":
@@ -337,14 +349,14 @@ def adapt_other(
 
 
 def with_notes(result: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
-    """Return the result with a list of its repairs in `_meta`."""
+    """Return the result with a list of the repairs in `_meta`."""
     if not notes:
         return result
     return with_meta(result, REPAIRED_KEY, list(dict.fromkeys(detail for _, detail in notes))[:_MAX_LISTED_REPAIRS])
 
 
 def _repair_result(result: dict[str, Any], method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Repair parts of a prompt, resource, completion or task result for which clients would reject it."""
+    """Repair invalid parts of a prompt, resource, completion or task result, as clients would reject the result."""
     notes: RepairNotes = []
     member, changed = "", None
     if method == "prompts/get":
@@ -369,7 +381,7 @@ def _repair_result(result: dict[str, Any], method: str, params: dict[str, Any]) 
 
 
 def _repair_tool_result(result: dict[str, Any], server: str, notes: RepairNotes) -> None:
-    """Repair, in place, parts of a tool result for which clients would reject it."""
+    """Repair invalid parts of a tool result in place, as clients would reject the result."""
     content = result.get("content")
     if isinstance(content, str | dict):
         notes.append(("content", "the content was not a list"))
@@ -387,7 +399,7 @@ def _repair_tool_result(result: dict[str, Any], server: str, notes: RepairNotes)
 
 
 def _is_sound(content: json_bytes.UnparsedJson, server: str) -> bool:
-    """Return whether no content item needs repair, without parsing large texts where that is unnecessary."""
+    """Return whether no content item needs repair. Large texts are not parsed if the outline of an item is enough."""
     try:
         items = json_bytes.outlined_items(content)
     except json_bytes.MalformedJson as error:
@@ -407,9 +419,10 @@ def _fill_content(result: dict[str, Any], server: str) -> None:
 
 
 def _without_own_uris(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a prompt result without resources in the gateway's own URI scheme, or the same object if there are none.
+    """Remove resources with the gateway's own URI scheme from a prompt result; the same object if there are none.
 
-    A server that embeds such a resource could impersonate the server that its URI names.
+    URIs of this scheme contain the alias of a server. By embedding such a resource, a server could impersonate the
+    server whose alias the URI contains.
     """
     messages = result.get("messages")
     if not isinstance(messages, list):
@@ -435,7 +448,7 @@ def _is_ours(item: Any) -> bool:
 
 
 def with_item(content: Any, item: dict[str, Any]) -> Any:
-    """Return the content of a result with another item."""
+    """Return the content of a result with one more item."""
     return [*(content if isinstance(content, list) else []), item]
 
 
@@ -452,7 +465,7 @@ def parse_result(result: dict[str, Any], server: str) -> dict[str, Any]:
 
 
 def can_stay_unparsed(version: str) -> bool:
-    """Return whether callers of this version can receive content items unparsed, because none has to be replaced."""
+    """Return whether this version supports every kind of content item, so that items can be forwarded unparsed."""
     return version >= _LINKS_SINCE
 
 
@@ -488,7 +501,7 @@ def _older_item(item: Any, version: str) -> Any:
 
 
 def _as_object(answer: Any, server: str) -> dict[str, Any]:
-    """Return an answer, which must be a result object, without the upstream's `serverInfo`.
+    """Check that an answer is a result object, and remove the upstream's `serverInfo` from it.
 
     Raises:
         UpstreamProtocolError: The answer is not an object.
@@ -497,7 +510,7 @@ def _as_object(answer: Any, server: str) -> dict[str, Any]:
         raise UpstreamProtocolError(server, f"Server '{server}' answered with something that is not a result.")
     meta = answer.get("_meta")
     if isinstance(meta, dict) and SERVER_INFO_KEY in meta:
-        del meta[SERVER_INFO_KEY]  # the caller's server is this gateway, which adds its own `serverInfo`
+        del meta[SERVER_INFO_KEY]  # to the caller, the server is this gateway, which adds its own `serverInfo`
         if not meta:
             del answer["_meta"]
     return answer

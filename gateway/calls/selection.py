@@ -1,8 +1,8 @@
 """Evaluate JMESPath expressions and JSON pointers within bounds, and suggest names for unknown fields.
 
-Expressions and values are untrusted. The syntax is checked before a call is sent; the evaluation counts its steps, so
-that it ends early whatever the expression. Pure functions, which run on the event loop for small values and in the
-check process for large ones.
+Expressions and values are untrusted. The syntax is checked before a call is sent. The evaluation counts its steps and
+ends with an error after too many. All functions are pure. They run on the event loop for small values, and in the check
+process (`check_process`) for large values.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ from gateway.protocol import json_bytes
 from registry.schema.display_text import excerpt
 
 MAX_EXPRESSION_CHARS: Final = 1_000
-"""Length of an expression. Those that models write have less than 200 characters; more would only cost time."""
+"""Maximum length of an expression. Models write expressions of less than 200 characters; parsing takes linear time."""
 MAX_WORD_CHARS: Final = 1_500
-"""Length of a selection in the id of a task, which is sent as a header: room for any ASCII expression."""
+"""Maximum length of an encoded selection in a task id, which clients also send as a header. Every ASCII expression of
+the maximum length fits."""
 MAX_POINTERS: Final = 50
 MAX_POINTER_CHARS: Final = 500
 INLINE_STEPS: Final = 10_000
-"""Steps of an evaluation on the event loop, at about 1 µs each."""
+"""Maximum steps of an evaluation on the event loop, at about 1 µs each."""
 MAX_STEPS: Final = 5_000_000
-"""Steps of an evaluation in the check process, whose deadline ends most evaluations earlier."""
-# Characters of text for which a function counts as one more step.
+"""Maximum steps of an evaluation in the check process, whose deadline ends most evaluations earlier."""
+# Comparing a text, or passing it to a function, counts as one step for this many characters.
 _CHARS_PER_STEP: Final = 100
-# A selection may repeat values, but not enlarge a result without bound: `[@,@]|[@,@]|…` doubles it with every step.
+# A selection may repeat values, but enlarge a result only by this much: `[@,@]|[@,@]|…` doubles the result repeatedly.
 _MAX_GROWTH_BYTES: Final = 64 * 1024
 _FUNCTIONS: Final = frozenset(Functions.FUNCTION_TABLE)
-# Names that a message lists; the others are only candidates for suggestions.
+# Maximum number of field names in a message.
 _MAX_LISTED: Final = 12
+# Maximum number of field names among which the most similar name is searched.
 _MAX_KNOWN: Final = 200
 _NAME_CHARS: Final = 64
 _MAX_UNKNOWN: Final = 5
@@ -78,10 +80,10 @@ class Selected:
 
 
 def parse_selection(value: object) -> Selection | None:
-    """Check a selection before the call is sent; None stands for the whole result.
+    """Check the selection that a caller sent, and return it; None to return the whole result.
 
     Raises:
-        SelectionRefused: It is neither a valid expression nor a list of JSON pointers.
+        SelectionRefused: The selection is neither a valid expression nor a JSON pointer nor a list of JSON pointers.
     """
     if value is None or value == "":
         return None
@@ -102,7 +104,7 @@ def parse_selection(value: object) -> Selection | None:
 
 
 def encode_selection(selection: Selection | None) -> str:
-    """Return a selection as a word for the id of a task; empty for the whole result, and if the word is too long."""
+    """Return a selection as a word for a task id; empty if there is no selection or the word would be too long."""
     if selection is None:
         return ""
     text = json_bytes.dumps(selection.expression or list(selection.pointers))
@@ -111,7 +113,7 @@ def encode_selection(selection: Selection | None) -> str:
 
 
 def decode_selection(word: str) -> Selection | None:
-    """Return the selection in the id of a task, which has been verified."""
+    """Return the selection from a word in a task id whose signature was verified; None if the word is empty."""
     return parse_selection(json_bytes.loads(base64.urlsafe_b64decode(word + "=" * (-len(word) % 4)))) if word else None
 
 
@@ -130,7 +132,7 @@ def _parse_expression(expression: str) -> Any:
     except RecursionError:
         raise SelectionRefused("it is nested too deeply") from None
     except JMESPathError as error:
-        # The first line says what is wrong; the others repeat the expression with a mark.
+        # The first line says what is wrong. The other lines repeat the expression and mark the error.
         reason = excerpt(str(error).splitlines()[0], 200)
         raise SelectionRefused(f"it is not a valid JMESPath expression: {reason}") from None
     if (name := _unknown_function(parsed)) is not None:
@@ -141,7 +143,7 @@ def _parse_expression(expression: str) -> Any:
 
 
 def _unknown_function(node: Any) -> str | None:
-    """Return the name of a function in a parsed expression that JMESPath does not define."""
+    """Return the name of a called function that JMESPath does not define; None if all functions exist."""
     pending = [node]
     while pending:
         node = pending.pop()
@@ -156,12 +158,12 @@ def select(value: Any, selection: Selection, *, most_steps: int, most_bytes: int
     """Return the selected part of a JSON value.
 
     Args:
-        most_steps: The number of steps after which the evaluation ends.
-        most_bytes: The approximate size of the value; the selected part may be a little larger.
+        most_steps: The number of steps after which the evaluation ends with an error.
+        most_bytes: The approximate size of the value. The selected part may be larger by `_MAX_GROWTH_BYTES`.
 
     Raises:
-        SelectionTooCostly: A bound was exceeded.
-        SelectionRefused: The expression does not fit the value, such as the length of a number.
+        SelectionTooCostly: The evaluation takes too many steps, or the selected part is too large.
+        SelectionRefused: The expression does not fit the value; for example, it asks for the length of a number.
     """
     if selection.pointers:
         return _select_pointers(value, selection.pointers)
@@ -173,7 +175,7 @@ def select(value: Any, selection: Selection, *, most_steps: int, most_bytes: int
     except RecursionError:
         raise SelectionTooCostly("the value or the expression is nested too deeply") from None
     except (JMESPathError, ValueError, TypeError, ArithmeticError, AttributeError, LookupError) as error:
-        # Boundary: functions of the library raise many errors for values of an unexpected type.
+        # Boundary: the library's functions raise many kinds of errors for values of an unexpected type.
         reason = excerpt(str(error).splitlines()[0] if str(error) else type(error).__name__, 200)
         raise SelectionRefused(
             "; ".join((f"the expression does not fit the result: {reason}", *interpreter.hints()))
@@ -187,7 +189,7 @@ def select(value: Any, selection: Selection, *, most_steps: int, most_bytes: int
 
 
 def check_size(value: Any, most_bytes: int) -> None:
-    """Check that a value, in which parts may be repeated, is not much larger than `most_bytes` as JSON.
+    """Check that a value is not much larger than `most_bytes` as JSON. Repeated parts count each time.
 
     Raises:
         SelectionTooCostly: The value is larger.
@@ -209,7 +211,12 @@ def check_size(value: Any, most_bytes: int) -> None:
 
 @dataclass(slots=True)
 class _FieldUse:
-    """How often a field of an expression was looked up, and the names that were there instead."""
+    """The lookups of one field of an expression.
+
+    Attributes:
+        found: True if some object had the field.
+        known: The names of fields in the objects that did not have the field.
+    """
 
     name: str
     found: bool = False
@@ -250,14 +257,14 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
         return self._charge_result(super().visit_slice(node, value))
 
     def visit_comparator(self, node: Any, value: Any) -> Any:
-        # Comparing compares whole values, which the visits of nodes do not count.
+        # A comparison processes whole values, which `visit` counts as one step.
         left, right = (self.visit(child, value) for child in node["children"])
         self._charge_all(left)
         self._charge_all(right)
         compare = self.COMPARATOR_FUNC[node["value"]]
         if node["value"] in self._EQUALITY_OPS:
             return compare(left, right)
-        # JMESPath orders numbers; the library also orders texts.
+        # JMESPath defines `<` and `>` for numbers; the library also supports them for texts.
         both = isinstance(left, str) and isinstance(right, str)
         return compare(left, right) if both or (_is_number(left) and _is_number(right)) else None
 
@@ -281,7 +288,7 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
             raise SelectionTooCostly("it takes too many steps for this result")
 
     def _charge_all(self, value: Any) -> None:
-        """Charge one step for each value inside a value."""
+        """Charge one step for each value inside a value, and one step per `_CHARS_PER_STEP` characters of a text."""
         pending = [value]
         while pending:
             node = pending.pop()
@@ -295,7 +302,7 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
                 pending += node
 
     def hints(self) -> Iterable[str]:
-        """Return a sentence for each field that was looked up without success."""
+        """Return a sentence for each field that no object had, up to `_MAX_UNKNOWN`."""
         unknown = {use.name: use for use in self._fields.values() if not use.found}
         for use in list(unknown.values())[:_MAX_UNKNOWN]:
             yield unknown_name(use.name, list(use.known))
@@ -306,7 +313,7 @@ def _is_number(value: Any) -> bool:
 
 
 def unknown_name(name: str, names: list[str]) -> str:
-    """Return a sentence about a field that does not exist, with the most similar name and the known ones."""
+    """Return a sentence about a field that does not exist, with the most similar name and the existing names."""
     folded = {_fold_name(each): each for each in reversed(names)}
     close = get_close_matches(_fold_name(name), folded, n=1)
     text = f"there is no field '{excerpt(name, _NAME_CHARS)}'"
@@ -325,7 +332,7 @@ def _list_names(names: list[str]) -> str:
 
 
 def _describe_value(value: Any) -> str:
-    """Describe a value in which an expression has found nothing."""
+    """Describe a value for which an expression returned nothing."""
     if isinstance(value, dict):
         return (
             f"the result is an object with the fields: {_list_names(list(value))}" if value else "the result is empty"
@@ -352,7 +359,7 @@ def resolve_pointer(value: Any, pointer: str) -> Any:
     """Return the value at a JSON pointer (RFC 6901).
 
     Raises:
-        SelectionRefused: There is no such value; the text names the first step that failed.
+        SelectionRefused: There is no value at the pointer. The text names the first step of the pointer that failed.
     """
     steps = _checked_pointer(pointer).split("/")[1:]
     for number, step in enumerate(steps):

@@ -1,4 +1,4 @@
-"""Ask a caller to sign in when a call requires it, and continue afterwards.
+"""Ask a caller to sign in to a server when a call requires the sign-in, and continue the call afterwards.
 
 Sources: MCP 2025-11-25, "Elicitation", "URL Mode Elicitation Requests"; MCP 2026-07-28, "Patterns",
 "Multi Round-Trip Requests".
@@ -23,23 +23,23 @@ from gateway.upstream.oauth.account_linking import user_of
 from gateway.upstream.upstream_credentials import SignInFailed, SignInRequired
 
 _KEY: Final = "sign-in"
-# Peers without a network connection: the user who started this process.
-_STREAMS: Final = frozenset({"", "stdio"})
-# A link notices new credentials within a few iterations of the event loop.
-_TURN_S: Final = 0.05
+# Values of `Caller.peer` without a network connection: the caller is the user who started this process.
+_STDIO: Final = frozenset({"", "stdio"})
+# Pause before asking a link again; a link processes new credentials within a few iterations of the event loop.
+_POLL_S: Final = 0.05
 _METHOD: Final = "elicitation/create"
 # Distinguishes the gateway's own request state from an upstream's.
 _PURPOSE: Final = "typegate: sign-in"
 
 
 class SignInPrompts:
-    """Shows the sign-in link to callers who may follow it."""
+    """Asks callers to sign in, and shows the sign-in link only to callers who may follow it."""
 
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
 
     def is_answer(self, params: Mapping[str, Any], binding: tuple[str, ...]) -> bool:
-        """Return whether a request repeats one that was answered with a request to sign in."""
+        """Return whether a request contains the request state that was issued with a request to sign in."""
         state = params.get("requestState")
         if not isinstance(state, str):
             return False
@@ -63,31 +63,34 @@ class SignInPrompts:
 
         Args:
             error: The reason why the call was not sent.
-            binding: The values that a request state is bound to.
-            answer: The user's answer to the question, if the caller returned with one.
-            was_asked: Whether the caller was already asked.
+            link: The link to the server.
+            binding: The values to which a request state is bound.
+            answer: The user's answer to the request to sign in, if the request contains one.
+            was_asked: True if an earlier result has asked the caller to sign in.
 
         Returns:
-            A result for the caller, who then repeats the request; None once the sign-in is complete.
+            A result that asks for the sign-in, after which the caller repeats the request; None once the sign-in is
+            complete.
 
         Raises:
-            SignInRequired: The sign-in is not complete. The text says what to do, with the link if the caller may
-                follow it.
+            SignInRequired: The sign-in is not complete. The text says what to do. It contains the link if the caller
+                may follow the link, but cannot be asked.
         """
         source = error.source
-        # A sign-in may just have been completed, possibly in another process, and its user expects the call to work.
+        # The user may have just signed in, possibly through another process. Then the call has to work at once.
         if await source.has_newer_credentials(source.version):
             with anyio.move_on_after(link.config.call_timeout):
                 await _until_connected(link, source.version)
                 return None
-        # The link for a caller's own sign-in is shown only to that caller, and identifies the user who follows it.
+        # If each caller signs in separately, only the caller sees its own link, which identifies the user who follows
+        # the link.
         is_own = source.create_link_for_caller is not None and source.owner == user_of(caller.principal)
         if not is_own and (source.owner or not may_follow(caller)):
             raise error
         if was_asked:
             await self._wait(error, link, accepted=_is_accepted(answer))
             return None
-        create_link = source.create_link_for_caller if is_own and caller.peer not in _STREAMS else source.create_link
+        create_link = source.create_link_for_caller if is_own and caller.peer not in _STDIO else source.create_link
         assert create_link is not None
         try:
             url = (await create_link()).url
@@ -118,7 +121,7 @@ class SignInPrompts:
     async def _wait(self, error: SignInRequired, link: UpstreamLink, *, accepted: bool) -> None:
         if not accepted:
             raise SignInRequired(error.server, f"{error} The user declined to sign in.", source=error.source)
-        # The same time as for an answer of the upstream.
+        # Wait as long as a call may wait for its upstream.
         with anyio.move_on_after(link.config.call_timeout) as waited:
             await error.source.wait_changed(error.source.version)
             await _until_connected(link, error.source.version)
@@ -135,19 +138,21 @@ async def _until_connected(link: UpstreamLink, version: int) -> None:
             # The link may not have processed the new credentials yet.
             if error.source.version != version:
                 raise
-            await anyio.sleep(_TURN_S)
+            await anyio.sleep(_POLL_S)
         else:
             return
 
 
 def may_follow(caller: Caller) -> bool:
-    """Return whether the person who follows the link is certain to be the caller: a single user on the same machine.
+    """Return whether the person who follows a link is certainly the caller.
+
+    This requires a local caller without credentials on the machine of the gateway, where there is a single user.
 
     Source: MCP 2025-11-25, "Elicitation", "Phishing".
     """
     if caller.principal is not LOCAL:
         return False
-    if caller.peer in _STREAMS:
+    if caller.peer in _STDIO:
         return True
     host = caller.peer.rpartition(":")[0].strip("[]")
     try:
@@ -157,7 +162,7 @@ def may_follow(caller: Caller) -> bool:
 
 
 def answer_in(params: Mapping[str, Any]) -> object:
-    """Return the user's answer to the gateway's question."""
+    """Return the user's answer to the gateway's request to sign in; None if there is none."""
     answers = params.get("inputResponses")
     return answers.get(_KEY) if isinstance(answers, dict) else None
 

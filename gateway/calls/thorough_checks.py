@@ -1,4 +1,7 @@
-"""Validate arguments, and select parts of large results, in separate processes, with a deadline."""
+"""Validate arguments, and select parts of large results, in separate processes, with a deadline.
+
+The code that runs in these processes is in `check_process`.
+"""
 
 from __future__ import annotations
 
@@ -31,21 +34,21 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Checking a megabyte takes tens of milliseconds; reporting errors in all of its parts takes less than a second.
+# Deadline of a job. Checking a megabyte takes tens of milliseconds; if all its parts are invalid, less than a second.
 CHECK_S: Final = 2.0
-# With two processes, a single caller cannot occupy all of them.
+# Two, so that one caller, who may use only one process at a time, does not block the others.
 _MAX_PROCESSES: Final = 2
-# Maximum number of waiting calls per caller: more than a host sends concurrently.
+# Maximum number of jobs that run or wait per caller: more than a host sends concurrently.
 _MAX_WAITING: Final = 16
-# How long a call waits for other calls of its caller before it is refused: usually the sum of their deadlines.
+# Time that a job waits for other jobs before it is refused: five times the deadline of a job.
 _QUEUE_S: Final = 10.0
-# Time for an interpreter to start on a loaded machine.
+# Time limit for starting an interpreter on a loaded machine.
 _START_S: Final = 10.0
 # Variables that an interpreter needs to start, including one in a virtual environment or an unusual location.
 _ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG")
-# Parts of a job to try in this order until one ends in time.
+# The extents of a check, tried in this order until one ends in time.
 _PARTS: Final[tuple[JobPart, ...]] = ("whole", "cheap")
-# Upper bound of an outcome, which consists mostly of the repaired arguments.
+# Maximum bytes of an outcome, which consists mostly of the repaired arguments.
 _MAX_OUTCOME: Final = 1 << 28
 
 
@@ -54,12 +57,14 @@ class _ProcessEnded(Exception):
 
 
 class ThoroughChecks:
-    """Prepares the arguments of calls, and selects parts of results, if that may block the event loop for too long.
+    """Runs jobs in separate processes if they could block the event loop for too long.
 
-    Only one call per caller is processed at a time, so that no caller can occupy all processes.
+    A job repairs and checks the arguments of a call, or selects parts of a result. Only one job per caller runs at a
+    time, so that no caller can occupy all processes.
 
     Args:
-        tasks: Runs the checks, so that a started process is ended or reused when its caller disconnects.
+        tasks: Runs the jobs in tasks that do not belong to a request, so that a process is ended or reused even if the
+            caller disconnects.
     """
 
     def __init__(self, tasks: OwnedTasks) -> None:
@@ -71,7 +76,7 @@ class ThoroughChecks:
         self._closed = False
 
     async def run(self) -> None:
-        """End the processes when cancelled."""
+        """Wait until cancelled, then end the idle processes."""
         try:
             await anyio.sleep_forever()
         finally:
@@ -81,10 +86,12 @@ class ThoroughChecks:
                 await process.end()
 
     async def prepare(self, job: CheckJob, who: str, doubt: NotChecked) -> Prepared:
-        """Prepare the arguments of one call. If time runs out, they are refused or sent unchecked, as configured.
+        """Repair and check the arguments of one call.
+
+        If the check does not end in time, the outcome is a refusal or unchecked arguments, as configured.
 
         Args:
-            who: The caller, for fair scheduling.
+            who: The caller, of whom only one job runs at a time.
             doubt: The reason why the arguments were not checked on the event loop.
         """
         return await self._tasks.run(partial(self._prepare_in_turn, job, who, doubt))
@@ -94,10 +101,10 @@ class ThoroughChecks:
 
         Args:
             text: The value as JSON.
-            who: The caller, for fair scheduling.
+            who: The caller, of whom only one job runs at a time.
 
         Raises:
-            JobUnfinished: There was no outcome in time.
+            JobUnfinished: The job did not end in time.
             SelectionRefused: The job does not fit the value.
             MalformedJson: The value is nested too deeply.
         """
@@ -116,10 +123,10 @@ class ThoroughChecks:
             return job.unchecked(NotChecked(doubt.path, str(full)), within_s=full.waited_s)
 
     async def _in_turn(self, who: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Do work once a process is free and no other work of the caller runs.
+        """Await `work` once a process is free and no other job of the caller runs.
 
         Raises:
-            JobUnfinished: Too much work is waiting.
+            JobUnfinished: Too many jobs of the caller are waiting, or the work could not start within `_QUEUE_S`.
         """
         if self._waiting[who] >= _MAX_WAITING:
             raise JobUnfinished(f"{_MAX_WAITING} other large calls are being checked")
@@ -137,7 +144,7 @@ class ThoroughChecks:
                 del self._waiting[who], self._turns[who]
 
     async def _prepare(self, job: CheckJob, doubt: NotChecked) -> Prepared:
-        """Prepare arguments with a complete check, else with the cheap checks only, else without a check."""
+        """Prepare arguments with a complete check; if that does not end in time, with cheap checks; else unchecked."""
         spent_s: float | None = None
         attempt = job
         for part in _PARTS if job.names is None else (*_PARTS, "mapped"):
@@ -159,12 +166,12 @@ class ThoroughChecks:
         return job.unchecked(doubt, within_s=spent_s)
 
     async def _outcome(self, parts: tuple[bytes, bytes]) -> Any:
-        """Return the outcome of a job; None if there is none in time."""
+        """Return the outcome of a job; None if the job did not end in time or its process ended."""
         while self._idle:
             try:
                 return await self._run_in(self._idle.pop(), parts)
             except _ProcessEnded:
-                continue  # the process had exited after being idle
+                continue  # an idle process exits after a while
         try:
             return await self._run_in(await _CheckProcess.start(), parts)
         except _ProcessEnded:
@@ -212,7 +219,7 @@ class _CheckProcess:
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
         try:
             with anyio.CancelScope(shield=True):
-                # Shielded, because a process that was started but not recorded would be left behind.
+                # Shielded: if cancelled between the start and the assignment, the process would never be ended.
                 started = cls(await anyio.open_process(command, stderr=None, env=environment, start_new_session=True))
         except OSError as error:
             raise _ProcessEnded from error

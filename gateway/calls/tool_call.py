@@ -40,7 +40,7 @@ UNRECORDED: Final = (
     "Not called: the audit log cannot be written at present, and this gateway does not make calls without it. "
     "Its operator has to free disk space, or change gateway.audit."
 )
-"""The answer to every call while the audit log is mandatory and cannot be written."""
+"""The answer to every call if the audit log is required but cannot be written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,32 +57,34 @@ class CallParts:
 
     @property
     def drift(self) -> Drift:
-        """Return the changes of parameters between listings."""
+        """Return the record of tools and parameters that servers have changed while the gateway was running."""
         return self.unknown_tool.drift
 
 
-# Shared, because most calls need no repair, and one object per call would cost more than the check.
+# The outcome for arguments that need no repair. Most calls share this object, because creating one for each call would
+# cost more than the check.
 _AS_SENT: Final = Prepared(None)
 
 
 class ToolCall(Struct, kw_only=True, eq=False):
-    """One tool call, which its invocation sends as a `HookedRequest`.
+    """One tool call, which an `Invocation` sends through the hooks (implements `HookedRequest`).
 
-    The wrapper and the checked arguments are replaced after a reconnect or when a hook changes the arguments.
+    The wrapper and the checked arguments are replaced if the tool has changed after a reconnect, or if a hook changes
+    the arguments.
 
     Attributes:
-        wrapper: The tool to check against and to call.
-        arguments: The arguments as sent by the caller.
-        params: The unmodified params of the request.
-        via: The route of the call.
-        repairs: Repairs of the address, for `invoke_tool`.
+        wrapper: The tool to call, whose schema the arguments must match.
+        arguments: The arguments as sent by the caller, without `_select` and with stored values instead of handles.
+        params: The params of the request, without the host's answer to a request for approval.
+        via: How the tool was called: by its wrapper name or through `invoke_tool`.
+        repairs: Repairs of the tool's name, or of the server and tool in a call of `invoke_tool`.
         checked: The arguments to forward, after repair and checks.
         prepared: The repairs and problems of the arguments.
         outcome: The outcome so far, for the audit log.
         invocation: Runs the hooks of the call.
         allowed: The approvals of the call.
-        ask: Requests approval for the call in its current state; None if approvals are not available.
-        selection: The part of the result that the caller needs; None for the whole.
+        ask: Requests approval for the call in its current state; None if no rule has required an approval so far.
+        selection: The part of the result that the caller needs; None for the whole result.
     """
 
     parts: CallParts
@@ -130,7 +132,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
         self.prepared, self.checked, self._decided = prepared, prepared.arguments, None
 
     def drop_selection(self) -> None:
-        """Remove a `_select` that only the repair of the arguments has made one of them."""
+        """Remove `_select` from the arguments if it became an argument through a repair, such as unwrapping."""
         rules = self.caller.view.result_rules.get(self.wrapper.name)
         arguments, raw_selection = take_selection(self.checked) if rules is not None and rules.select else (None, None)
         if raw_selection is not None:
@@ -154,13 +156,21 @@ class ToolCall(Struct, kw_only=True, eq=False):
         )
         self._set_prepared(await self.parts.thorough_checks.prepare(job, self.caller.who, doubt))
         if self.parts.drift.knows_parameters and not self.prepared.problems:
-            # If not checked in time, the arguments stay valid; they may only contain former names.
+            # If this check does not end in time, the arguments are still valid. They may only contain former names.
             with suppress(NotChecked):
                 self._apply_current_names()
         return self.prepared.problems
 
     async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> Rejection | None:
-        """Check arguments again that hooks have changed, or for which the tool may have changed in the meantime."""
+        """Check the arguments again if hooks have changed them or the tool has changed since the first check.
+
+        Args:
+            arguments: The arguments after the hooks.
+            changed_by: The hooks that changed the arguments.
+
+        Returns:
+            Why the call cannot be sent; None if it can.
+        """
         current = self.current(self.wrapper.server, self.wrapper.tool) or self.wrapper
         if (denial := self.not_permitted(current)) is not None:
             return Rejection(text=denial, by_hooks=False)
@@ -185,11 +195,14 @@ class ToolCall(Struct, kw_only=True, eq=False):
         return Rejection(text=text, by_hooks=False)
 
     def current(self, server: str, tool: str) -> ToolWrapper | None:
-        """Return the tool from the latest listing, which may be specific to the caller."""
+        """Return the tool from the server's latest tool list, which some servers provide for each caller separately."""
         return self.parts.registry.catalog_of(self.caller.principal.name).get_by_tool(server, tool)
 
     def not_permitted(self, current: ToolWrapper) -> str | None:
-        """Return why the caller may not call a tool that was changed or held after its view was built, or None."""
+        """Return why the caller may not call the current version of the tool, or None.
+
+        Since the caller's view was built, the tool may have changed, or may wait for approval.
+        """
         view = self.caller.view
         if current.held is not None:
             return held_text(current)
@@ -201,7 +214,8 @@ class ToolCall(Struct, kw_only=True, eq=False):
 
     def decide(self) -> Decision:
         """Return the rules' decision about the current arguments."""
-        # Called before and after the hooks. Cached by identity, because arguments are never modified in place.
+        # Called before and after the hooks. The decision stays valid as long as the arguments are the same object,
+        # because arguments are never modified in place.
         decided = self._decided
         if decided is not None and decided[0] is self.checked and decided[1] is self.wrapper:
             return decided[2]
@@ -214,10 +228,10 @@ class ToolCall(Struct, kw_only=True, eq=False):
         """Send the call to its upstream, and return the raw result.
 
         Raises:
-            CallRefused: A rule does not allow the arguments that the hooks have produced.
+            CallRefused: A rule does not allow the call with the arguments that the hooks have returned.
         """
         if self.caller.view.call_rules:
-            # Decide about the arguments to be sent, including the changes of hooks.
+            # Apply the rules to the arguments to be sent, which hooks may have changed.
             decision = self.decide()
             asks = decision.effect == "ask" and not self._is_allowed(decision)
             if (
@@ -232,11 +246,12 @@ class ToolCall(Struct, kw_only=True, eq=False):
         wrapper, params, caller = self.wrapper, self.params, self.caller
         hints = wrapper.shared_hints if wrapper.shared_hints is not None else wrapper.hints
         sent = {**params, "name": wrapper.tool, "arguments": self.checked}
-        # Tasks are not offered to hosts; the session runs a task if the server requires one.
+        # The `task` member of earlier versions is not offered to hosts. If the server requires a task, the upstream
+        # session runs the task and returns its result.
         sent.pop("task", None)
         if wrapper.needs_task:
             sent["task"] = {}
-        # Not a coroutine function, to avoid an additional coroutine for every call.
+        # This method is not a coroutine function, to avoid an additional coroutine for every call.
         return self.parts.forwarder.send(
             wrapper.server,
             "tools/call",
@@ -249,7 +264,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
         )
 
     def _is_allowed(self, decision: Decision) -> bool:
-        """Return whether a person has approved exactly this call, which hooks may have changed since."""
+        """Return whether a person has approved the call with exactly its current arguments and definition."""
         digest = arguments_digest(self.checked)
         return any(
             (approval.question.rule, approval.question.call, approval.question.definition)
@@ -264,7 +279,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
         return await self.send() if verdict.answer is None else verdict.answer
 
     async def confirm(self) -> None:
-        """Check that the call is still valid for its tool, which may have changed with the connection.
+        """Check that the call is still valid. The tool may have changed while the call waited for a connection.
 
         Raises:
             UpstreamUnavailable: The call is no longer valid.
@@ -282,7 +297,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
 
 
 def held_text(wrapper: ToolWrapper) -> str:
-    """Return the answer to a call of a held tool."""
+    """Return the answer to a call of a held tool, which waits for an administrator's approval."""
     return f"Not called: the tool '{wrapper.tool}' of server '{wrapper.server}' is {wrapper.held}."
 
 

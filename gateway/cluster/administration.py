@@ -28,7 +28,7 @@ from gateway.http.responder import Receive, Scope, Send, send_json
 from gateway.process.tasks import run_in_thread
 from gateway.protocol import json_bytes
 
-# How gauges that describe the same thing in every worker are merged; all others are summed, like counters.
+# How gauges that describe the same thing in every worker are merged. All other gauges are summed, like counters.
 _GAUGE_RULES: Final = {
     "typegate_info": max,
     "typegate_upstream_up": min,
@@ -37,14 +37,14 @@ _GAUGE_RULES: Final = {
     "typegate_upstream_sign_in_needed": max,
     "typegate_held_changes": max,
 }
-# Metric types that only increase; their samples are named with one of the suffixes.
+# Metric types whose values only increase. The names of their samples end with one of the suffixes.
 _COUNTED: Final = frozenset({"counter", "histogram"})
 _SUFFIXES: Final = ("_total", "_bucket", "_sum", "_count")
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Ledger:
-    """Merged metrics of all workers, including ended ones, so that no counter decreases."""
+    """Merges the metrics of all workers. Counters of ended workers are included, so that no counter decreases."""
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[str, dict[Key, float]]] = {}
@@ -54,7 +54,7 @@ class Ledger:
         """Merge the metrics of all workers into one text.
 
         Args:
-            texts: The process id and the metrics of each worker that has answered, by its index.
+            texts: The process id and the metrics of each worker that has answered, by the worker's index.
         """
         families: dict[str, Metric] = {}
         samples: dict[str, dict[Key, float]] = {}
@@ -70,7 +70,7 @@ class Ledger:
                     if family.type in _COUNTED:
                         counted[key] = sample.value
             self._remember(index, process, counted)
-        # The last known counters of ended workers, and of workers that have not answered this time.
+        # The last known counters of ended workers and of workers that have not answered this time.
         earlier = [self._ended, *(counted for index, (_, counted) in self._last.items() if index not in texts)]
         for family in families.values():
             merged = samples[family.name]
@@ -106,7 +106,8 @@ def _sum(first: float, second: float) -> float:
 
 OWN: Final = "/own"
 FLUSH: Final = "/shared/flush"
-# The process id of a reply, which shows that a worker was restarted and its counters begin at zero.
+# The response header with a worker's process id. A new id means that the worker was restarted, so that its counters
+# begin at zero.
 PROCESS: Final = "x-typegate-process"
 PEER: Final = "x-typegate-peer"
 """The header with the address of the client whose request a worker forwards."""
@@ -115,10 +116,10 @@ PASSED_ON: Final = ("content-type", "www-authenticate", "retry-after", "allow", 
 _FORWARDED_HEADERS: Final = frozenset(
     {b"authorization", b"content-type", b"cookie", b"origin", b"if-match", b"if-none-match"}
 )
-# The response to a change waits until all workers have applied it.
+# Time limit for a forwarded request, whose response may wait until all workers have applied a change.
 _CHANGE_S: Final = 3 * ASK_S
 _READS: Final = frozenset({"GET", "HEAD"})
-# Merging larger documents takes milliseconds, and is done in a thread.
+# Size of documents up to which they are merged on the event loop. Merging larger documents takes milliseconds.
 _MAX_INLINE_BYTES: Final = 64 * 1024
 
 
@@ -126,7 +127,7 @@ class Administration:
     """The ASGI application for all paths except `/mcp`, answering for all workers.
 
     Args:
-        api: The admin API of this worker, with the merge rule of each route.
+        api: The admin API of this worker. Each of its routes says how replies of several workers are merged.
         index: The index of this worker.
         peers: The other workers.
         push: Sends changes of this worker to the others.
@@ -139,13 +140,13 @@ class Administration:
         self._peers = peers
         self._push = push
         self._ledger = Ledger()
-        self._counting = anyio.Lock()
+        self._scrape_lock = anyio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request on behalf of all workers."""
         path, method = scope["path"], scope["method"]
         if path == "/readyz" and method == "GET":
-            # Not forwarded to the first worker, because the others have to report that it is down.
+            # Not forwarded to the first worker, because the other workers have to report if the first worker is down.
             await send_reply(send, await self._ready(scope))
             return
         if not path.startswith(("/admin", "/metrics")) or method == "HEAD":
@@ -161,7 +162,7 @@ class Administration:
                 await send_reply(send, await self._forward_to_first(scope, body))
                 return
             except PeerLost:
-                # Metrics without the first worker would decrease, which Prometheus takes for a restart.
+                # Without the first worker, the counters would decrease, which Prometheus would interpret as a restart.
                 if method not in _READS or path.startswith("/metrics"):
                     text = b'{"error":"the first worker is starting again: try again in a moment"}'
                     await send_json(send, 503, text, [(b"retry-after", b"1")])
@@ -169,7 +170,7 @@ class Administration:
         await send_reply(send, await self._answer(scope, body, route))
 
     async def reply_alone(self, scope: Scope, body: bytes) -> Reply:
-        """Return the reply of this worker alone."""
+        """Return the reply of this worker, without those of other workers."""
         status, headers, parts = 500, {}, []
 
         async def receive() -> MutableMapping[str, Any]:
@@ -201,7 +202,7 @@ class Administration:
         if route is not None and route.flushes:
             await self._flush_all()
         combined = route is not None and isinstance(route.merge, Combined)
-        # Rows of several workers are paged only after they have been merged.
+        # If rows of several workers are merged, each worker returns all rows, and the page is selected after merging.
         reply = await self.reply_alone({**scope, WHOLE: True} if combined else scope, body)
         if route is None or reply.status >= 300:
             return reply
@@ -229,8 +230,8 @@ class Administration:
             return reply
         replies = {self._index: reply, **await self._ask_others(scope)}
         texts = {index: (each.headers.get(PROCESS, ""), each.body.decode()) for index, each in replies.items()}
-        # Two concurrent scrapes would count an ended worker twice.
-        async with self._counting:
+        # The lock prevents concurrent scrapes from counting an ended worker twice.
+        async with self._scrape_lock:
             merged = await anyio.to_thread.run_sync(self._ledger.add, texts)
         return Reply(status=200, headers=reply.headers, body=merged)
 
@@ -246,7 +247,7 @@ class Administration:
         return reply
 
     async def _ask_others(self, scope: Scope, body: bytes = b"") -> dict[int, Reply]:
-        """Return the replies of all other workers that answer."""
+        """Send a request to all other workers, and return the replies of those that answer, by index."""
         replies: dict[int, Reply] = {}
 
         async def ask(index: int) -> None:
@@ -296,7 +297,7 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 
 async def send_reply(send: Send, reply: Reply, *, names: tuple[str, ...] = PASSED_ON) -> None:
-    """Send a reply, keeping only the named headers."""
+    """Send a reply with only the named headers."""
     fields = [(name.encode(), reply.headers[name].encode("latin-1")) for name in names if name in reply.headers]
     # A 204 response must not have a Content-Length (RFC 9110, section 8.6 "Content-Length").
     if reply.status != 204:

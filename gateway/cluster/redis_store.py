@@ -24,13 +24,13 @@ from gateway.cluster.shared_store import (
 )
 from gateway.config.cluster_config import StoreConfig
 
-# Reports of limits, sign-ins and changes use only a few connections at a time.
+# Maximum number of connections. Counting calls, sign-ins and changes use only a few at a time.
 _MOST_CONNECTIONS: Final = 16
 _TOKEN_BYTES: Final = 8
-# A silent subscription is checked with a ping at this interval.
+# Seconds without a message after which a subscription is checked with a ping.
 _PING_S: Final = 1.0
 
-# The latest value wins, regardless of the replica that writes it and of the order of writes.
+# For each field, write the value if its stamp (time) is later than the stored one, regardless of the order of writes.
 _MERGE: Final = """
 local changed = false
 for i = 3, #ARGV, 3 do
@@ -47,7 +47,7 @@ if changed then
 end
 return 1
 """
-# Each account is one number, as in each replica: the time at which it will be full again, by the clock of the store.
+# An account is stored as one number: the time at which the account's quota will be full again, by the store's clock.
 _COUNT: Final = """
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -79,6 +79,7 @@ class RedisStore:
     """A `SharedStore` in Valkey or Redis.
 
     Attributes:
+        client: The client of the redis package.
         count_script: The script that `count` runs, using the clock of the store.
     """
 
@@ -100,8 +101,8 @@ class RedisStore:
             # No retries: each caller decides how to handle a store that does not respond.
             retry=Retry(NoBackoff(), 0),
             decode_responses=True,
-            # With RESP3, redis-py hands out connections that the server or a load balancer has closed while they were
-            # idle, so that the next command on each of them would fail.
+            # With RESP3, redis-py reuses idle connections that the server or a load balancer has closed, so that the
+            # next command on such a connection would fail.
             protocol=2,
             **more,
         )

@@ -1,4 +1,7 @@
-"""Approvals, call statistics and events, relayed between the first worker and the others."""
+"""Approvals, call statistics and events, sent between the first worker and the others.
+
+The first worker stores the approvals and the failure statistics of all workers.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,21 @@ from gateway.protocol import json_bytes
 log = logging.getLogger(__name__)
 
 APPROVALS_TARGET: Final = "/shared/approvals"
-# Duration of one long poll for a decision: long enough to be cheap, short enough to notice a restarted first worker.
+# Duration of one long poll for a decision: long enough to be cheap, and short enough to notice a restart of the first
+# worker.
 _POLL_S: Final = 10.0
-# Pause before the first worker is asked again; a restart takes about a second.
+# Pause before the first worker is asked again; its restart takes about a second.
 _RETRY_S: Final = 0.5
+# Time limit for an answer of the first worker, in addition to the time for which a long poll waits.
 _MARGIN_S: Final = 5.0
 
 
 class RelayedApprovals:
-    """The approvals of the first worker, used by another worker.
+    """The approval store of the first worker, as used by another worker (implements `ApprovalBackend`).
 
     Args:
         peers: The other workers.
-        timeout_s: The longest time that a call waits for a decision.
+        timeout_s: The maximum time for which a call waits for a decision.
     """
 
     def __init__(self, peers: Peers, timeout_s: float) -> None:
@@ -56,7 +61,7 @@ class RelayedApprovals:
                 if answer["kind"] != "waiting":
                     return Decision(kind=answer["kind"], lasts=answer["lasts"], by=answer["by"])
             except PeerLost:
-                # A restarted first worker does not know this call, so the question is submitted again.
+                # A restarted first worker does not have the question any more, so register the question again.
                 await anyio.sleep(_RETRY_S)
                 try:
                     if await self.register(question):
@@ -76,7 +81,7 @@ class RelayedApprovals:
         try:
             await self._ask("withdraw", question=question.to_json())
         except PeerLost:
-            return  # the question has ended with that worker
+            return  # the first worker has ended, and the question with it
 
     async def allow_again(self, question: Question) -> None:
         try:
@@ -94,7 +99,7 @@ class RelayedApprovals:
 
 
 async def answer_approval(document: dict[str, Any], approval_store: ApprovalStore) -> Reply:
-    """Carry out another worker's request on the approvals of this worker."""
+    """Apply another worker's request to the approval store of this worker, and return the reply."""
     answer: dict[str, Any] = {}
     if document["do"] == "decide":
         answer["known"] = await approval_store.decide(
@@ -129,14 +134,15 @@ def _reply(answer: dict[str, Any]) -> Reply:
 
 
 CALL_STATS_TARGET: Final = "/shared/call-stats"
-# Enough for a burst of failures during a restart of the first worker; more would add no information.
+# Maximum number of failures to send: enough for a burst while the first worker restarts. Beyond it, the oldest failures
+# are dropped.
 _MAX_WAITING: Final = 10_000
-# Failures within this time are sent in one message.
+# Time to wait for further failures, to send them in one message.
 _GATHER_S: Final = 0.05
 
 
 class CallStatsRelay:
-    """Sends failures of calls, and notes that calls have made obsolete, to the first worker."""
+    """Tells the first worker about failed calls, and about failure notes that successful calls have made obsolete."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
@@ -146,14 +152,14 @@ class CallStatsRelay:
         self._sending = anyio.Lock()
 
     async def run(self) -> None:
-        """Relay until cancelled."""
+        """Send recorded failures until cancelled."""
         while True:
             await self._changed.wait()
             await anyio.sleep(_GATHER_S)
             await self.flush()
 
     async def flush(self) -> None:
-        """Relay everything that has been reported so far."""
+        """Send everything that has been recorded so far."""
         async with self._sending:
             self._changed = anyio.Event()
             failures, cleared = list(self._failures), list(self._cleared)
@@ -169,18 +175,18 @@ class CallStatsRelay:
                 log.warning("%d failures not counted", len(failures), extra={"reason": str(error)})
 
     def failed(self, wrapper: str, server: str, tool: str, failure: Failure, who: str) -> None:
-        """Relay a failed call."""
+        """Record a failed call, to be sent."""
         self._failures.append([wrapper, server, tool, failure.kind, failure.detail, who])
         self._changed.set()
 
     def cleared(self, server: str, tool: str) -> None:
-        """Relay that the failure notes of a tool are obsolete."""
+        """Record that the failure notes of a tool are obsolete, to be sent."""
         self._cleared[server, tool] = None
         self._changed.set()
 
 
 def apply_call_stats(document: dict[str, Any], call_stats: CallStats, notes: OperatorNotes) -> bool:
-    """Apply the report of another worker; return whether notes have changed."""
+    """Apply the failures and obsolete notes that another worker has sent; return whether notes have changed."""
     for wrapper, server, tool, kind, detail, who in document["failures"]:
         call_stats.add_failure(wrapper, server, tool, Failure(kind=kind, detail=detail), who)
     changed = [notes.clear(server, tool) for server, tool in document["cleared"]]
@@ -188,12 +194,17 @@ def apply_call_stats(document: dict[str, Any], call_stats: CallStats, notes: Ope
 
 
 EVENTS_TARGET: Final = "/shared/events"
-# Workers are asked twice a second during a watch; a slow worker is skipped.
+# Time limit for the events of another worker. While an administrator watches the events, all workers are asked twice a
+# second, and slower workers are skipped.
 _ASK_S: Final = 2.0
 
 
 async def events_of_others(peers: Peers, latest_numbers: Mapping[int, int]) -> dict[int, list[dict[str, Any]]]:
-    """Return the events of every other worker that answers, after the last known one of each."""
+    """Return the new events of every other worker that answers, by the worker's index.
+
+    Args:
+        latest_numbers: The number of the last known event of each worker, by index.
+    """
     events: dict[int, list[dict[str, Any]]] = {}
 
     async def ask(index: int) -> None:

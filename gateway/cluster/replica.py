@@ -1,4 +1,4 @@
-"""This replica's part in the cluster."""
+"""This replica of a cluster: its connections to other replicas, the state that it shares with them, and its metrics."""
 
 from __future__ import annotations
 
@@ -124,13 +124,14 @@ def _family(name: str, kind: str, text: str, samples: Mapping[str, Any]) -> list
     return [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *figures]
 
 
-# The same as for the port of callers, so that the kernel does not refuse a burst of forwarded requests.
+# Maximum number of connections that wait to be accepted, as on the port for callers. A lower number would make the
+# kernel refuse a burst of forwarded requests.
 _BACKLOG: Final = 2048
-# A handshake between replicas takes milliseconds, so a slower client is not a replica.
+# Time limit for a TLS handshake. Between replicas it takes milliseconds, so a slower client is not a replica.
 _HANDSHAKE_S: Final = 5.0
-# Time for connections that are being established to be counted.
+# Time for connections that are being established to appear in `Replica.connections`.
 _SETTLED_S: Final = 0.25
-# Each busy connection closes with its next response; the limit applies to idle ones.
+# Time limit for connections to close. A busy connection closes after its next response, but an idle one may stay open.
 _LEAVE_S: Final = 0.5
 _POLL_S: Final = 0.02
 _INSTANCE_CHARS: Final = 16
@@ -143,8 +144,8 @@ class SharedParts:
     Attributes:
         fleet: The upstreams and the lock file.
         notes: The notes about tools.
-        keys: The API keys of callers, of which revocations are shared.
-        approvals: The pending and granted approvals.
+        keys: The API keys of callers. Only the revocations of keys are shared.
+        approvals: The calls that wait for approval, and the granted approvals.
         ended: The ended sessions of administrators.
     """
 
@@ -162,11 +163,12 @@ class Replica:
         config: The section `gateway.cluster`.
         name: The name of this replica.
         role: The process role of this replica.
-        replicas: The other replicas; None if sessions are not forwarded.
+        credentials: The keys and certificates of this replica.
+        replicas: The other replicas; None if requests are not forwarded to other replicas.
         connections: Incoming connections of other replicas.
-        status: The status of the shared store; None without a store, like `limits` and `changes`.
-        limits: Limits shared with all replicas.
-        changes: State shared with all replicas; None before `join`.
+        status: The status of the shared store; None without a store.
+        limits: Counts calls together with all replicas; None without a store.
+        changes: The state shared with all replicas; None without a store, and before `join`.
     """
 
     def __init__(self, config: ClusterConfig, *, most: int, resolve: Resolve | None = None) -> None:
@@ -174,8 +176,8 @@ class Replica:
 
         Args:
             config: The section `gateway.cluster`.
-            most: The largest number of concurrent connections of other replicas.
-            resolve: Resolves host names; by default like the system.
+            most: The maximum number of concurrent connections of other replicas.
+            resolve: Resolves host names; by default the system's resolver.
         """
         peers, signing_key = config.peers, config.signing_key
         self.config = config
@@ -229,12 +231,14 @@ class Replica:
         shared: SharedParts,
         state_dir: Path | None,
     ) -> None:
-        """Start sharing the state of this gateway, if a store is configured.
+        """Prepare to share the state of this gateway, if a store is configured; `serve_peers` starts sharing.
+
+        Until the revocations of API keys are known, the keys are not accepted.
 
         Args:
             reloader: The configuration with changes of administrators.
             shared: The parts whose state is shared.
-            state_dir: The directory for a local copy of the shared state.
+            state_dir: The directory for a local copy of the shared state; None for no copy.
         """
         store, status = self._store, self.status
         if store is None or status is None:
@@ -250,7 +254,8 @@ class Replica:
                 SharedRevocations(shared.keys),
                 SharedEndedSessions(shared.ended),
                 self._approvals,
-                # Last, because applying these takes time, during which the other parts must not change.
+                # These parts come last, because applying them takes time. Another part that was applied only after that
+                # could have changed meanwhile, and the change would be lost.
                 SharedLock(shared.fleet),
                 SharedOverlay(reloader),
             ),
@@ -261,7 +266,7 @@ class Replica:
         shared.keys.withhold()
 
     def wake(self) -> None:
-        """Share changed state soon."""
+        """Share changed state without waiting for the next poll."""
         if self.changes is not None:
             self.changes.wake()
 
@@ -271,9 +276,10 @@ class Replica:
         self.wake()
 
     async def leave(self) -> None:
-        """Stop accepting peers, then wait until every open response has been sent.
+        """Stop accepting connections of other replicas, then wait briefly until the open ones have closed.
 
-        Without the wait, a request without a response would be lost: its sender cannot know whether it was run.
+        Without the wait, a forwarded request could remain without a response. The other replica could then not know
+        whether the request was carried out.
         """
         if self._server is None:
             return
@@ -325,14 +331,14 @@ class Replica:
 
         Args:
             listener: The socket for other replicas; None without peers.
-            endpoint: Handles requests of sessions in this process.
+            endpoint: Handles requests for sessions of this process.
             draining: Returns whether this replica is shutting down.
-            results: Returns a stored result of this replica by its id.
+            results: Returns a stored result of this replica, given the id of the result.
         """
         async with anyio.create_task_group() as group:
             group.start_soon(self.connections.watch)
             if self.changes is not None and self.limits is not None:
-                # Before the first caller is served, this replica has to know which keys were revoked.
+                # Awaited before callers are served, because the replica has to know which API keys are revoked.
                 await self.changes.load()
                 group.start_soon(self.changes.run)
                 group.start_soon(self.limits.run)
@@ -361,7 +367,7 @@ class Replica:
 
 
 def warn_of_private(config: Config) -> None:
-    """Warn about servers whose state would differ between replicas."""
+    """Log a warning about servers that run as a separate process in each replica, so that their state may differ."""
     names = [alias for alias, server in config.servers.items() if not may_be_copied(server)]
     if names:
         log.warning(

@@ -1,8 +1,8 @@
 """The other replicas: discovery, mutual TLS derived from a shared secret, and forwarding.
 
-The key of the certificate authority is derived from the shared secret, so every replica has the same authority without
-any file. Replicas connect by TLS 1.3, and both sides present a certificate of this authority. The certificate of the
-listener contains its name, so that a connection to a wrong address fails.
+The key of the certificate authority is derived from the shared secret, so all replicas have the same authority without
+sharing a file. Replicas connect by TLS 1.3, and both sides present a certificate of this authority. A replica's
+certificate contains the replica's name, so that a connection to a wrong address fails.
 """
 
 from __future__ import annotations
@@ -52,17 +52,19 @@ PROTOCOL: Final = b"1"
 """The version of the protocol between replicas, which may differ during an upgrade."""
 # The order of P-256 (SEC 2, section 2.4.2), the exclusive upper bound of private keys.
 _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-# 128 bits longer than the order, so that the bias of the reduction is negligible (FIPS 186-5, A.2.1).
+# 128 bits more than the order has, so that the bias of the reduction is negligible (FIPS 186-5, A.2.1).
 _KEY_MATERIAL_BYTES: Final = 48
 _KEY_BYTES: Final = 32
-# The private key ends with its process; the long validity tolerates clock differences and long-running processes.
+# The validity of certificates is long, to tolerate clock differences and long-running processes. This is safe, because
+# the private key of a replica exists only as long as its process.
 _SINCE: Final = datetime(2020, 1, 1, tzinfo=UTC)
 _LIFE: Final = timedelta(days=36_500)
 _RANDOM_CHARS: Final = 32
-# 64 bits suffice: a forged id only causes a DNS lookup in the cluster's domain and a 404 response.
+# Length of the authentication code in a session id, in hexadecimal digits. 64 bits suffice: a forged id only causes a
+# DNS lookup in the cluster's domain and a 404 response.
 _MARK_CHARS: Final = 16
 _HEX: Final = frozenset("0123456789abcdef")
-# A name is one DNS label of at most 63 characters.
+# The name of a replica is one DNS label of at most 63 characters.
 _MAX_ID_CHARS: Final = 63 + 1 + _RANDOM_CHARS + _MARK_CHARS
 
 
@@ -75,7 +77,7 @@ class PeerCredentials:
         self._id_key = self.key("ids of sessions")
 
     def key(self, use: str) -> bytes:
-        """Derive the key for one use, independent of the keys for other uses."""
+        """Derive a key for one use. The keys for other uses do not reveal this key."""
         return self._derive_key(use, _KEY_BYTES)
 
     def new_session_id(self) -> str:
@@ -84,7 +86,7 @@ class PeerCredentials:
         return f"{self.name}.{random}{self._mark(self.name, random)}"
 
     def owner_of(self, session_id: str) -> str | None:
-        """Return the replica that issued a session id, or None if the id is not authentic."""
+        """Return the name of the replica that issued a session id; None if the id is not authentic."""
         if len(session_id) > _MAX_ID_CHARS or not session_id.isascii():
             return None
         name, dot, authenticated_part = session_id.partition(".")
@@ -121,7 +123,7 @@ class PeerCredentials:
 
     @cached_property
     def _certificates(self) -> tuple[str, bytes]:
-        """Return the certificate of the authority, and the certificate of this replica with its private key."""
+        """Return the authority's certificate, and this replica's certificate with the replica's private key."""
         number = int.from_bytes(self._derive_key("the authority of certificates", _KEY_MATERIAL_BYTES), "big")
         authority_key = ec.derive_private_key(number % (_ORDER - 1) + 1, ec.SECP256R1())
         issuer = _common_name("typegate peers")
@@ -158,7 +160,7 @@ class PeerCredentials:
 
 
 def _load_chain(context: ssl.SSLContext, chain: bytes) -> None:
-    """Load a certificate with its key, using a file in memory if possible, since `ssl` accepts only files."""
+    """Load a certificate with its key. `ssl` accepts only files, so a file in memory is used if possible."""
     if hasattr(os, "memfd_create"):
         # The root file system of a container may be read-only, and the key should not be written to disk.
         with os.fdopen(os.memfd_create("typegate"), "wb") as file:
@@ -206,20 +208,23 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 Resolve = Callable[[str, int], Awaitable[Sequence[tuple[str, int]]]]
 """Returns the addresses and ports of a host; raises `OSError` if it has none."""
 
-# Within a cluster, connecting takes a millisecond; the rest allows for a DNS lookup and a busy machine.
+# Time limit for a connection. Within a cluster, connecting takes a millisecond; the rest is for a DNS lookup and a busy
+# machine.
 _CONNECT_S: Final = 2.0
-# The owner of a session sends a ping at this interval; its machine is considered lost after three missed pings.
+# The replica that has a session sends a ping every `PING_S`, and is considered lost after three missed pings.
 _SILENCE_S: Final = 3 * PING_S
-# An unreachable replica is not tried again for this time, because many callers may ask for its sessions at once.
+# Seconds for which an unreachable replica is not tried again, because many callers may request its sessions at once.
 _GONE_S: Final = 1.0
 _MAX_CLIENTS: Final = 1_000
-"""More than the replicas that a cluster ever has; only names in authentic session ids are counted."""
+"""Maximum number of replicas to which connections are kept: more than a cluster has. Only replicas whose names are in
+authentic session ids are counted."""
+# The HTTP status for a request in another version of the protocol between replicas.
 _ANOTHER_VERSION: Final = 505
-# Running replicas answer within milliseconds; a starting replica does not wait longer.
+# Time for which a starting replica waits for the state of others. Running replicas answer within milliseconds.
 _ASK_ALL_S: Final = 1.0
 _CHANGES: Final = b"/changes"
 _RESULTS: Final = b"/results/"
-# Time to transfer a large result between replicas.
+# Time limit for fetching a large result from another replica.
 _FETCH_S: Final = 10.0
 
 
@@ -227,7 +232,9 @@ class Replicas:
     """The other replicas of the cluster (implements `SessionForwarder`).
 
     Attributes:
-        outcomes: The number of forwarded requests that were answered, lost on their way, or whose session was gone.
+        outcomes: The number of requests for sessions of other replicas, by outcome: `answered`; `lost`, if the
+            connection failed after the request was sent; or `gone`, if the other replica could not be reached or did
+            not accept the request.
     """
 
     def __init__(self, config: PeersConfig, credentials: PeerCredentials, *, resolve: Resolve | None = None) -> None:
@@ -236,7 +243,7 @@ class Replicas:
         Args:
             config: The section `gateway.cluster.peers`.
             credentials: The credentials of this replica.
-            resolve: Resolves host names; by default like the system.
+            resolve: Resolves host names; by default the system's resolver.
         """
         self._name = credentials.name
         self._credentials = credentials
@@ -254,7 +261,7 @@ class Replicas:
             client.close()
 
     def owner(self, session_id: str | None) -> str | None:
-        """Return the other replica that has the session, or None."""
+        """Return the name of the other replica that has a session; None if this replica has it or the id is invalid."""
         if session_id is None or session_id.startswith(f"{self._name}."):
             return None
         return self._credentials.owner_of(session_id)
@@ -285,12 +292,12 @@ class Replicas:
             log.log(level, "request not forwarded to %s", owner, extra={"reason": str(failure)})
 
     async def ask_all(self) -> list[str]:
-        """Return the shared state of each replica that answers within a second, as made by `SharedChanges.document`."""
+        """Return the `SharedChanges.document` of each replica that answers within a second."""
         documents: list[str] = []
 
         async def ask(host: str, port: int) -> None:
             async def dial(make: Callable[[], HttpConnection]) -> HttpConnection:
-                # Any replica will do, so the name in the certificate is not checked.
+                # The state of any replica is wanted, so the name in the certificate is not checked.
                 context = self._credentials.any_replica_context
                 _, connection = await asyncio.get_running_loop().create_connection(make, host, port, ssl=context)
                 return connection
@@ -312,7 +319,7 @@ class Replicas:
         return documents
 
     async def fetch_result(self, name: str, result_id: str) -> bytes | None:
-        """Return a stored result of another replica, as `ResultStore.packed` returns it; None if it does not answer."""
+        """Fetch a stored result from another replica, in the form of `ResultStore.packed`; None without an answer."""
         target = f"http://{name}{_RESULTS.decode()}{result_id}"
         try:
             with anyio.fail_after(_FETCH_S):
@@ -371,13 +378,14 @@ class Replicas:
 
 
 class PeerRouter:
-    """Routes requests of other replicas, which arrive on a port of their own with mutual TLS.
+    """Routes requests of other replicas, which arrive on a separate port with mutual TLS.
 
     Args:
-        endpoint: Handles requests of sessions in this process.
+        endpoint: Handles requests for sessions of this process.
         draining: Returns whether this replica is shutting down.
-        changes: Returns the shared state for a starting replica, or None if it is not known; None without a store.
-        results: Returns a stored result by its id, or nothing.
+        changes: Returns the shared state for a starting replica, or None if this replica does not know the state. None
+            without a store.
+        results: Returns a stored result, given its id; empty if the result is not stored.
     """
 
     def __init__(
@@ -393,10 +401,11 @@ class PeerRouter:
         self._changes = _Documents(lambda head: _encode_ascii(changes())) if changes is not None else None
 
     def route(self, head: RequestHead) -> Handler:
-        """Return the handler of a forwarded request.
+        """Return the handler for a request of another replica.
 
         Raises:
-            RequestRefused: The other replica uses another version of the protocol, or the session is about to end.
+            RequestRefused: The other replica uses another version of the protocol, the path is unknown, or this replica
+                is shutting down.
         """
         if head.raw(b"typegate-peer") != PROTOCOL:
             raise RequestRefused(_ANOTHER_VERSION, "another version of the protocol between replicas")
@@ -407,13 +416,14 @@ class PeerRouter:
         if not (head.path == b"/mcp" or head.path.startswith(b"/mcp/")):
             raise RequestRefused(404, "there is nothing at this path")
         if self._draining():
-            # Not 503: a retry would not find the session either, but the client can now open one at another replica.
+            # Not 503: a retry would not find the session either. After a 404, the client opens a new session, which
+            # another replica will have.
             raise RequestRefused(404, "Session not found")
         return self._endpoint
 
 
 class _Documents:
-    """Returns a part of this replica's state to another replica (implements `Handler`)."""
+    """Answers a request of another replica with the shared state or a stored result (implements `Handler`)."""
 
     max_body_bytes: Final = 0
 

@@ -40,17 +40,20 @@ class ProcessRole:
     Attributes:
         instance: The id of the gateway, shared by all its processes.
         name: The name of this process, unique within the gateway.
-        new_session_id: Creates a session id that identifies this process as its owner; None for random ids.
+        new_session_id: Creates a session id that identifies this process as the owner of the session; None to use
+            random ids.
         signing_key: The signing key shared by all processes.
-        writes: Whether this process writes the files of the state directory.
+        writes: True if this process writes the files of the state directory.
         admits: Raises `ConfigError` for a server that cannot be used by several processes.
-        on_failure: Receives failures instead of this process's own statistics; None if it keeps them itself.
-        on_cleared: Receives failure notes that a call has made obsolete.
-        share_approvals: Wraps the local approvals so that they are shared; None if the local ones are used.
-        sign_ins: The store of sign-ins; None for the state directory.
-        sharing: The counters of calls that are shared with other processes.
+        on_failure: Called for each failed call instead of recording the failure in this process; None to record it in
+            this process.
+        on_cleared: Called when a call has made the failure notes of a tool obsolete.
+        share_approvals: Wraps the approval store of this process so that approvals are shared; None to use the approval
+            store of this process alone.
+        sign_ins: The store of sign-ins; None to use the state directory.
+        sharing: The counters of calls that are shared with other processes; None to count in this process alone.
         on_approvals_changed: Called after each change of questions, decisions or approvals.
-        fetch_result: Asks another process for a stored result; None if no process can be asked.
+        fetch_result: Fetches a stored result from another process; None if there is no other process.
     """
 
     instance: str
@@ -70,7 +73,7 @@ class ProcessRole:
 
 FIRST = 0
 """The index of the worker that writes files and makes the changes of administrators."""
-# Digits of a worker's index; no machine runs ten thousand workers.
+# Maximum number of digits in a worker's index; no machine runs ten thousand workers.
 _MAX_DIGITS = 4
 READY = b"ready\n"
 """The line that a worker writes to standard output when it is ready to serve."""
@@ -83,10 +86,10 @@ class WorkerConfig:
     Attributes:
         index: The index of this worker.
         count: The number of workers.
-        is_restart: Whether the worker replaces an ended one and has to ask the others for changes since the start.
-        listener: The descriptor of the listening socket for callers.
-        admin_listener: The descriptor of the listening socket for administrators; -1 for none.
-        public_url: The address announced to callers.
+        is_restart: True if the worker replaces an ended worker. It then has to ask the other workers for changes.
+        listener: The file descriptor of the listening socket for callers.
+        admin_listener: The file descriptor of the listening socket for administrators; -1 for none.
+        public_url: The address of the gateway that callers see.
         sockets: The directory of the private sockets.
         secret: The secret that every request on a private socket must present.
         signing_key: The signing key shared by all workers, in hexadecimal digits.
@@ -151,7 +154,7 @@ def prefix_of(index: int) -> str:
 
 
 def owner_of(session_id: str, count: int) -> int | None:
-    """Return the worker that issued a session id, or None if none of `count` workers did."""
+    """Return the index of the worker that issued a session id; None if none of `count` workers did."""
     number, dash, _ = session_id.partition("-")
     # Accept only the form that `prefix_of` writes.
     if (
@@ -166,15 +169,15 @@ def owner_of(session_id: str, count: int) -> int | None:
 
 
 ASK_S: Final = 5.0
-"""Seconds within which another worker must answer, since an administrator waits and a worker may hang."""
+"""Time limit for another worker's answer: a worker may hang, and an administrator is waiting."""
 _MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
-"""Enough for the rows of 100,000 wrappers; both ends are trusted."""
-# Connecting to a local socket takes less than a millisecond, so a slower worker is not running.
+"""Maximum size of an answer: enough for the rows of 100,000 wrappers. Workers trust each other."""
+# Connecting to a local socket takes less than a millisecond, so a worker that needs longer is not running.
 _CONNECT_S: Final = 2.0
 
 
 RESULTS_TARGET: Final = "/shared/results/"
-"""The path at which a worker returns its stored results, followed by the id of a result."""
+"""The beginning of the path at which a worker returns a stored result; the id of the result follows."""
 
 
 class PeerLost(GatewayError):
@@ -196,7 +199,7 @@ class Peers:
     def __init__(self, worker_config: WorkerConfig) -> None:
         self._count = worker_config.count
         self._index = worker_config.index
-        # The secret takes the place of the host name, so the check of the Host header verifies it.
+        # The secret takes the place of the host name, so the receiving worker verifies it in the Host header.
         self._base = f"http://{worker_config.secret}"
         self._clients = {
             index: HttpClient(connect_timeout_s=_CONNECT_S, unix_path=str(worker_config.socket_of(index)))
@@ -215,7 +218,7 @@ class Peers:
             client.close()
 
     def owner(self, session_id: str | None) -> int | None:
-        """Return the other worker that has the session, or None."""
+        """Return the index of the other worker that has a session; None if this worker has it or no worker does."""
         owner = owner_of(session_id, self._count) if session_id is not None else None
         return None if owner == self._index else owner
 
@@ -243,7 +246,14 @@ class Peers:
             raise PeerLost(f"worker {index} does not answer ({str(error) or 'too slow'})") from None
 
     async def fetch_result(self, prefix: str, result_id: str) -> bytes | None:
-        """Return a stored result of the worker with a prefix, as `ResultStore.packed` does; None if it is lost."""
+        """Fetch a stored result from another worker, in the form of `ResultStore.packed`.
+
+        Args:
+            prefix: The prefix of the worker's session ids, which is also the worker's name.
+
+        Returns:
+            None if there is no such worker, or the worker does not answer.
+        """
         index = owner_of(prefix, self._count)
         if index is None or index not in self._clients:
             return None
@@ -289,11 +299,11 @@ def _clusters(config: Config) -> Iterable[str]:
 
 
 RULES: tuple[Rule, ...] = (_private_processes, _private_hooks, _clusters)
-"""The rules that `check` applies."""
+"""The rules that `check_shareable` applies."""
 
 
 def may_be_copied(server: ServerConfig) -> bool:
-    """Return whether each worker may connect separately, which starts another copy of a stdio server."""
+    """Return whether each worker may connect to a server separately. For a stdio server, each starts a process."""
     return server.type != "stdio" or server.copies
 
 
@@ -301,7 +311,7 @@ def check_shareable(config: Config, *, file: str) -> None:
     """Check that a configuration can be used with several workers.
 
     Raises:
-        ConfigError: It cannot; the text contains every reason.
+        ConfigError: The configuration cannot be used with several workers; the text contains every reason.
     """
     if sys.platform == "win32":
         raise ConfigError("several workers need Linux or macOS; remove --workers", file=file)
@@ -311,10 +321,10 @@ def check_shareable(config: Config, *, file: str) -> None:
 
 
 def check_server(alias: str, server: ServerConfig) -> None:
-    """Check that a new server can be used with several workers.
+    """Check that a server which an administrator adds can be used with several workers.
 
     Raises:
-        ConfigError: The server needs a single process.
+        ConfigError: The server would run in several processes, which its entry does not allow.
     """
     if not may_be_copied(server):
         raise ConfigError(_private_process_error([alias]), file="request", key=alias)

@@ -1,4 +1,4 @@
-"""Forwarding of a request to the process that has its session."""
+"""Forward a request to the process that has the request's session, which is called the owner of the session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.protocol import json_bytes
 from gateway.protocol.gateway_errors import INTERNAL_ERROR, INVALID_REQUEST, ConnectionLost, RpcError
 from gateway.protocol.jsonrpc import InvalidMessage, RequestId, RpcRequest, read
 
-# Headers that belong to one connection, or are set again by the process that forwards the message.
+# Headers that are not forwarded: they apply to one connection, or the forwarding process sets them itself.
 _HOP_BY_HOP: Final = frozenset(
     {
         b"host",
@@ -41,7 +41,7 @@ _ENDED: Final = "the process that had this session has ended; whether the reques
 
 
 class NotForwarded(ConnectionLost):
-    """The owner of the session does not understand the request and has not carried it out."""
+    """The owner of the session uses another version of the protocol, and has not carried out the request."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, sent=False)
@@ -53,8 +53,8 @@ class ForwardingOptions:
 
     Attributes:
         lines: Additional header lines for the owner of the session.
-        silence_s: Seconds without a byte after which the owner is considered lost; it sends pings more often.
-        refused_status: The status with which the owner reports that it does not understand the request.
+        silence_s: Seconds without a byte after which the owner is considered lost. The owner sends pings more often.
+        refused_status: The status with which the owner reports that it uses another version of the protocol.
     """
 
     lines: bytes = b""
@@ -70,7 +70,7 @@ async def forward_request(
     responder: Responder,
     options: ForwardingOptions,
 ) -> ConnectionLost | None:
-    """Forward a request, and stream the response to the caller; return why the response is incomplete, or None.
+    """Forward a request to the owner of its session, and stream the response to the caller.
 
     Args:
         client: The client for the owner of the session.
@@ -78,10 +78,13 @@ async def forward_request(
         head: The header block of the request.
         body: The body of the request.
         responder: Responds to the caller.
+
+    Returns:
+        The error that ended the response early; None if the response is complete.
     """
     silence_s = options.silence_s
     own = b"".join(b"%b: %b\r\n" % field for field in head.fields if field[0] not in _HOP_BY_HOP)
-    # The pings of the owner are forwarded, so none are needed here.
+    # The owner's pings are forwarded, so this process does not send pings of its own.
     responder.omit_pings()
     began = events = False
     try:
@@ -93,7 +96,7 @@ async def forward_request(
                 if response.status == options.refused_status:
                     raise NotForwarded("the replica that has the session uses another version of the protocol")
                 if response.headers.get("connection", "").lower() == "close":
-                    # The owner is shutting down, so its idle connections are useless.
+                    # The owner is shutting down, so do not reuse idle connections to it.
                     client.close()
                 events = response.content_type == "text/event-stream"
                 began = True
@@ -135,17 +138,23 @@ def _forwarded_fields(response: Response) -> Fields:
 
 
 def _answer_lost(body: bytes, responder: Responder, *, began: bool, events: bool, sent: bool) -> None:
-    """Report to the caller that the process of its session has ended, as far as the response allows."""
+    """Tell the caller that the owner of the session has ended, as far as this is possible in the response.
+
+    Args:
+        began: True if the beginning of the response has been sent.
+        events: True if the response is an event stream.
+        sent: True if the owner may have received the request.
+    """
     request_id = _request_id(body)
     if began and not events:
-        responder.fail()  # the truncated body shows the error
+        responder.fail()  # the client notices that the body is truncated
     elif began:
         if request_id is not None:
             message = error_response(request_id, RpcError(INTERNAL_ERROR, _ENDED))
             responder.write(sse.event(message.pieces))
         responder.end()
     elif sent and request_id is not None:
-        # Not 404, because the client would send the request again, although it may have been carried out.
+        # Not 404: the client would then send the request again, although the request may have been carried out.
         responder.respond(200, error_response(request_id, RpcError(INTERNAL_ERROR, _ENDED)).pieces)
     else:
         respond_session_not_found(responder)

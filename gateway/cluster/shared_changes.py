@@ -1,11 +1,12 @@
-"""Replicated state in which the latest value of a field wins.
+"""State that all replicas share, as named fields. If replicas write the same field, the latest value wins.
 
-Each replica holds all fields in memory and in a file, and replicas exchange them through the store. If the store has
+Each replica has all fields in memory and in a file, and replicas exchange fields through the store. If the store has
 lost its data, every replica writes its fields again. A removed field leaves a removal marker, so that a replica that
 was offline does not restore the field from its file.
 
-A replica that starts while the store is unavailable reads its file and asks the running replicas. Before it has
-received an answer, it does not know which keys were revoked (`informed`).
+A replica that starts while the store is unavailable reads its file and asks the running replicas. It is *informed* once
+it has read the state from its file, the store or another replica. Before that, it does not know which API keys were
+revoked.
 """
 
 from __future__ import annotations
@@ -34,28 +35,35 @@ from gateway.protocol import json_bytes
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "cluster.json"
-# A change whose notification was lost is found within two polls.
+# Seconds between polls of the store, which find changes whose notification was lost.
 POLL_S: Final = 0.5
-# How long to wait before subscribing again after the store has failed.
+# Seconds to wait before subscribing again after the store has failed.
 _SUBSCRIBE_AGAIN_S: Final = 1.0
-# How often a replica asks the others if it has not reached the store since its start.
+# Minimum seconds between questions to the other replicas, if a replica has not reached the store since its start.
 _ASK_PEERS_S: Final = 2.0
 _DAY_US: Final = 86_400_000_000
-# The volume of a replica that was scaled down may be reused after months. A removal marker takes about 150 bytes.
+# Time for which removal markers are stored. The volume of a replica that was scaled down may be reused after months. A
+# removal marker takes about 150 bytes.
 _REMOVAL_KEPT_US: Final = 366 * _DAY_US
-# Fields that are not in files exist only in running replicas: longer than a running replica can be disconnected.
+# The same for fields that are not written to files: longer than a running replica can be disconnected.
 _TRANSIENT_REMOVAL_KEPT_US: Final = _DAY_US
-# Above all changes of administrators and all approvals; a larger store is not read.
+# Maximum number of fields in the store: more than all changes of administrators and all approvals. A store with more
+# fields is not read.
 MAX_FIELDS: Final = 50_000
 _MAX_FILE_BYTES: Final = 64 * 1024 * 1024
-# The stamp of a field without a known time: any other value or removal is later.
+# The stamp of a field whose time is not known, so that any other value or removal of the field is later.
 _EARLIEST: Final = 1
 _PEER_PLACE: Final = "for another replica"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A value, None for a removed field, and the time at which it was written in microseconds since 1970."""
+    """A field.
+
+    Attributes:
+        stamp: The time at which the value was written or removed, in microseconds since 1970.
+        value: The value; None if the field was removed.
+    """
 
     stamp: int
     value: Any
@@ -69,8 +77,8 @@ class SharedPart(Protocol):
     """A part of a gateway that shares its state as fields.
 
     Attributes:
-        prefix: The prefix of the names of its fields in the store.
-        is_transient: Whether its fields are short-lived and therefore not written to files.
+        prefix: The prefix of the part's field names in the store.
+        is_transient: True if the part's fields are short-lived and therefore not written to files.
     """
 
     @property
@@ -83,10 +91,10 @@ class SharedPart(Protocol):
         """Return the current values by field name, without the prefix."""
 
     async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Replace the state by these fields, except for local changes made in the meantime.
+        """Replace the part's state by these fields, except for local changes made while this method runs.
 
         Returns:
-            The current fields, without local changes made in the meantime.
+            The fields after the replacement, without such local changes.
         """
 
 
@@ -94,7 +102,7 @@ class SharedChanges:
     """This replica's copy of the shared state.
 
     Attributes:
-        informed: Whether this replica has received the state from its file, the store or another replica.
+        informed: True once this replica has read the state from its file, the store or another replica.
     """
 
     def __init__(
@@ -117,9 +125,9 @@ class SharedChanges:
             status: The status of the store.
             parts: The parts whose state is shared.
             state_dir: The directory of the local file; None for no file.
-            ask_peers: Asks the other replicas for their state; None without peers.
-            on_informed: Called once this replica is informed.
-            clock: Seconds since 1970.
+            ask_peers: Asks the other replicas for their state; None if replicas do not connect to each other.
+            on_informed: Called when this replica becomes informed.
+            clock: Returns seconds since 1970.
         """
         self._store = store
         self._cipher = cipher
@@ -133,7 +141,7 @@ class SharedChanges:
         self._entries: dict[str, Entry] = {}
         # Fields that may be missing in the store.
         self._pending: set[str] = set()
-        # The fields of each part at the last comparison; a difference is a local change.
+        # The fields of each part at the last comparison. If a part now has other fields, that is a local change.
         self._seen: dict[str, dict[str, Any]] = {part.prefix: {} for part in parts}
         self._version: str | None = None
         self._syncing = anyio.Lock()
@@ -155,7 +163,7 @@ class SharedChanges:
         self._sync_requested.set()
 
     def document(self) -> str | None:
-        """Return all fields, encrypted, for a starting replica, or None while this replica is not informed itself."""
+        """Return all fields, encrypted, for a starting replica; None while this replica is not informed."""
         if not self.informed:
             return None
         return self._cipher.encrypt(_as_json(self._entries), _PEER_PLACE)
@@ -175,7 +183,7 @@ class SharedChanges:
                 held = self._seen[part.prefix] = part.fields()
                 for name, value in held.items():
                     self._entries.setdefault(part.prefix + name, Entry(_EARLIEST, value))
-            # The store may have lost fields, so all are written again unless the store has them.
+            # The store may have lost fields, so every field is written again unless the store has the field.
             self._pending = set(self._entries)
             await self._apply()
         await self.sync()
@@ -202,7 +210,7 @@ class SharedChanges:
             if self._sync_requested.is_set():
                 self._sync_requested = anyio.Event()
             self._note_local_changes()
-            # Before waiting for the store, so that a crash in the meantime loses no local change.
+            # Save before waiting for the store, so that a crash while waiting does not lose a local change.
             await self._save()
             try:
                 version = await self._store.version()
@@ -230,7 +238,7 @@ class SharedChanges:
                     self._sync_requested.set()
             except StoreTrouble as trouble:
                 log.debug("subscription to shared store failed", extra={"reason": str(trouble)})
-            # Polling finds the changes published in the meantime.
+            # Polling finds changes that are published while this replica is not subscribed.
             await anyio.sleep(_SUBSCRIBE_AGAIN_S)
 
     async def _learn_from_peers(self) -> None:
@@ -252,7 +260,7 @@ class SharedChanges:
                 if field not in self._entries or self._entries[field].stamp < entry.stamp
             }
             self._entries |= later
-            # Written to the store later, since the store and the other replica may lose them.
+            # Written to the store when it responds again, in case the store has lost these fields.
             self._pending.update(later)
             await self._apply()
             self._note_informed()
@@ -271,18 +279,19 @@ class SharedChanges:
                 if before.get(name) == now.get(name):
                     continue
                 field = part.prefix + name
-                # Later than every known value, even if the clock of another replica is ahead.
+                # The stamp is later than that of every known value, even if the clock of another replica is ahead.
                 latest = max(latest + 1, int(self._clock() * 1e6))
                 self._entries[field] = Entry(latest, now.get(name))
                 self._pending.add(field)
             self._seen[part.prefix] = now
 
     async def _merge(self, stored: Mapping[str, StampedValue]) -> None:
-        """Apply later values of the store, and note which fields the store lacks."""
+        """Apply the values of the store that are later than this replica's, and note which fields the store lacks."""
         if len(stored) > MAX_FIELDS:
             log.error("shared store not read", extra={"reason": f"it has more than {MAX_FIELDS} fields"})
             return
-        # Compared again after waiting for the store; nothing below waits until the values are applied.
+        # Parts may have changed while this replica waited for the store. Below, there is no wait until values are
+        # applied.
         self._note_local_changes()
         touched = False
         for field, stamped in stored.items():
@@ -316,14 +325,14 @@ class SharedChanges:
             if held == self._seen[part.prefix]:
                 continue
             try:
-                # As returned by the part, so that the result is not mistaken for a local change.
+                # The fields as returned by the part, so that they are not mistaken for a local change.
                 self._seen[part.prefix] = dict(await part.apply(held))
             except Exception:  # boundary: data of another replica must not stop this one
                 log.exception("changes of other replicas not applied: %s", part.prefix)
                 self._seen[part.prefix] = part.fields()
 
     async def _write_pending(self) -> None:
-        """Write the fields that the store lacks, and remove old removal markers."""
+        """Write the fields that may be missing in the store, and delete old removal markers."""
         now_us = int(self._clock() * 1e6)
         old = [
             field
@@ -356,10 +365,10 @@ class SharedChanges:
         now = (self.informed, lasting)
         if now == self._saved:
             return
-        # Shielded, so that the content of the file stays known.
+        # Shielded: after a cancellation, `_saved` would not say what the file contains.
         with anyio.CancelScope(shield=True):
             is_saved = await anyio.to_thread.run_sync(self._write, self._path, *now)
-        # None after a failure, so that the next sync writes again.
+        # None after a failure, so that the next sync writes the file again.
         self._saved = now if is_saved else None
 
     def _write(self, path: Path, is_informed: bool, entries: Mapping[str, Entry]) -> bool:
@@ -376,7 +385,7 @@ class SharedChanges:
         return True
 
     def _read_file(self, path: Path) -> tuple[bool, dict[str, Entry]] | None:
-        """Return whether this replica was informed, and the fields; None without a usable file."""
+        """Return whether this replica was informed, and the fields, from the file; None without a valid file."""
         try:
             content = read_private(path, most_bytes=_MAX_FILE_BYTES)
             document = self._cipher.decrypt(json_bytes.loads(content)["sealed"], FILE_NAME)

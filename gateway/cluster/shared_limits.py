@@ -1,15 +1,18 @@
 """Calls per minute and requests in flight, counted across all processes.
 
-Requests in flight: a worker runs an eighth of its share without asking. Beyond that it asks the parent before it runs a
-request, and reports each end at once, so a caller is refused only if its requests in all workers have reached its
-limit.
+Each caller has an account with limits (`gateway.access.quotas`).
 
-Calls per minute: the store has one number for each account, the time at which its quota will be full again. A replica
-that knows the remaining quota lets some calls pass without asking, and reports them twice a second. Beyond that it asks
-the store first, so a caller is refused only if the calls of all replicas together have reached its quota. No replica
-reserves calls, so a replica without callers withholds nothing from the others.
+Requests in flight: a worker runs an eighth of its share of the limit without asking. Beyond that, the worker asks its
+parent before it runs a request, and reports the end of each request at once. A caller is therefore refused only if its
+requests in all workers have reached its limit.
 
-While the store does not respond, each replica counts on its own.
+Calls per minute: the store contains one number for each account, the time at which the account's quota will be full
+again. From the remaining quota, a replica computes how many calls it may make without asking, and it reports such calls
+twice a second. Beyond that, it asks the store before each call. A caller is therefore refused only if the calls of all
+replicas together have reached its quota. Replicas do not reserve calls, so a replica without callers does not reduce
+the quota of the others. Workers use the same method, with their parent as the store.
+
+While the store does not respond, each process counts on its own.
 """
 
 from __future__ import annotations
@@ -30,17 +33,18 @@ from gateway.cluster.worker_state import ParentStore
 
 log = logging.getLogger(__name__)
 
-# All workers together run this fraction of a limit without asking; a burst can exceed the limit by it.
+# All workers together run 1/8 of a limit without asking. A burst can exceed the limit by this part.
 _UNASKED_DIVISOR: Final = 8
-# A caller may send its next request before the end of the last one has reached the parent: ask again after this time.
-_ENDS_S: Final = 0.05
-# As for calls per minute: a request that has waited this long is counted by its worker alone.
+# Pause before asking the parent again after a refusal. A caller may send its next request before the parent has
+# received the report that the caller's last request has ended.
+_ASK_AGAIN_S: Final = 0.05
+# Time limit for the parent's permission, as for calls per minute. After that, the worker counts the request alone.
 _ASK_RUNNING_S: Final = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class _RunningQuestion:
-    """A request that waits for the parent; `may_run` is None without an answer."""
+    """A request that waits for the parent's permission; `may_run` is None if the parent did not answer."""
 
     account: Account
     most: int
@@ -69,16 +73,16 @@ class SharedRunning:
         self._report_requested.set()
 
     async def request_run(self, account: Account, most: int) -> bool | None:
-        """Return whether one more request may run, or None without an answer; `account.in_flight` includes it."""
+        """Return whether a request may run, which `account.in_flight` already includes; None without an answer."""
         with anyio.move_on_after(_ASK_RUNNING_S):
             if await self._ask(account, most):
                 return True
-            await anyio.sleep(_ENDS_S)
+            await anyio.sleep(_ASK_AGAIN_S)
             return await self._ask(account, most)
         return None
 
     async def run(self) -> None:
-        """Ask and report until cancelled."""
+        """Send questions and reports to the parent until cancelled."""
         while True:
             await self._report_requested.wait()
             self._report_requested = anyio.Event()
@@ -124,22 +128,26 @@ class SharedRunning:
                 question.answered.set()
 
 
-# Limits the time during which other replicas do not know about calls that passed without asking.
+# Seconds between reports. Until the next report, other replicas do not know about calls made without asking.
 _REPORT_S: Final = 0.5
-# Twice the default timeout of the store, because another report may be in progress. A call that has waited this long is
-# counted by its replica alone.
+# Time limit for the store's permission: twice the default timeout of the store, because another report may be in
+# progress. After that, the replica counts the call alone.
 _ASK_S: Final = 1.0
 _US: Final = 1e6
-# The store holds a digest of a principal's name, because names may be personal data.
+# Length of the digests that replace the names of principals in the store, because names may be personal data.
 _DIGEST_CHARS: Final = 32
-# All replicas together let this part of the remaining calls pass without asking. A burst at every replica at once can
-# exceed the quota by this part, which then counts against the next minute.
+# All replicas together make this part of an account's remaining calls without asking. A burst at all replicas at once
+# can exceed the quota by this part, which is then missing from the next minute's quota.
 _UNASKED: Final = 1 / 8
 
 
 @dataclass(slots=True, eq=False)
 class _Question:
-    """A call that waits for the store; `wait_s` is 0 if the call may be made, and None without an answer."""
+    """A call that waits for the store's permission.
+
+    Attributes:
+        wait_s: 0 if the call may be made, else the seconds until it may; None if the store did not answer.
+    """
 
     answered: anyio.Event = field(default_factory=anyio.Event)
     wait_s: float | None = None
@@ -151,7 +159,15 @@ class _Question:
 
 @dataclass(slots=True)
 class _Shared:
-    """An account with a limit; `unreported` of the `grant` calls that need no question have been made."""
+    """An account with a limit.
+
+    Attributes:
+        digest: The digest of the account's name, which identifies the account in the store.
+        used_s: The time of the last call.
+        grant: The number of calls that may be made without asking the store.
+        unreported: The number of these calls that have been made, but not reported yet.
+        questions: The calls that wait for the store's permission.
+    """
 
     account: Account
     digest: str
@@ -163,12 +179,12 @@ class _Shared:
 
 
 class SharedLimits:
-    """Counts calls in a store (implements `Ledger`).
+    """Counts the calls of each account in a store (implements `Ledger`).
 
     Attributes:
         replicas: The number of running replicas, including this one.
         shared: Whether the store has answered the last report.
-        slack_s: Seconds by which a call may be counted late without refusing a caller at its limit.
+        slack_s: Seconds by which a call may be counted late, without refusing a caller that stays within its limit.
     """
 
     slack_s: Final = BURST_US / _US - MINUTE_S
@@ -198,11 +214,11 @@ class SharedLimits:
         entry = self._shared_account(account, per_minute)
         entry.unreported += 1
         if self.shared and 2 * entry.unreported >= entry.grant:
-            # Ask for more before the grant is used up, so that a steady caller never waits.
+            # Report before the grant is used up, to get a new grant. A steady caller then never waits for permission.
             self._report_requested.set()
 
     async def request_call(self, account: Account, per_minute: int) -> float | None:
-        """Have the store count one call.
+        """Ask the store whether one more call may be made, and count the call if so.
 
         Returns:
             0 if the call may be made, else the seconds until it may; None if the store does not respond.
@@ -227,12 +243,13 @@ class SharedLimits:
                 await self._report_requested.wait()
 
     async def report(self) -> None:
-        """Report the calls made here, and answer the waiting ones."""
+        """Report the calls made by this process to the store, and answer the calls that wait for permission."""
         async with self._reporting:
             if self._report_requested.is_set():
                 self._report_requested = anyio.Event()
-            # The time before the request: the times in the response are relative to a later moment, so this replica
-            # never underestimates what is left, and refuses only calls that the store would refuse as well.
+            # The times in the response are relative to the moment of the store's answer, which is later than `sent_s`.
+            # Adding them to `sent_s` never underestimates the remaining quota, so this replica refuses only calls that
+            # the store would refuse as well.
             sent_s = self._clock()
             self._forget_idle(sent_s)
             reported = [entry for entry in self._accounts.values() if entry.unreported or entry.questions]
@@ -279,10 +296,11 @@ class SharedLimits:
         return entry
 
     def _grant(self, entry: _Shared) -> None:
-        """Set how many calls pass without asking, and apply the count of the other replicas to the account."""
+        """Set how many calls may be made without asking, and update the account by the calls of other replicas."""
         now_s = self._clock()
         interval_s = MINUTE_S / entry.per_minute
-        # The store returns every account with at least half its quota used; any other has more than half left.
+        # The store returns every account that has used at least half its quota. Any other account has more than half of
+        # its quota left.
         full_at_s = self._full_at_s.get(entry.digest)
         if full_at_s is not None:
             entry.account.set_full_at(full_at_s + entry.unreported * interval_s)
@@ -295,7 +313,7 @@ class SharedLimits:
         return max(0.0, self._full_at_s[digest] + interval_s - BURST_US / _US - self._clock())
 
     def _forget_idle(self, now_s: float) -> None:
-        # After a minute without calls an account is full, unless the store reports otherwise.
+        # After a minute without calls, an account is full, unless there were calls at other replicas.
         self._accounts = {
             name: entry
             for name, entry in self._accounts.items()

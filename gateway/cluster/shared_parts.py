@@ -1,4 +1,7 @@
-"""The parts of a gateway whose state all replicas share."""
+"""The parts of a gateway whose state all replicas share.
+
+Each part converts its state to named fields, and applies the fields of other replicas (`shared_changes.SharedPart`).
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ from gateway.fleet.operator_notes import OperatorNotes
 from gateway.fleet.reload import Reloader
 
 Sync = Callable[[bool], Awaitable[None]]
-# How long a used approval stays claimed: longer than a question may wait.
+# Seconds for which an approval stays claimed after a replica has used it: longer than a question may wait.
 _CLAIMED_S: Final = 86_400.0
-# More than the calls that wait for approval at all replicas together.
+# Maximum number of question ids to remember: more than calls can wait for approval at all replicas together.
 _MOST_ASKED: Final = 10_000
 
 
@@ -29,9 +32,9 @@ class ClusterApprovals:
     """Approvals shared by all replicas (implements `ApprovalBackend`).
 
     Args:
-        own: The approvals of this replica, with which those of the other replicas are merged.
-        sync: Exchanges approvals with the other replicas; with True, reads the store even if it reports no change.
-        store: The store in which an approval is claimed, so that only one replica uses it.
+        own: The approval store of this replica, whose state `sync` exchanges with the other replicas.
+        sync: Exchanges state with the other replicas; with True, reads the store even if its version has not changed.
+        store: The store in which a replica claims an approval before using it, so that no other replica uses it too.
         status: The status of the store.
     """
 
@@ -40,7 +43,7 @@ class ClusterApprovals:
         self._sync = sync
         self._store = store
         self._status = status
-        # The ids of questions asked here, which this replica may decide without the store.
+        # The ids of questions registered at this replica, which may use their approvals if the store does not respond.
         self._asked_here: dict[str, None] = {}
 
     async def register(self, question: Question) -> bool:
@@ -49,7 +52,7 @@ class ClusterApprovals:
         self._asked_here[question.id] = None
         while len(self._asked_here) > _MOST_ASKED:
             del self._asked_here[next(iter(self._asked_here))]
-        # Before the response, because the caller may retry at any other replica.
+        # Sync before the caller gets a response, because the caller may send its next request to any replica.
         await self._sync(False)
         return False
 
@@ -58,7 +61,7 @@ class ClusterApprovals:
             await self._sync(True)
         decision = await self._own.wait(question)
         if decision.kind == "allowed" and not await self._claim_question(question.id):
-            # Another replica has used the approval, or the store cannot tell.
+            # Another replica has used the approval, or the store does not respond and may contain such a claim.
             return Decision(kind="unknown")
         return decision
 
@@ -90,7 +93,7 @@ class ClusterApprovals:
 
 
 class SharedOverlay:
-    """Changes of administrators on top of the configuration file, of which each replica has its own."""
+    """The changes that administrators have made to the configuration. Each replica has its own configuration file."""
 
     prefix: Final = "change:"
     is_transient: Final = False
@@ -101,19 +104,19 @@ class SharedOverlay:
         self._fields: dict[str, Any] = {}
 
     def fields(self) -> dict[str, Any]:
-        # Cached by identity, because the immutable changes are polled twice a second.
+        # Called twice a second, so the fields are built only if the (immutable) changes are another object.
         if (changes := self._reloader.overlay.changes) is not self._shared:
             self._shared, self._fields = changes, {each.id: asdict(each) for each in changes}
         return self._fields
 
     async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        # Compared with the changes shared last, so that newer local changes are not reverted.
+        # Apply the difference to the changes that were shared last, so that newer local changes are not reverted.
         await self._reloader.change(Edit.from_difference(self._shared, (Change(**each) for each in fields.values())))
         return fields
 
 
 class SharedNotes:
-    """Notes about tools."""
+    """The operators' notes about tools."""
 
     prefix: Final = "note:"
     is_transient: Final = False
@@ -130,7 +133,7 @@ class SharedNotes:
 
 
 class SharedDecisions:
-    """Decisions about changed definitions."""
+    """The decisions of administrators about changed tool definitions."""
 
     prefix: Final = "decision:"
     is_transient: Final = False
@@ -141,7 +144,7 @@ class SharedDecisions:
         self._fields: dict[str, Any] = {}
 
     def fields(self) -> dict[str, Any]:
-        # Cached by identity, because decisions contain definitions and are polled twice a second.
+        # Called twice a second, and decisions contain definitions, so the fields are built only after a change.
         if self._decisions.latest is not self._shared:
             self._shared = self._decisions.latest
             self._fields = {entry["id"]: entry for entry in self._decisions.entries()}
@@ -153,7 +156,10 @@ class SharedDecisions:
 
 
 class SharedLock:
-    """Approvals of definitions since the start, shared by replicas that started with the same lock file."""
+    """The lock file (approved tool definitions), if an administrator has changed it since the start.
+
+    The lock file is shared only by replicas that started with the same lock file.
+    """
 
     prefix: Final = "lock:"
     is_transient: Final = False
@@ -163,11 +169,11 @@ class SharedLock:
         self._first = fleet.lock.text
         self._shared = fleet.lock.lockfile
         self._fields: dict[str, Any] = {}
-        # Replicas that started with another lock file use another field.
+        # The field's name is a digest of the initial lock file: replicas with another initial file use another field.
         self._name = hashlib.sha256((self._first or "").encode()).hexdigest()
 
     def fields(self) -> dict[str, Any]:
-        # Cached by identity, because the text may be long and is polled twice a second.
+        # Called twice a second, and the text may be long, so the fields are built only after a change.
         if self._fleet.lock.lockfile is not self._shared:
             self._shared, text = self._fleet.lock.lockfile, self._fleet.lock.text
             self._fields = {} if text == self._first else {self._name: text}
@@ -179,7 +185,7 @@ class SharedLock:
 
 
 class SharedRevocations:
-    """Digests of revoked API keys; a revocation is permanent."""
+    """The digests of revoked API keys. A revocation is permanent."""
 
     prefix: Final = "revoked:"
     is_transient: Final = False
@@ -196,10 +202,10 @@ class SharedRevocations:
 
 
 class SharedEndedSessions:
-    """Ended sessions of administrators, and used sign-in links."""
+    """The ended sessions of administrators, and the sign-in links that administrators have used."""
 
     prefix: Final = "ended:"
-    # Sessions expire after eight hours anyway.
+    # Not written to files, because sessions expire after eight hours.
     is_transient: Final = True
 
     def __init__(self, ended: EndedSessions) -> None:
@@ -214,10 +220,10 @@ class SharedEndedSessions:
 
 
 class SharedApprovals:
-    """Calls that wait for approval, and granted approvals."""
+    """The calls that wait for approval, and the granted approvals."""
 
     prefix: Final = "approval:"
-    # A lost approval is merely asked for again.
+    # Not written to files: if an approval is lost, a person is asked again.
     is_transient: Final = True
 
     def __init__(self, approval_store: ApprovalStore) -> None:
@@ -229,7 +235,7 @@ class SharedApprovals:
         self._fields = None
 
     def fields(self) -> dict[str, Any]:
-        # Cached, because there may be ten thousand approvals and they are polled twice a second.
+        # Called twice a second, and there may be ten thousand approvals, so the fields are built only after a change.
         if self._fields is None:
             self._fields = self._approval_store.fields()
         return self._fields

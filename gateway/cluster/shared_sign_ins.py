@@ -1,7 +1,7 @@
 """Sign-ins to upstreams, shared by all replicas.
 
-While the store does not respond, there are no sign-ins and no refreshes, so that a refresh token is never used twice.
-Tokens that are still valid remain in use.
+While the store does not respond, users cannot sign in and tokens are not refreshed. Otherwise two replicas could use
+the same refresh token. Access tokens that are still valid remain in use.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from gateway.cluster.shared_store import DecryptionFailed, StoreStatus, StoreTro
 from gateway.protocol import json_bytes
 from gateway.upstream.oauth.token_store import LOCK_S, Conflict, KeyedLocks, LockTimeout, StoredDocument, StoreFailed
 
-# The lock of a crashed replica expires when its work would have ended.
+# A lock expires after this time, in case its replica has crashed. Work that needs the lock does not take longer.
 _LOCK_MS: Final = int(LOCK_S * 1000)
 _LOCK_POLL_S: Final = 0.05
-# Sign-ins in progress expire after this time; a link is valid for ten minutes.
+# The prefix of the keys of sign-ins in progress, and the seconds after which these sign-ins expire. A sign-in link is
+# valid for ten minutes.
 _PENDING: Final = "pending:"
 _PENDING_S: Final = 900
 _TOKEN_BYTES: Final = 16
 _DIGEST_CHARS: Final = 40
 
-# Cached sign-ins for the time of an outage of the store: above the number of callers active at a time.
+# Maximum number of sign-ins to cache, for outages of the store: more than there are active callers at a time.
 _MOST_KNOWN: Final = 4_096
 
 _SAVE: Final = """
@@ -41,11 +42,11 @@ redis.call('HSET', KEYS[1], 'version', version + 1, 'sealed', ARGV[2])
 if ARGV[3] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
 return version + 1
 """
-# The version is kept and increased, so that no replica restores the document from its cache.
+# Delete the document, but store an increased version, so that no replica restores the document from its cache.
 _REMOVE: Final = """
 if redis.call('HDEL', KEYS[1], 'sealed') == 1 then redis.call('HINCRBY', KEYS[1], 'version', 1) end
 """
-# Versions only increase, so a lower one means that the store has lost data.
+# Versions only increase, so a stored version below a replica's cached version means that the store has lost data.
 _RESTORE: Final = """
 if tonumber(redis.call('HGET', KEYS[1], 'version') or 0) < tonumber(ARGV[1]) then
   redis.call('HSET', KEYS[1], 'version', ARGV[1], 'sealed', ARGV[2])
@@ -139,7 +140,11 @@ class SharedTokenStore:
 
     @asynccontextmanager
     async def lock(self, key: str) -> AsyncIterator[None]:
-        """Hold the lock of a key across all replicas; raise `LockTimeout` if the store does not respond."""
+        """Lock a key across all replicas for the duration of the context.
+
+        Raises:
+            LockTimeout: The store does not respond, or another replica has not released the lock in time.
+        """
         name, token = f"{self._name(key)}:lock", secrets.token_hex(_TOKEN_BYTES)
         async with self._locks.get_lock(key):
             await self._lock(name, token)
@@ -150,7 +155,7 @@ class SharedTokenStore:
                     await self._unlock(name, token)
 
     def _remember(self, key: str, stored: StoredDocument | None) -> None:
-        """Cache a document for an outage of the store, except for documents that may be used only once."""
+        """Cache a document for outages of the store, but not a sign-in in progress, which may be used only once."""
         if stored is None:
             self._cached.pop(key, None)
         elif not key.startswith(_PENDING):
@@ -185,7 +190,7 @@ class SharedTokenStore:
             with translated_errors():
                 await self._client.eval(_UNLOCK, 1, name, token)
         except StoreTrouble as failed:
-            self._status.failed("sign-ins", failed)  # the lock expires
+            self._status.failed("sign-ins", failed)  # the lock will expire
 
     def _name(self, key: str) -> str:
         kind, _, _ = key.partition(":")

@@ -1,4 +1,8 @@
-"""The interface of the shared store, encryption of its values, and its status."""
+"""The interface of the shared store, encryption of its values, and its status.
+
+Calls are counted by account. An account belongs to one caller and has a quota of calls per minute. The quota refills
+continuously, and an account is *full* if its whole quota is available.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,13 @@ from gateway.protocol import json_bytes
 
 log = logging.getLogger(__name__)
 
-# The recommended length for AES-GCM (NIST SP 800-38D, section 8.2). With random nonces, a key may encrypt 2**32 values.
+# The recommended nonce length for AES-GCM (NIST SP 800-38D, section 8.2). With random nonces, a key may encrypt 2**32
+# values.
 _NONCE_BYTES: Final = 12
 
 
 class DecryptionFailed(Exception):
-    """A value was encrypted with another key or for another place, or was modified."""
+    """The encrypted value was modified, or was encrypted with another key or for another place."""
 
 
 class ValueCipher:
@@ -34,7 +39,11 @@ class ValueCipher:
         self._cipher = AESGCM(key)
 
     def encrypt(self, value: Any, place: str) -> str:
-        """Encrypt a JSON value for a place, such as a field, which is authenticated but not stored."""
+        """Encrypt a JSON value.
+
+        Args:
+            place: Where the value will be stored, such as a field name. Decryption fails with any other place.
+        """
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return base64.b64encode(nonce + self._cipher.encrypt(nonce, json_bytes.dumps(value), place.encode())).decode()
 
@@ -42,7 +51,7 @@ class ValueCipher:
         """Decrypt a value.
 
         Raises:
-            DecryptionFailed: It was encrypted with another key or for another place, or was modified.
+            DecryptionFailed: The value was modified, or was encrypted with another key or for another place.
         """
         try:
             raw = base64.b64decode(encrypted, validate=True)
@@ -52,14 +61,14 @@ class ValueCipher:
 
 
 HALF_USED_US: Final = 30_000_000
-"""Half a minute's calls: accounts that need at least this long to be full again are reported to all replicas."""
+"""Half a minute: the store reports the accounts that need at least this long to be full again to all replicas."""
 BURST_US: Final = 60_600_000
-"""The capacity of an account, as time. It exceeds a minute because calls made without asking are counted up to half a
-second late, for which a caller at its limit must not be refused."""
+"""The capacity of an account, as the time in which it refills. It exceeds a minute, because calls made without asking
+the store are counted up to half a second late, and a caller at its limit must not be refused because of this delay."""
 ALIVE_S: Final = 5
-"""A replica without a report for this time is not counted; replicas report several times within it."""
+"""Seconds since the last report for which a replica counts as running; replicas report twice a second."""
 MOST_OWED_US: Final = 120_000_000
-"""The longest wait of an account that was overdrawn during an outage of the store."""
+"""The maximum time until an account is full again. An account may be overdrawn during an outage of the store."""
 Trouble = Literal["down", "slow", "full"]
 
 
@@ -67,7 +76,7 @@ class StoreTrouble(Exception):
     """An operation of the store has failed.
 
     Attributes:
-        kind: Whether the store cannot be reached, took too long, or is full.
+        kind: `down` if the store cannot be reached, `slow` if it took too long, or `full`.
     """
 
     def __init__(self, kind: Trouble, message: str) -> None:
@@ -80,7 +89,7 @@ class StampedValue:
     """A stored value.
 
     Attributes:
-        stamp: Microseconds since 1970; the latest value of a field wins.
+        stamp: The time of the write, in microseconds since 1970. The latest value of a field replaces earlier values.
         encrypted: The value, encrypted for its field and stamp.
     """
 
@@ -90,12 +99,12 @@ class StampedValue:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Calls of an account since the last report.
+    """A process's report about the calls of an account since the last report.
 
     Attributes:
-        calls: The number of calls made.
-        wanted: The number of calls that wait for permission.
-        interval_us: Microseconds in which the account gains one call.
+        calls: The number of calls made without asking the store.
+        wanted: The number of calls that wait for the store's permission.
+        interval_us: The time in which the quota of the account increases by one call, in microseconds.
     """
 
     calls: int
@@ -105,12 +114,12 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Requests in flight of an account in one worker.
+    """A worker's report about an account's requests in flight.
 
     Attributes:
-        running: The number of running requests.
-        wanted: The number of requests that wait for permission.
-        most: The limit for all workers together.
+        running: The number of running requests in this worker.
+        wanted: The number of requests that wait for the parent's permission.
+        most: The account's limit for all workers together.
         local_allowance: The number of requests that each worker runs without permission.
     """
 
@@ -127,8 +136,8 @@ class ReportResult:
     Attributes:
         alive: The number of running replicas.
         given: The number of wanted calls that may be made, by account.
-        full_us: Microseconds until an account is full again: for reported accounts, and for all others with at least
-            half their quota used.
+        full_us: Microseconds until an account is full again: for each account in the report, and for every other
+            account that has used at least half of its quota.
     """
 
     alive: int
@@ -140,11 +149,11 @@ class CallStore(Protocol):
     """A store that counts the calls of several processes."""
 
     async def count(self, name: str, spent: Mapping[str, Spent]) -> ReportResult:
-        """Subtract calls from accounts, granting as many of the wanted calls as are left.
+        """Subtract calls from the quotas of accounts, and permit as many of the wanted calls as the quotas allow.
 
         Args:
-            name: The name of this replica, which is thereby reported as running.
-            spent: The calls by account.
+            name: The name of this process, which counts as running for `ALIVE_S` from now on.
+            spent: The report for each account.
 
         Raises:
             StoreTrouble: The calls were not counted.
@@ -161,16 +170,19 @@ class SharedStore(CallStore, Protocol):
         """Return all fields."""
 
     async def merge(self, fields: Mapping[str, StampedValue]) -> None:
-        """Write the fields that are later than the stored ones, and notify all replicas."""
+        """Write each field whose value is later than the stored value, and notify all replicas if one was written."""
 
     async def forget(self, fields: Iterable[str]) -> None:
-        """Remove fields without leaving a removal marker."""
+        """Delete fields, including their removal markers."""
 
     def events(self) -> AsyncIterator[None]:
         """Yield once after subscribing, and once for each change by any replica."""
 
     async def claim(self, name: str, for_s: float) -> bool:
-        """Claim a name atomically; return false if it is already claimed."""
+        """Claim a name for a number of seconds; return false if a process has already claimed the name.
+
+        Of several processes that claim a name concurrently, only one succeeds.
+        """
 
     async def close(self) -> None:
         """Close all connections."""
@@ -186,10 +198,10 @@ _WORDS: Final = {
 
 
 class StoreStatus:
-    """The status of the shared store, as seen by its last operations.
+    """The status of the shared store, derived from the last operations of this replica.
 
     Attributes:
-        troubles: The number of failed operations by kind.
+        troubles: The number of failed operations by kind of failure.
     """
 
     def __init__(self) -> None:
@@ -206,14 +218,14 @@ class StoreStatus:
         return "up" if self._answered else "starting"
 
     def answered(self, use: Use) -> None:
-        """Record a successful operation."""
+        """Record that an operation for a use of the store succeeded."""
         self._answered = True
         if self._failing.pop(use, None) is not None and not self._failing:
             log.warning("the shared store works again after %.1f s", time.time() - self._since_s)
             self._since_s = time.time()
 
     def failed(self, use: Use, trouble: StoreTrouble) -> None:
-        """Record a failed operation."""
+        """Record that an operation for a use of the store failed."""
         self.troubles[trouble.kind] += 1
         before = self._failing.get(use)
         if not self._failing:

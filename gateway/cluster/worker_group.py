@@ -34,22 +34,24 @@ from gateway.http.server_connection import HttpProtocol
 from gateway.http.server_connections import Connections, Handler
 from gateway.protocol import json_bytes
 
-# Only workers connect to the private socket, and each needs a connection for every forwarded request.
+# Maximum number of connections to the private socket. Only workers connect, with a connection for each request.
 _MOST: Final = 100_000
-# The first worker applies the configured timeout; this one ends calls to which it never responds, after a day.
+# Time limit for a decision about a call that waits for approval. The first worker applies the configured timeout, which
+# is shorter; this limit applies if the first worker never responds.
 _APPROVAL_S: Final = 86_400.0
 
 
 class WorkerGroup:
-    """This worker's view of the worker group.
+    """The worker group, as one of its workers sees it: the other workers and the shared counters.
 
     Attributes:
         role: The process role of this worker.
         peers: The other workers.
         connections: Incoming connections of other workers.
         relay: Sends call statistics to the first worker; None in the first worker.
-        limits, running: Count the calls and requests of callers together with the other workers.
-        notes_changed: Set when notes have changed that have to be sent to the other workers.
+        limits: Counts calls per minute together with the other workers.
+        running: Counts requests in flight together with the other workers.
+        notes_changed: Set in the first worker when changed notes have to be sent to the other workers.
     """
 
     def __init__(self, worker_config: WorkerConfig) -> None:
@@ -59,7 +61,7 @@ class WorkerGroup:
         self.relay = None if worker_config.index == FIRST else CallStatsRelay(self.peers)
         self.notes_changed = anyio.Event()
         self.limits = SharedLimits(str(worker_config.index), ParentStore(worker_config), StoreStatus())
-        # A separate connection, so that requests do not wait for reports of calls.
+        # Separate from the connection of `limits`, so that requests do not wait for reports of calls.
         self.running = SharedRunning(worker_config.count, ParentStore(worker_config))
         self.role = ProcessRole(
             # A digest, so that the id does not expose the secret.
@@ -77,7 +79,7 @@ class WorkerGroup:
         )
 
     async def until_notes_changed(self) -> None:
-        """Wait until notes have changed that have to be sent to the other workers."""
+        """Wait until changed notes have to be sent to the other workers."""
         await self.notes_changed.wait()
         self.notes_changed = anyio.Event()
 
@@ -85,20 +87,22 @@ class WorkerGroup:
         self.notes_changed.set()
 
 
-# The same as for the port of callers, so that the kernel does not refuse a burst of forwarded requests.
+# Maximum number of connections that wait to be accepted, as on the port for callers. A lower number would make the
+# kernel refuse a burst of forwarded requests.
 _BACKLOG: Final = 2048
 _MAX_SHARED_BYTES: Final = 64 * 1024 * 1024
-"""Above the largest shared document, which contains the configuration and all changes of administrators."""
+"""Maximum size of a request of another worker: more than the largest shared document, which contains the configuration
+and all changes of administrators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayedParts:
-    """The parts of a worker for which other workers send requests to it.
+    """The parts of a worker that answer requests of other workers.
 
     Attributes:
-        call_stats: Counts the failures that other workers relay.
+        call_stats: Receives the failures that other workers report.
         notes: The notes about tools.
-        approvals: The approvals of all workers, if this is the first one.
+        approvals: The approval store, which contains the approvals of all workers if this is the first worker.
         feed: The events of this worker.
         results: The stored results of this worker.
     """
@@ -130,12 +134,12 @@ class Worker:
         """Connect the parts of this worker with the worker group.
 
         Args:
-            worker_group: This worker's view of the worker group.
+            worker_group: The other workers and the shared counters.
             reloader: Reloads the configuration.
-            endpoint: Handles MCP requests of sessions in this worker.
+            endpoint: Handles MCP requests for sessions of this worker.
             administration: The application for all paths except `/mcp`.
             state: The state shared by all workers.
-            relayed: The parts for which other workers send requests to this one.
+            relayed: The parts that answer requests of other workers.
         """
         self._worker_group = worker_group
         self._reloader = reloader
@@ -157,7 +161,7 @@ class Worker:
         )
         path.chmod(0o600)
         try:
-            # Also at the first start, because another worker may have pushed a change before this one listened.
+            # Not only after a restart: another worker may have sent a change before this worker was listening.
             await self._state.pull()
             async with anyio.create_task_group() as group:
                 group.start_soon(worker_group.connections.watch)
@@ -177,13 +181,13 @@ class Worker:
         Raises:
             RequestRefused: The request does not contain the secret of the worker group.
         """
-        # The secret takes the place of the host name (`Peers`), so a wrong one is refused like a wrong Host.
+        # The secret takes the place of the host name (`Peers`), so a wrong secret is refused like a wrong Host header.
         if head.raw(b"host") != self._worker_group.worker_config.secret.encode():
             raise RequestRefused(421, "this Host is not served here")
         return self._endpoint if head.path == b"/mcp" or head.path.startswith(b"/mcp/") else self._shared
 
     async def _reload_for_group(self) -> None:
-        """Reload the configuration for all workers, and push changes of notes."""
+        """Reload the configuration, and send its changes and changed notes to the other workers, until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(partial(self._reloader.run, hangups=True, reloaded=self._state.push))
             while True:
@@ -233,7 +237,7 @@ class Worker:
 
 
 def _with_client(scope: Scope) -> Scope:
-    """Return the scope of a forwarded request with the address of the original client."""
+    """Return the scope of a request that a worker forwarded, with the address of the original client."""
     peer = next((value.decode("latin-1") for name, value in scope["headers"] if name == PEER.encode()), "")
     host, _, port = peer.rpartition(":")
     return {**scope, "client": (host, int(port))} if port.isdigit() else scope

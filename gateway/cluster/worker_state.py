@@ -1,12 +1,11 @@
 """State shared by workers: counters in their parent, and a document of changes.
 
 Counters: a worker sends each report as one line of JSON over a Unix socket in the private directory, and the parent
-responds with one line. The counters and their arithmetic are those of `redis_store`.
+responds with one line. The parent counts in the same way as the scripts of `redis_store`.
 
-Document: it contains the text of the configuration in use, the changes of administrators, the notes, the lock file, and
-the decisions about changed definitions.
-A worker that applies a document takes on this state regardless of its earlier state, so a worker that has missed a
-change or was restarted needs only the latest document.
+Document: it contains the text of the configuration in use, the changes of administrators, the notes, the lock file
+(approved tool definitions), and the decisions about changed definitions. A document replaces the whole state of a
+worker, so a worker that has missed a change or was restarted needs only the latest document.
 """
 
 from __future__ import annotations
@@ -47,17 +46,18 @@ from registry.lock.lockfile import parse_lockfile
 
 log = logging.getLogger(__name__)
 
-# The default timeout of a shared store. The parent responds at once, unless it is stopped or has ended.
+# Time limit for a response, as for a shared store by default. The parent responds at once, unless it is suspended or
+# has ended.
 _TIMEOUT_S: Final = 0.5
-# Ten thousand accounts, the most that a worker holds, take a megabyte.
+# Maximum size of a report. A worker has at most ten thousand accounts, whose report takes a megabyte.
 _MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 _US: Final = 1e6
-# Compensates for rounding in sums of intervals.
+# Tolerance for rounding errors in sums of intervals, as a number of calls.
 _ROUNDING: Final = 1e-3
 
 
 class CallCounts:
-    """The calls of all workers, as the time at which the account of each caller will be full again."""
+    """Counts the calls of all workers. For each account, it stores the time at which the quota will be full again."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -87,13 +87,20 @@ class CallCounts:
 
 
 class RunningCounts:
-    """The requests in flight in each worker above those that need no permission, by account and connection."""
+    """Counts the requests in flight of all workers, by account and by the worker's connection.
+
+    Of each worker, only the requests beyond the number that needs no permission are counted.
+    """
 
     def __init__(self) -> None:
         self._running: dict[str, dict[object, int]] = {}
 
     def hold(self, connection: object, rows: Mapping[str, Running]) -> dict[str, int]:
-        """Record the running requests of a worker; return how many of the wanted ones may run, by account."""
+        """Record the running requests of a worker.
+
+        Returns:
+            The number of wanted requests that may run, by account.
+        """
         permitted: dict[str, int] = {}
         for account, row in rows.items():
             held = self._running.setdefault(account, {})
@@ -105,7 +112,7 @@ class RunningCounts:
         return permitted
 
     def forget(self, connection: object) -> None:
-        """Drop the counts of an ended worker."""
+        """Drop the counts of a worker whose connection was closed."""
         for account, held in list(self._running.items()):
             held.pop(connection, None)
             if not any(held.values()):
@@ -151,7 +158,7 @@ def _answer(request: Any, counts: CallCounts, running: RunningCounts, connection
 
 
 class ParentStore:
-    """Counts calls in the parent, with one request at a time (implements `CallStore`)."""
+    """A worker's connection to the counters in the parent, for one request at a time (implements `CallStore`)."""
 
     def __init__(self, worker_config: WorkerConfig) -> None:
         self._worker_config = worker_config
@@ -163,7 +170,10 @@ class ParentStore:
         return ReportResult(answer["alive"], given=answer["given"], full_us=answer["full"])
 
     async def hold(self, rows: Mapping[str, Running]) -> dict[str, int]:
-        """Report the running requests of this worker; return how many of the wanted ones may run, by account.
+        """Report the running requests of this worker to the parent.
+
+        Returns:
+            The number of wanted requests that may run, by account.
 
         Raises:
             StoreTrouble: The parent does not respond.
@@ -184,7 +194,7 @@ class ParentStore:
             self.close()
             raise StoreTrouble("down", f"the parent of the workers does not answer ({error})") from None
         except BaseException:
-            # On a connection that stays open, the next request would read the response to this one.
+            # Otherwise the next request on this connection would read the response to this request.
             self.close()
             raise
 
@@ -229,7 +239,7 @@ class SharedState:
             notes: The notes about tools.
             reloader: The configuration with changes of administrators.
             peers: The other workers.
-            joined: Whether the worker has started together with the others and already has the current state.
+            joined: True if the worker has started together with the others, so that it has the current state.
         """
         self._fleet = fleet
         self._notes = notes
@@ -252,9 +262,9 @@ class SharedState:
         }
 
     async def push(self) -> None:
-        """Send the document to every other worker; a worker that is not running asks for it when it starts."""
+        """Send the document to every other worker; a worker that is not running asks for the document at its start."""
         async with self._changing:
-            # At least the wall clock, so that the versions of a restarted first worker are higher.
+            # Versions are at least the current time, so that a restarted first worker continues with higher versions.
             self._version = max(self._version + 1, time.time_ns())
             body = json_bytes.dumps(self.document())
             async with anyio.create_task_group() as group:
@@ -292,7 +302,7 @@ class SharedState:
         self.joined = True
 
     async def apply_document(self, document: dict[str, Any]) -> None:
-        """Take on the state of the document, unless a later one has already been applied."""
+        """Replace this worker's state by that of a document, unless the same or a later document was applied."""
         async with self._changing:
             if document["version"] <= self._version:
                 return
@@ -312,7 +322,7 @@ class SharedState:
 
 
 async def apply_lock(fleet: Fleet, text: str | None) -> None:
-    """Replace the lock file by one with this text, or by none."""
+    """Use a lock file with this text from now on, or no lock file if the text is None. An invalid text is logged."""
     if text == fleet.lock.text:
         return
     lockfile = None

@@ -1,4 +1,4 @@
-"""Count the outcomes of calls by tool, and cluster similar failures.
+"""Count the outcomes of calls by tool, and collect similar failures of a tool in clusters.
 
 Only names of parameters and kinds of failure are stored, never values of arguments or results.
 """
@@ -37,25 +37,26 @@ from registry.schema.json_paths import format_path
 log = logging.getLogger(__name__)
 
 SENT_UNCHECKED: Final = "sent_unchecked"
-"""The kind of an argument that was sent although it could not be checked."""
-# One day, so that an operator who checks daily sees every cluster.
+"""The kind of failure for an argument that was sent although it could not be checked."""
+# Failures are reported for one day, so that an operator who checks daily sees every cluster.
 WINDOW_S: Final = 24 * 60 * 60.0
-# A single failure is chance, and two may be a model's retry. The third is flagged, unless all come from one session:
-# then the caller is a more likely cause than the tool.
+# One failure may be chance, and two may be a model's retry. A cluster is flagged from the third failure on, unless all
+# failures come from one session: then the caller is a more likely cause than the tool.
 FLAG_FAILURES: Final = 3
 FLAG_SESSIONS: Final = 2
-# A full cluster takes about 10 kB, so at most 40 MB in total, and usually far less.
+# Maximum number of clusters. A full cluster takes about 10 kB, so all take at most 40 MB, and usually far less.
 MAX_CLUSTERS: Final = 4_096
-# Each counted tool adds several lines to the metrics, which a monitoring system stores for every scrape.
+# Maximum number of tools, by route, in the metrics. Each adds several lines, which a monitoring system stores for every
+# scrape.
 MAX_COUNTED_TOOLS: Final = 20_000
-# Failures stored per cluster: more than enough to flag it. `total` counts all of them.
+# Failures stored per cluster: more than are needed to flag it. `total` also counts the dropped failures.
 _MAX_RECENT: Final = 64
 # The first sentence of an error identifies its kind; a stack trace may follow.
 _MAX_CLASS_CHARS: Final = 300
 _MAX_ITEMS: Final = 4
 # Client names consist of a word or two.
 _MAX_CLIENT_CHARS: Final = 64
-# Parts that differ between errors of one kind: quoted values, and words with a digit, such as numbers and identifiers.
+# Parts that differ between errors of one kind: quoted values, words with a digit (numbers, identifiers), and spaces.
 _PARTICULARS: Final = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|[\w.:/-]*\d[\w.:/-]*|\s+")
 # Server, tool, route and outcome of a call.
 _Ending = tuple[str, str, str, str]
@@ -70,7 +71,7 @@ _KINDS: Final[tuple[tuple[type[UpstreamError], str], ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A class of failure: its kind, and a detail that distinguishes it from others of the same kind."""
+    """A class of failures: their kind, and a detail that distinguishes the class from others of the same kind."""
 
     kind: str
     detail: str = ""
@@ -98,10 +99,12 @@ class Failure:
 
 @dataclass(slots=True)
 class _FailureCluster:
-    """Failures of one class at one tool.
+    """Failures of one class in calls of one tool.
 
     Attributes:
-        recent: The time and the caller of the latest failures.
+        total: The number of failures since the cluster was created.
+        recent: The time and the caller of each of the latest failures.
+        flagged_at_s: The time at which the cluster was logged; None if that was not within the last day.
     """
 
     wrapper: str
@@ -130,7 +133,7 @@ class CallStats:
 
     Args:
         on_success: Called with the tool of each successful call.
-        on_failure: Receives each failure instead of this object, if one process stores the clusters of several.
+        on_failure: Called for each failure instead of `add_failure`, if another process stores the clusters.
         clock: A monotonic clock.
         durations: Records durations.
     """
@@ -154,7 +157,7 @@ class CallStats:
         self._repairs: LRUCache[str, Counter[str]] = LRUCache(MAX_CLUSTERS)
 
     def count_call(self, wrapper: ToolWrapper, via: str, outcome: str, seconds: float) -> None:
-        """Count a call that reached a wrapper. Beyond `MAX_COUNTED_TOOLS`, calls of further tools are not counted."""
+        """Count a call of a wrapper. Beyond `MAX_COUNTED_TOOLS`, calls of further tools are not in the counters."""
         ending = (wrapper.server, wrapper.tool, via, outcome)
         counted = self._counted.get(ending)
         if counted is None:
@@ -187,7 +190,7 @@ class CallStats:
     def record_result(
         self, wrapper: ToolWrapper, result: dict[str, Any], caller: Caller, arguments: Any = None
     ) -> None:
-        """Record a result as a success or an error result."""
+        """Record the result of a call: as a failure if it is an error result, otherwise as a success."""
         if result.get("isError") is True:
             text = _first_text(result)
             self.record_failure(wrapper, Failure(kind="error_result", detail=_text_class(text)), caller)
@@ -200,7 +203,11 @@ class CallStats:
         self._on_failure(wrapper.name, wrapper.server, wrapper.tool, failure, caller.session_id or client_key(caller))
 
     def add_failure(self, wrapper: str, server: str, tool: str, failure: Failure, who: str) -> None:
-        """Record a failure from any process. The third of its class, from a second session, is logged once per day."""
+        """Add a failure from any process to its cluster.
+
+        Once a cluster has `FLAG_FAILURES` failures from `FLAG_SESSIONS` sessions within a day, it is logged, at most
+        once per day.
+        """
         key = (wrapper, failure)
         cluster = self._clusters.get(key)
         if cluster is None:
@@ -209,7 +216,7 @@ class CallStats:
         cluster.total += 1
         cluster.recent.append((now_s, who))
         recent = _recent(cluster, now_s)
-        # Flag again after a day, so that a persistent failure appears in the log of every day.
+        # A persistent failure is logged again after a day, so that it appears in each day's log.
         if cluster.flagged_at_s is not None and now_s - cluster.flagged_at_s > WINDOW_S:
             cluster.flagged_at_s = None
         enough = len(recent) >= FLAG_FAILURES and len({who for _, who in recent}) >= FLAG_SESSIONS
@@ -225,7 +232,7 @@ class CallStats:
         if counter is None:
             counter = self._repairs[wrapper.name] = Counter()
         counter["calls"] += 1
-        # A set, because a call with two renamed parameters counts once as a call with a renamed parameter.
+        # A set: a call with two renamed parameters counts once.
         counter.update({repair.name for repair in repairs})
 
     def failure_rows(self) -> list[dict[str, Any]]:
@@ -258,9 +265,9 @@ class CallStats:
 
 
 def client_key(caller: Caller) -> str:
-    """Return a name that distinguishes a caller without a session from others, stable across connections.
+    """Return a name for a caller without a session, which is the same for all connections of the caller.
 
-    It consists of the principal, the remote host and the client's name, but not the port, which changes.
+    The name consists of the principal, the remote host and the client's name. The port differs between connections.
     """
     client = caller.client_info.get("name") if isinstance(caller.client_info, dict) else None
     suffix = f"/{client[:_MAX_CLIENT_CHARS]}" if isinstance(client, str) else ""
@@ -276,7 +283,7 @@ def _first_text(result: dict[str, Any]) -> str:
 
 
 def _text_class(text: str) -> str:
-    """Return a short identifier, equal for texts that differ only in particulars. The text itself is not stored."""
+    """Return a short hash that is equal for texts that differ only in `_PARTICULARS`, as texts must not be stored."""
     plain = _PARTICULARS.sub("", text[:_MAX_CLASS_CHARS]).casefold()
     return f"text {sha256(plain.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}" if plain.strip() else ""
 

@@ -1,11 +1,12 @@
 """Add a hint to an upstream's error about arguments, leaving the error itself unchanged.
 
-An upstream may check more than its schema says, and a model often sees only its message: `'to' was not provided` has
-made models believe that arguments are lost in transit. If a message names a declared parameter as missing, or a key
-that was sent as unknown, one text is added: the missing parameters, the keys that were sent, the most similar name, an
-example call and the schema. Every other result is returned unchanged, as the same object.
+An upstream may check more than its schema says, and a model often sees only the upstream's message: `'to' was not
+provided` has made models believe that arguments are lost in transit. A hint is added if a message says that a declared
+parameter is missing, or that a sent key is unknown. The hint names the missing parameters, the keys that were sent and
+the most similar names, and contains an example call and the schema. Every other result is returned unchanged, as the
+same object.
 
-Only bounded windows around known names are searched, so the time is linear in the length of the text.
+Only a limited number of characters around known names is searched, so the time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from registry.schema.display_text import excerpt, join_names
 from registry.schema.json_paths import MAX_SHOWN_KEY, JsonPath, declared_properties
 
 MAX_READ_CHARS: Final = 8_192
-"""Maximum number of characters read from a text: validators put the complaint before stack traces."""
+"""Maximum number of characters to read from a text. Validators write the complaint before any stack trace."""
 # Maximum number of sent keys to examine; calls that models write do not have more.
 _MAX_SENT: Final = 50
-# Occurrences of a name to examine in a text: it may be mentioned a few times before the relevant sentence.
+# Maximum occurrences of a name to examine. A text may mention a name a few times before the relevant sentence.
 _MAX_OCCURRENCES: Final = 20
-# Characters to read on each side of a name: longer than the longest phrase of this kind in the test corpus.
+# Characters to read on each side of a name: longer than the longest phrase about a name in the test corpus.
 _WINDOW_CHARS: Final = 90
 # Maximum number of parameters to search for; generated schemas have hundreds of properties.
 _MAX_NAMES: Final = 500
@@ -64,18 +65,18 @@ _SAYS_MISSING = re.compile(
     r"|invalid\sinput:\sexpected\s\w{1,20},\sreceived\sundefined)",
     re.IGNORECASE,
 )
-# Phrases before a name that ask for the parameter, or say that its value is missing.
+# Phrases before a name that ask for the parameter, or say that the parameter has no value.
 _ASKS_FOR = re.compile(
     r"(?:(?:must|should|need\sto|have\sto|please)\s(?:specify|provide|supply|include|pass)"
     r"|no\svalue\s(?:was\s)?(?:given|provided|supplied|specified|set)\sfor)"
     r"\s(?:an?\s|the\s)?(?:value\sfor\s)?(?:the\s)?(?:required\s)?(?:parameter\s|argument\s|field\s|property\s)?$",
     re.IGNORECASE,
 )
-# A colon and the names that follow, as in `are required: to, subject`.
+# A colon and the names before the examined name, as in `are required: to, subject`.
 _LIST_BEGINS = re.compile(
     r":\s{0,3}(?:['\"`‘“]?[\w.$-]{1,64}['\"`’”]?(?:\s{0,2},\s{0,2}(?:and\s|or\s)?|\s(?:and|or|&)\s)){0,20}['\"`‘“]?$"
 )
-# ASP.NET and Laravel use a label instead of the name: `The Start Date field is required.`
+# ASP.NET and Laravel write a label instead of the parameter's name: `The Start Date field is required.`
 _LABEL = re.compile(r"\bThe ([A-Za-z][\w .-]{0,60}?) field is required\b")
 # Phrases about a person or thing rather than a parameter: `user is required to log in`, `user is missing a role`.
 _SAYS_OTHER = re.compile(
@@ -95,12 +96,12 @@ _AT_PLACE = re.compile(
     r"(?:required|undefined|invalid input[^\n]{0,50})[^\n]{0,12}\n?\s{0,6}(?:→\s)?at\s$", re.IGNORECASE
 )
 _IS_MISSING = re.compile(r"required|missing|undefined", re.IGNORECASE)
-# Members that contain the parameter in a list of issues from zod, pydantic and common web services.
+# Members that contain a parameter's name or path in the error objects of zod, pydantic and common web services.
 _PATH_MEMBERS: Final = ("path", "loc", "field", "param", "parameter", "property")
-# The first element of FastAPI's paths.
+# Possible first elements of a path in FastAPI's errors.
 _PARTS_OF_REQUEST: Final = frozenset({"body", "query", "path", "header", "cookie"})
 _JSON_BEGINS = re.compile(r"\{\s{0,80}[\"}]|\[\s{0,80}\{")
-# Maximum number of JSON values to visit in such a list: an issue has about ten, so this is fifty issues.
+# Maximum number of JSON values to visit in a list of error objects: an object has about ten, so this is fifty objects.
 _MAX_NODES: Final = 500
 _ONLY_A_KEY = re.compile(r"(?:[^\n'\"]{0,120}: )?'([^'\n]{1,64})'")
 _SAYS_UNKNOWN = re.compile(
@@ -117,9 +118,10 @@ class Complaint:
     Attributes:
         missing: Declared parameters that are reported missing and were not sent.
         disputed: Declared parameters that are reported missing although they were sent.
-        unknown: Keys that were sent and that are in neither the upstream's implementation nor the schema.
-        undeclared: Whether a parameter is reported missing that the schema does not declare, because the tool has
-            changed or its schema is wrong. This alone is not enough for a hint.
+        unknown: Sent keys that the schema does not declare. Each is reported as unknown, or differs from a parameter
+            that was not sent only in case and separators.
+        undeclared: True if a parameter is reported missing that the schema does not declare. Then the tool has changed
+            or its schema is wrong. This alone is not enough for a hint.
     """
 
     missing: tuple[str, ...] = ()
@@ -131,7 +133,11 @@ class Complaint:
         return bool(self.missing or self.disputed or self.unknown)
 
     def renamed(self, names: Mapping[str, str]) -> Complaint:
-        """Return the complaint with the names that the caller uses."""
+        """Return the complaint with the parameter names that the caller uses.
+
+        Args:
+            names: The names that the caller uses, by the upstream's names.
+        """
         missing, disputed, unknown = (
             tuple(names.get(name, name) for name in parameters)
             for parameters in (self.missing, self.disputed, self.unknown)
@@ -145,8 +151,8 @@ def find_complaint(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *
     Args:
         text: The upstream's message.
         arguments: The arguments that were sent to the upstream.
-        slips: Whether a key counts as unknown, whatever the text says, if it differs from an absent parameter only in
-            case and separators.
+        slips: True to report undeclared keys that differ from a parameter that was not sent only in case and
+            separators, even if the text does not mention these keys.
     """
     text = text[:MAX_READ_CHARS]
     names = declared_properties(wrapper.input_schema, wrapper.input_schema)
@@ -164,7 +170,7 @@ def find_complaint(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *
     return Complaint(
         missing=tuple(name for name in mentioned if name not in arguments),
         disputed=tuple(name for name in mentioned if name in arguments),
-        undeclared=not mentioned and _misses_others(prose, reported, names),
+        undeclared=not mentioned and _reports_undeclared(prose, reported, names),
         unknown=tuple(
             key
             for key in stray
@@ -173,7 +179,7 @@ def find_complaint(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *
     )
 
 
-def _misses_others(text: str, reported: set[str], names: Collection[str]) -> bool:
+def _reports_undeclared(text: str, reported: set[str], names: Collection[str]) -> bool:
     """Return whether the text reports a missing parameter that is not declared."""
     if any(name not in names for name in reported):
         return True
@@ -216,7 +222,7 @@ def _says_missing(text: str, name: str, names: Collection[str]) -> bool:
 
 
 def _is_announced_missing(before: str, names: Collection[str], quoted: bool) -> bool:
-    """Return whether the words before a name announce that it is missing."""
+    """Return whether the words before a name say that the following parameter is missing."""
     clear = quoted or _LIST_BEGINS.search(before) is not None
     for word in reversed(_SEPARATORS.split(before)):
         plain = word.strip(_QUOTES)
@@ -230,7 +236,12 @@ def _is_announced_missing(before: str, names: Collection[str], quoted: bool) -> 
 
 
 def _split_json(text: str) -> tuple[str, set[str]]:
-    """Split JSON off a text. Return the prose with the JSON's strings, and the names it reports missing."""
+    """Separate a text into prose and JSON.
+
+    Returns:
+        The prose, with the strings of the JSON appended; and the parameters that error objects in the JSON report
+        missing.
+    """
     begun = _JSON_BEGINS.search(text)
     if begun is None:
         return text, set()
@@ -261,10 +272,10 @@ def _split_json(text: str) -> tuple[str, set[str]]:
     return "\n".join(sentences), missing
 
 
-# Maximum size of a body that contains an error in a successful result. Error objects are short, and every result is
-# examined.
+# Maximum length of a text in a successful result to examine for an error object. Error objects are short.
 MAX_BODY_CHARS: Final = 4_096
-# About 600 tokens: enough for the schema of a typical parameter, and less than listing the tools again would cost.
+# Maximum length of a hint. About 600 tokens: enough for the schema of a typical parameter, and less than the cost of
+# listing the tools again.
 MAX_HINT_CHARS: Final = 2_500
 # Maximum number of text items to read; validators write one.
 _MAX_ITEMS: Final = 4
@@ -272,7 +283,7 @@ _MAX_ITEMS: Final = 4
 _MAX_LISTED: Final = 20
 # Maximum number of keys to describe individually; a call with more wrong keys needs the schema instead.
 _MAX_SENTENCES: Final = 5
-# A shorter part of a schema would not be useful.
+# Minimum space for a schema in a hint; a shorter part of a schema would not be useful.
 _MIN_SCHEMA_CHARS: Final = 100
 
 _NO_SUCH_TOOL = re.compile(r"(?:unknown|no such) tool\b|\btool\b[^\n]{0,140}\bnot found", re.IGNORECASE)
@@ -280,7 +291,10 @@ _INVALID_PARAMS = re.compile(r"\s{0,4}(?:MCP error )?-32602\b")
 
 
 def may_complain(result: dict[str, Any]) -> bool:
-    """Return whether a result is an error or may contain one in a text. Called for every result, so it is cheap."""
+    """Return whether a result is an error, or may contain an error object in a text.
+
+    This function is called for every result, so it does not parse texts.
+    """
     if result.get("isError") is True:
         return True
     content = result.get("content")
@@ -302,14 +316,15 @@ def with_hint(
 ) -> dict[str, Any]:
     """Return a result with a hint added as its last text, or the same object if there is nothing to add.
 
-    Examines error results, including relayed protocol errors, and short JSON objects with an `error` member. A protocol
-    error -32602 always gets an example call, unless it is about the tool itself.
+    Error results are examined, including relayed protocol errors, and so are short JSON objects with an `error` member
+    in successful results. A protocol error -32602 always gets a hint with an example call, unless the error says that
+    the tool does not exist.
 
     Args:
         arguments: The arguments that were sent to the upstream.
-        via: The route of the call.
-        lowered: The tool as shown to the caller, if modified. The complaint uses the upstream's names, and the hint
-            uses the caller's.
+        via: How the tool was called: by its wrapper name or through `invoke_tool`.
+        lowered: The tool's definition as rewritten for the caller's JSON Schema dialect; None if it was not rewritten.
+            The upstream's message uses the upstream's parameter names, and the hint uses the names in this definition.
         on_undeclared: Called with the server if it reports an undeclared parameter missing.
     """
     content = result.get("content")
@@ -318,7 +333,8 @@ def with_hint(
     texts = [text for item in content if isinstance(item, dict) and isinstance(text := item.get("text"), str)]
     if result.get("isError") is True:
         code, own, data = _protocol_error(result)
-        # Excludes text that the relay adds, because some patterns match only the complete message.
+        # Prefer the message itself to the result's text, in which the gateway adds words to the message: some patterns
+        # match only a complete message.
         message = own or "\n".join(text[:MAX_READ_CHARS] for text in texts[:_MAX_ITEMS])[:MAX_READ_CHARS]
         complaint = find_complaint(f"{message}\n{data}" if data else message, wrapper, arguments)
         is_invalid_params = code == INVALID_PARAMS or _INVALID_PARAMS.match(message) is not None
@@ -343,11 +359,9 @@ def with_hint(
 
 
 def with_changes_by_hooks(result: dict[str, Any], hooks: Sequence[str]) -> dict[str, Any]:
-    """Add to an error result which hooks changed the arguments, so that the caller does not change its own.
+    """Add the names of the hooks that changed the arguments to an error result.
 
-    Args:
-        result: The result for the caller.
-        hooks: The hooks that changed the arguments.
+    The text tells the caller that its own arguments may be right.
     """
     content = result.get("content")
     if result.get("isError") is not True or not isinstance(content, list):
@@ -357,14 +371,14 @@ def with_changes_by_hooks(result: dict[str, Any], hooks: Sequence[str]) -> dict[
 
 
 def naming_hooks(error: RpcError, hooks: Sequence[str]) -> RpcError:
-    """Return an upstream's protocol error with the names of the hooks that changed the arguments."""
+    """Add the names of the hooks that changed the arguments to the message of a protocol error."""
     if not hooks:
         return error
     return RpcError(error.code, " ".join((error.message, *changes_by_hooks(hooks))), error.data)
 
 
 def changes_by_hooks(hooks: Sequence[str]) -> list[str]:
-    """Return sentences that name the hooks that changed the arguments; empty if none has."""
+    """Return sentences that name the hooks that changed the arguments; empty without hooks."""
     if not hooks:
         return []
     names = ", ".join(dict.fromkeys(hooks))
@@ -375,7 +389,10 @@ def changes_by_hooks(hooks: Sequence[str]) -> list[str]:
 
 
 def _protocol_error(result: dict[str, Any]) -> tuple[int | None, str, str]:
-    """Return the code, message and data (as text) of a relayed protocol error."""
+    """Return the code, the message and the data (as text) of the protocol error from which a result was made.
+
+    Without such an error, return None and two empty texts.
+    """
     meta = result.get("_meta")
     error = meta.get(UPSTREAM_ERROR_KEY) if isinstance(meta, dict) else None
     if not isinstance(error, dict):
@@ -390,7 +407,7 @@ def _protocol_error(result: dict[str, Any]) -> tuple[int | None, str, str]:
 
 
 def _complaints_in(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the error messages in bodies of successful results."""
+    """Yield the error message in each text that is a JSON object with an `error` member."""
     for text in texts:
         if len(text) > MAX_BODY_CHARS or not text.lstrip().startswith("{"):
             continue
@@ -414,7 +431,8 @@ def _hint_text(complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, 
     ]
     absent = [name for name in declared_properties(wrapper.input_schema, wrapper.input_schema) if name not in arguments]
     names_near = NameSuggester()
-    # Include parameters that the schema does not require, so that the example differs from the failed call.
+    # The example shows the parameters in question even if the schema does not require them, so that the example differs
+    # from the failed call.
     example_paths: list[JsonPath] = [(name,) for name in (*complaint.missing, *complaint.disputed)]
     for key in complaint.unknown[:_MAX_SENTENCES]:
         near = names_near.suggest(key, absent)
@@ -422,7 +440,7 @@ def _hint_text(complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, 
         hint = f"; did you mean {near}?" if near is not None else "."
         sentences.append(f"{excerpt(key, MAX_SHOWN_KEY)} is not a parameter{hint}")
     sentences.append(f"Keys sent: {_names(tuple(arguments)) or '(none)'}.")
-    # If the complaint does not say what is wrong, do not assume that any argument is right.
+    # The example repeats the sent values only if the complaint says which arguments are wrong.
     sent = arguments if example_paths else None
     call = problems.example_call(wrapper, form, shown_paths=example_paths, sent=sent)
     sentences.append(f"Call it like: {call}")

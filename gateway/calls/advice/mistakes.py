@@ -1,7 +1,8 @@
 """Collect what callers get wrong about each tool: what they sent, what they probably meant, and how often.
 
-Operators use this to document or rename arguments. Names of arguments are stored, values are not: an example shows the
-structure of the arguments of a call with a placeholder for each value, and error texts lose quoted parts and numbers.
+Operators use this list to document or rename arguments. Names of arguments are stored, but not their values: an example
+shows the structure of a call's arguments with a placeholder for each value, and quoted parts and numbers are removed
+from error texts.
 """
 
 from __future__ import annotations
@@ -24,21 +25,22 @@ from registry.catalog.catalog import ToolWrapper
 from registry.schema.display_text import excerpt
 from registry.schema.json_paths import JsonPath, format_path, value_at
 
-# A tool with all its mistakes takes up to 60 kB in the worst case, usually 1 kB: at most 30 MB.
+# Maximum number of tools. A tool with all its mistakes takes up to 60 kB, usually 1 kB, so all take at most 30 MB.
 _MAX_TOOLS: Final = 500
-# More kinds of mistakes of one tool than a person reads; the least recent one is dropped.
+# Maximum number of kinds of mistakes per tool: more than a person reads. Beyond it, the least recent kind is dropped.
 _MAX_KINDS: Final = 24
 _MAX_CALLERS: Final = 16
-# Length of names and texts chosen by callers and upstreams; longer than any reasonable name or first sentence.
+# Maximum lengths of names and texts that callers and upstreams choose: longer than any reasonable name or sentence.
 _NAME_CHARS: Final = 80
 _TEXT_CHARS: Final = 240
-# An example shows the structure of the arguments; deeper and further members do not help to see the mistake.
+# Limits of an example, which shows the structure of the arguments. More members do not help to see the mistake.
 _MAX_DEPTH: Final = 4
 _MAX_MEMBERS: Final = 30
 _MAX_ITEMS: Final = 3
-# A single call with thousands of wrong members is one mistake, and must not push out the others.
+# Maximum number of mistakes to record per call, so that one call with thousands of wrong members does not displace
+# the mistakes of other calls.
 _MAX_PER_CALL: Final = 8
-# What differs between error texts of one kind, and what may be a value: quoted text, and words with a digit.
+# Parts of error texts that may be values: quoted text, words with a digit, and email addresses.
 _PARTICULARS: Final = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|[\w.:/@+-]*\d[\w.:/@+-]*|[\w.+-]+@[\w.-]+")
 _OTHERS: Final = "(others)"
 
@@ -62,7 +64,7 @@ class _Tool:
 
 
 class Mistakes:
-    """The mistakes in calls of each tool, in memory. Bounded: the least recent tools and kinds are dropped."""
+    """The mistakes in calls of each tool, in memory. Beyond the limits, the least recent tool or kind is dropped."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -71,7 +73,7 @@ class Mistakes:
     def record_problems(
         self, wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], arguments: Any, caller: str
     ) -> None:
-        """Record a call that was refused for its arguments."""
+        """Record a call that was refused because of its arguments."""
         mistakes: dict[tuple[str, str, str], str] = {}
         for problem in problems[:_MAX_PER_CALL]:
             path = _name(format_path(problem.path))
@@ -95,7 +97,7 @@ class Mistakes:
         self._record(wrapper, mistakes, arguments, caller)
 
     def record_error(self, wrapper: ToolWrapper, text: str, arguments: Any, caller: str) -> None:
-        """Record a call that its upstream answered with an error text."""
+        """Record a call that the upstream answered with an error."""
         masked = _masked_text(text)
         self._record(wrapper, {("error_result", "", masked): masked}, arguments, caller)
 
@@ -120,7 +122,7 @@ class Mistakes:
             mistake.at_s, mistake.trace = self._clock(), recorded_trace()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row for each tool, most frequent mistakes first."""
+        """Return one row for each tool, the tools with most calls and the most frequent mistakes first."""
         return _sort_rows(
             {
                 "wrapper": name,

@@ -1,4 +1,4 @@
-"""Answer calls of nonexistent tools with similar names."""
+"""Answer calls of nonexistent tools, and suggest tools with similar names."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from registry.catalog.shape import ServerShape
 from registry.schema.display_text import join_names
 from registry.views.view import View
 
-# Suggestions for a misspelled name. A model chooses among three; more would repeat the list that it already has.
+# Maximum number of suggestions for a misspelled name. A model can choose among three, and already has the whole list.
 MAX_SUGGESTIONS: Final = 3
-# Number of servers to list. Few callers have more, and aliases are short.
+# Maximum number of servers to list. Few callers have more, and aliases are short.
 _MAX_SERVERS: Final = 50
-# Comparing two names takes about 30 µs on the event loop, so 5 ms in total.
+# Maximum number of names to compare with a misspelled name. A comparison takes about 30 µs, so 5 ms in total.
 _MAX_COMPARED: Final = 150
 # The default cutoff of difflib.
 _SIMILAR: Final = 0.6
-# Hosts prefix names with their own label, and some models keep the prefix.
+# The parts of a name between separators.
 _LABELS: Final = re.compile(r"[^_.:/-]+")
 
 
@@ -49,13 +49,13 @@ def near_tools(catalog: Catalog, name: str) -> list[str]:
         return []
     plain = _remove_separators(name)
     names: list[str] = [wrapper.name for wrapper in catalog.wrappers if wrapper.app.by_models]
-    # Names that differ only in case, separators and a host's prefix.
+    # Names that differ only in case, separators and a prefix. Some hosts add a prefix, which some models do not remove.
     alike = [candidate for candidate in names if plain.endswith(_remove_separators(candidate))]
     return alike[:MAX_SUGGESTIONS] or nearest(name, names)
 
 
 def no_such_server(view: View, name: str) -> str:
-    """Return sentences stating that the server does not exist, which one may be meant, and which servers exist."""
+    """Return a text saying that a server does not exist, which server may be meant, and which servers exist."""
     servers = sorted(view.servers)
     by_plain = {normalized_name(server): server for server in servers}
     # In the full name of a tool, only the first part names the server.
@@ -70,7 +70,11 @@ def named_servers(view: View) -> str:
 
 
 def nearest(word: str, names: Sequence[str], *, cutoff: float = _SIMILAR) -> list[str]:
-    """Return up to `MAX_SUGGESTIONS` similar names. If there are many, compare only those that share parts."""
+    """Return up to `MAX_SUGGESTIONS` names that are similar to a word.
+
+    If there are more than `_MAX_COMPARED` names, only those with the most common parts and a similar length are
+    compared.
+    """
     if len(word) > MAX_QUOTED_CHARS:
         return []
     if len(names) > _MAX_COMPARED:
@@ -89,21 +93,21 @@ def _remove_separators(name: str) -> str:
     return normalized_name(name).replace("_", "").replace(".", "")
 
 
-# Number of tools to name if the server has no tool with a similar name. To see more, the caller should list the tools.
+# Maximum number of tools to name if the server has no tool with a similar name. To see more, the caller can list tools.
 _MAX_LISTED: Final = 20
-# Changed parameters to mention in one answer; the schema next to them shows the rest.
+# Maximum number of changed parameters to name in one answer, which also contains the schema.
 _MAX_CHANGES_TOLD: Final = 10
-# Below difflib's default of 0.6, because the candidates are limited to the tools of the named server.
+# The cutoff for tools of one server: below difflib's default of 0.6, because there are few candidates.
 _MIN_SIMILARITY: Final = 0.5
 
 
 class UnknownToolErrors:
-    """Answers calls that reach no tool.
+    """Answers calls whose tool was not found.
 
     Args:
         retired: Returns whether an alias formerly belonged to a server.
         successor: Returns the current alias of a server that was renamed.
-        faulty: Returns whether a server is left out because its entry has an error.
+        faulty: Returns whether a server is not used because its entry in the configuration has an error.
     """
 
     def __init__(
@@ -126,10 +130,13 @@ class UnknownToolErrors:
     async def wait_for(
         self, view: View, name: str, principal: Principal, *, connecting: bool = True
     ) -> ToolWrapper | None:
-        """Return a wrapper whose server is still connecting for the first time, waiting for it with a limit.
+        """Wait for a server that has not listed its tools yet, up to a time limit, then return the wrapper if found.
 
-        A server with a separate sign-in for each caller connects when the caller first needs it. If `connecting` is
-        false, wait only for such servers and for those that require a sign-in.
+        A server with a separate sign-in for each caller connects when the caller first needs the server.
+
+        Args:
+            connecting: False to wait only for servers with a separate sign-in for each caller, and for servers that
+                require a sign-in.
 
         Raises:
             SignInRequired: The server lists nothing before a sign-in.
@@ -142,7 +149,7 @@ class UnknownToolErrors:
         if link is None or link.session is not None:
             return None
         own = self._registry.own_listing(link.owner, ServerName(alias)) if link.owner else None
-        # A server that was listed before has its tools in the catalog even while it is disconnected.
+        # If the server has listed its tools before, they are in the catalog even while the server is disconnected.
         if own is not None or (not link.owner and alias in self._registry.catalog.servers):
             return None
         if not connecting and not link.owner and not isinstance(link.state, SignInNeeded):
@@ -156,17 +163,18 @@ class UnknownToolErrors:
         return self.listed_since(view, name, principal)
 
     def listed_since(self, view: View, name: str, principal: Principal) -> ToolWrapper | None:
-        """Return a wrapper whose server was listed after this view was built."""
+        """Return a wrapper that was listed after this view was built; None if it does not exist or is not permitted."""
         alias = name.partition(NAME_SEPARATOR)[0]
-        # The view does not contain the wrapper, so ask its profile.
+        # The view does not contain the new wrapper, so ask the view's profile and rules whether it may.
         wrapper = self._registry.catalog_of(principal.name).get(name)
         shape = self._registry.shape.for_server(ServerName(alias))
         return wrapper if wrapper is not None and view.permits(wrapper, shape) else None
 
     def under_former_name(self, view: View, name: str) -> ToolWrapper | None:
-        """Return the wrapper whose original tool name follows the alias of its server in `name`.
+        """Return the wrapper for a `name` that consists of the server's alias and the server's own name of the tool.
 
-        A wrapper is renamed when a new tool of the same server has a name that hosts cannot distinguish from it.
+        The gateway renames a wrapper when the server adds a tool whose name hosts cannot distinguish from the
+        wrapper's. Callers may then still use the former name.
         """
         alias, separator, tool = name.partition(NAME_SEPARATOR)
         wrapper = view.catalog.get_by_tool(alias, tool) if separator else None
@@ -178,10 +186,13 @@ class UnknownToolErrors:
         return wrapper if level != "off" and wrapper.tool not in shape.renames else None
 
     def tool_of_app(self, view: View, name: str) -> ToolWrapper | None:
-        """Return the tool that an app calls by the name that its own server gave it; None unless exactly one fits.
+        """Return the tool that an app (an extension of MCP) calls by the server's own name of the tool.
 
-        Apps do not know the names of the gateway. A host sends their calls on as they are, without saying which app
-        calls. Only servers with an app come into question, so that no other call without a server's name is guessed.
+        Apps do not know the names of wrappers, and hosts forward the calls of apps unchanged, without saying which app
+        makes a call. Only servers with an app are considered, so that other calls without an alias are not guessed.
+
+        Returns:
+            None if no tool fits, or several do.
         """
         wrappers = [each for each in view.catalog.wrappers if each.tool == name and each.app.by_apps]
         fitting = [each for each in wrappers if view.has_apps(each.server)]
@@ -195,7 +206,7 @@ class UnknownToolErrors:
         """
         removed = self.drift.removed(name)
         if removed is not None and removed.wrapper.server in view.servers:
-            # Without a prefix, the name does not identify the server.
+            # Looked up by the whole name, because wrapper names may be configured to have no alias.
             return self._no_such_tool(view, removed.wrapper.server, removed.wrapper.tool, principal)
         alias, separator, tool = name.partition(NAME_SEPARATOR)
         if separator and alias in view.servers:
@@ -214,7 +225,12 @@ class UnknownToolErrors:
         raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:MAX_QUOTED_CHARS]}{hint}")
 
     def for_address(self, view: View, call: UnresolvedCall, sent: object, principal: Principal) -> dict[str, Any]:
-        """Answer a call of `invoke_tool` that reaches no tool."""
+        """Answer a call of `invoke_tool` whose tool was not found.
+
+        Args:
+            call: The server and the tool in the call, as far as they could be resolved.
+            sent: The arguments of `invoke_tool`, as sent.
+        """
         if call.server is None or call.tool is None or call.wrapper is not None:
             owners = _owners(view, call.tool) if call.server is None and call.tool else []
             hint = (
@@ -230,7 +246,7 @@ class UnknownToolErrors:
         return error_result(f"Not called: {no_such_server(view, call.server)}")
 
     def changed_parameters(self, wrapper: ToolWrapper, prepared: Prepared, names: Mapping[str, str]) -> str:
-        """Return a sentence about changes of parameters that were sent or are missing; empty if there are none.
+        """Return a sentence about parameters of the call that the server has changed; empty if there are none.
 
         Args:
             wrapper: The current version of the tool.
@@ -243,11 +259,11 @@ class UnknownToolErrors:
         return f"\n\nThis tool has changed: {', '.join(descriptions)}." if descriptions else ""
 
     def is_gone(self, server: str, tool: str) -> bool:
-        """Return whether a server formerly had a tool of exactly this name."""
+        """Return whether a server has removed a tool of exactly this name."""
         return self.drift.removed_tool(server, tool) is not None
 
     def removed_tool_result(self, view: View, wrapper: ToolWrapper) -> dict[str, Any]:
-        """Answer a call of a tool that was removed after its view was built."""
+        """Answer a call of a tool that the server removed after the caller's view was built."""
         return self._held_back(view, wrapper.server, wrapper.tool) or error_result(
             f"Not called: server '{wrapper.server}' no longer has the tool '{wrapper.tool}'."
         )
@@ -262,9 +278,13 @@ class UnknownToolErrors:
         return {"content": [{"type": "text", "text": f"Signed in to server '{server}'. {sentence}"}]}
 
     def _answer_for_unserved(self, view: View, alias: str, tool: str) -> dict[str, Any] | None:
-        """Answer for a server that is left out, removed or renamed; None if this profile never had the alias."""
-        # Decided by the alias alone, the only known property. A profile that selects servers by tags therefore answers
-        # as if the server had never existed.
+        """Answer a call to a server whose entry has an error, or that was removed or renamed.
+
+        Returns:
+            None if the alias never existed, or the profile does not select it.
+        """
+        # Only the alias of such a server is known. A profile that selects servers by tags therefore answers as if the
+        # server had never existed.
         if not view.permits_server(alias, ServerShape()):
             return None
         if self._faulty(alias):
@@ -286,10 +306,10 @@ class UnknownToolErrors:
         link, catalog = self._users.current_link(server, principal.name), view.catalog
         if link is not None and server not in catalog.servers and link.session is None:
             return error_result(link.not_reachable())
-        # Look here before looking at removed tools: a tool with an unusable new definition counts as both.
+        # Before looking at removed tools: a tool whose new definition is unusable counts as held back and as removed.
         if (held := self._held_back(view, server, tool)) is not None:
             return held
-        # Callers may pass the wrapper's name where `invoke_tool` expects the tool's.
+        # Callers may pass the wrapper's name where `invoke_tool` expects the server's own name of the tool.
         removed = (
             self.drift.removed_tool(server, tool)
             or self.drift.removed(tool)
@@ -311,7 +331,13 @@ class UnknownToolErrors:
         return error_result(f"Not called: server '{server}' has no tool '{tool[:MAX_QUOTED_CHARS]}'. {hint}")
 
     def _held_back(self, view: View, server: str, tool: str) -> dict[str, Any] | None:
-        """Answer for a tool that is quarantined or not approved; None if it is neither, or hidden from this caller."""
+        """Answer a call of a tool that the gateway does not list.
+
+        The tool's definition is unusable (quarantined), or waits for an administrator's approval (held).
+
+        Returns:
+            None if neither applies, or the tool is hidden from this caller.
+        """
         shape = self._registry.shape.for_server(ServerName(server))
 
         def is_for_caller(own: str) -> bool:
@@ -325,10 +351,10 @@ class UnknownToolErrors:
             )
             return shape.exposes(own) and view.permits(unlisted, shape)
 
-        # Use the latest catalog, because the view may predate the listing that no longer has the tool.
+        # Use the latest catalog, because the view may be older than the listing that no longer contains the tool.
         catalog, own = self._registry.catalog_of(view.owner), tool.removeprefix(f"{server}{NAME_SEPARATOR}")
         if (reason := catalog.held("tools", server, own)) is not None and is_for_caller(own):
-            # A changed tool stays listed in its approved form, so this tool is new.
+            # The tool is new: a changed tool would remain listed with its approved definition.
             return error_result(f"Not called: the tool '{own[:MAX_QUOTED_CHARS]}' of server '{server}' is {reason}.")
         for owner, issue in catalog.quarantined:
             name = f"{server}{NAME_SEPARATOR}{issue.tool}"
@@ -346,7 +372,7 @@ class UnknownToolErrors:
 
 
 def _suggest_tools(catalog: Catalog, server: str, tool: str) -> str:
-    """Return a sentence with the similarly named tools of a server, or else with all of them."""
+    """Return a sentence with the similarly named tools of a server, or with all of its tools if no name is similar."""
     wrappers = [wrapper for wrapper in catalog.wrappers_of(server) if wrapper.app.by_models]
     names = {normalized_name(wrapper.tool): wrapper.name for wrapper in wrappers}
     near = nearest(normalized_name(tool), list(names), cutoff=_MIN_SIMILARITY)
@@ -355,7 +381,7 @@ def _suggest_tools(catalog: Catalog, server: str, tool: str) -> str:
 
 
 def _owners(view: View, tool: str) -> list[ToolWrapper]:
-    """Return the tools of this name on all servers."""
+    """Return the tools with this original name on all servers in the view."""
     plain = normalized_name(tool) if len(tool) <= MAX_QUOTED_CHARS else ""
     return [wrapper for wrapper in view.catalog.wrappers if normalized_name(wrapper.tool) == plain] if plain else []
 
