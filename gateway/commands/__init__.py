@@ -7,7 +7,7 @@ administer     `typegate admin`, `approvals`, `key`, `docs` and `completion`.
 admin_client   Find the state directory and the running gateway, and call its APIs.
 audit          `typegate audit` and `audit verify`.
 call           `typegate call`: call a tool of a running gateway and print the result.
-first_contact  Start every server of a configuration once and store what they list.
+first_contact  Start every server of a configuration once and store its lists of tools and other items.
 hosts          `typegate import`, `install` and `uninstall`.
 inspect        `typegate check`, `servers`, `tools` and `hooks`.
 lock           `typegate lock`, `diff` and `approve`.

@@ -31,7 +31,7 @@ from gateway.upstream.sandbox import propose_sandbox
 from gateway.upstream.sandbox_rules import BUNDLES
 
 _SECRETS = "secrets"
-# A preview of a large API that still fits on a screen.
+# Maximum number of operations, and of warnings, to show for an HTTP API: a preview that fits on a screen.
 _MAX_SHOWN = 20
 
 
@@ -40,10 +40,12 @@ class NotAdded(GatewayError):
 
 
 def add(args: Namespace) -> int:
-    """Add a server: resolve it, show it, ask for confirmation, check it, lock it and write the entry.
+    """Find a server, show what it would run, ask for confirmation, start it once, and write its entry.
+
+    If there is a lock file, the server's definitions are approved in it.
 
     Raises:
-        UsageError: The arguments do not identify a server.
+        UsageError: The arguments do not identify a server, or the configuration already has one with its name.
         SourceRefused: The source does not exist or is not trusted.
         NotAdded: The server does not start, or lists nothing.
         ConfigError: The configuration cannot be used.
@@ -110,7 +112,7 @@ def _proposal(args: Namespace) -> Proposal:
 
 
 def _api_proposal(spec: str, config: Path) -> Proposal:
-    """Return the entry of an HTTP API, after reading its document.
+    """Read an OpenAPI document, and propose an entry for the API that it describes.
 
     Raises:
         DocumentRefused: The document cannot be used.
@@ -149,7 +151,10 @@ def _api_proposal(spec: str, config: Path) -> Proposal:
 
 
 def _name_of_host(host: str) -> str:
-    """Return the distinctive part of a host name. IP addresses get a prefix, as an alias cannot start with a digit."""
+    """Return the distinctive part of a host name, such as `example` for `mcp.example.com`.
+
+    Loopback addresses are `localhost`. Other IP addresses begin with `host-`, as an alias cannot start with a digit.
+    """
     try:
         address = ip_address(host)
     except ValueError:
@@ -159,7 +164,7 @@ def _name_of_host(host: str) -> str:
 
 
 def _show(proposal: Proposal, alias: str, *, is_confined: bool = False) -> None:
-    """Show what would run before running any of it."""
+    """Show the program or URL of a proposal, its sandbox, and the names of the variables and headers it receives."""
     entry = proposal.entry
     output.say(f"{alias}: {proposal.origin}")
     sandbox = propose_sandbox(entry)
@@ -178,7 +183,12 @@ def _show(proposal: Proposal, alias: str, *, is_confined: bool = False) -> None:
 
 
 def _describe_sandbox(sandbox: Mapping[str, Any], *, is_written: bool) -> str:
-    """Describe the sandbox that a program can run in, or the option that writes it."""
+    """Describe what a program may do in a sandbox.
+
+    Args:
+        sandbox: The `sandbox` of the entry.
+        is_written: True if the entry will have the sandbox. Otherwise, the text names the option that adds it.
+    """
     folders = sandbox.get("write", [])
     what = f"write {', '.join(folders)} and its own temporary files" if folders else "write only its temporary files"
     text = f"may {what}, read the system and its program, and connect to the network"
@@ -198,7 +208,10 @@ def _parse_inputs(pairs: list[str]) -> dict[str, str]:
 def _fill_inputs(
     proposal: Proposal, alias: str, given_values: Mapping[str, str], secret_files: SecretFiles, *, asks: bool
 ) -> dict[str, Any]:
-    """Return the entry with the placeholder of each input replaced by a value, a reference or a default."""
+    """Return the proposed entry with the placeholders of inputs replaced by values or by references to secret files.
+
+    The placeholder of an environment variable that is set, or of a required input without a value, stays in the entry.
+    """
     declared_names = {declared.name for declared in proposal.inputs}
     entry = proposal.entry
     for name in given_values:
@@ -244,7 +257,7 @@ def _check(change: FileChange, alias: str, folder: Path) -> None:
     """Connect to the new server without exposing it, and approve its definitions if there is a lock file.
 
     Raises:
-        NotAdded: The server is left out, does not start, or lists nothing.
+        NotAdded: The entry is disabled or invalid, or the server does not start or lists nothing.
         ConfigError: The changed configuration cannot be used.
     """
     import anyio

@@ -41,11 +41,11 @@ class UsageError(GatewayError):
 
 
 class NotReached(GatewayError):
-    """A running gateway did not answer, or refused. Exit code 1."""
+    """A running gateway did not answer, or refused the request. Exit code 1."""
 
 
 def default_config(args: Namespace) -> Path | None:
-    """Return the configuration in the working directory, or None if the command does not need one.
+    """Return the path of the configuration in the working directory; None if the command does not need a configuration.
 
     Raises:
         UsageError: The command needs a configuration, and there is none.
@@ -81,7 +81,7 @@ def _temporary_state_dir() -> Path:
     Raises:
         UsageError: The directory belongs to another user.
     """
-    # Windows has no user numbers, but a temporary directory for each user.
+    # Windows has no numeric user ids, but each user has a separate temporary directory.
     user = os.geteuid() if hasattr(os, "geteuid") else 0
     path = Path(tempfile.gettempdir()) / f"typegate-{user}"
     with suppress(FileNotFoundError):
@@ -94,13 +94,13 @@ def _temporary_state_dir() -> Path:
 
 
 def state_dir(args: Namespace) -> Path:
-    """Return the state directory of a command."""
+    """Return the directory that `--state-dir` names, or the default state directory."""
     chosen: Path | None = args.state_dir
     return expand_home(chosen) if chosen is not None else default_state_dir()
 
 
 def load_added_names(path: Path, folder: Path | None = None) -> AddedNames:
-    """Return the names that administrators have added to a configuration through its gateway.
+    """Return the names of keys and servers that administrators have added through the admin API of the gateway.
 
     Args:
         path: The configuration.
@@ -145,9 +145,9 @@ def program_command() -> str:
 
 # The default of `gateway.listen`.
 DEFAULT_URL: Final = "http://127.0.0.1:8765/mcp"
-# Far above any response of the gateway: it only keeps another program on that port from filling the memory.
+# Far above any response of the gateway. The limit protects the memory if another program listens on that port.
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
-# The usual timeout of reverse proxies. No admin request waits for an upstream.
+# The usual timeout of reverse proxies, which is enough because no admin request waits for an upstream.
 REQUEST_S: Final = 30.0
 # The prefix of socket paths, as in `gateway.admin.listen`.
 _UNIX: Final = "unix:"
@@ -186,9 +186,9 @@ def request_admin(
     """Send a request without a body to the admin API and return the response.
 
     Raises:
-        Refused: The gateway refuses and gives a reason.
+        Refused: The object does not exist, or its state does not permit the request (404 or 409 with a reason).
         NotReached: The gateway does not answer, or refuses.
-        UsageError: The object to change does not exist or cannot be changed.
+        UsageError: The gateway rejects a change with another client error (4xx) and a JSON text.
     """
     target = _target(url)
     full_path = path + (f"?{urlencode(query)}" if query else "")
@@ -197,7 +197,7 @@ def request_admin(
         answer = _send(connection, target, method, full_path, None, headers)
         body = _read_answer(answer, target)
     reason = _reason(body) if answer.status in (404, 409) else None
-    # Other 404 texts, such as "There is nothing here", come from a port without the admin API.
+    # Other texts of a 404, such as "There is nothing here", come from a port without the admin API.
     if reason is not None and (answer.status == 409 or reason.startswith("there is no ")):
         raise Refused(reason)
     if answer.status == 401:
@@ -241,7 +241,7 @@ class McpAddress:
     """The MCP endpoint of a running gateway.
 
     Attributes:
-        timeout_s: The longest pause between two reads of a response.
+        timeout_s: Seconds to wait for the connection, and for each part of a response.
     """
 
     url: str
@@ -442,7 +442,7 @@ def _events(answer: http.client.HTTPResponse, target: SplitResult) -> Iterator[d
             return
 
 
-# The file in which a running demo publishes its address, next to its token.
+# The file in which a running demo publishes its address, next to the file with its admin token.
 _ADDRESS: Final = "address"
 _DEMO: Final = "demo"
 
@@ -450,13 +450,13 @@ Answer = TypeVar("Answer")
 
 
 def demo_dir(args: Namespace) -> Path:
-    """Return the state directory of the demo, which must not overwrite the state of a real gateway."""
+    """Return the demo's state directory: a subfolder, so that the state of a real gateway is not overwritten."""
     return state_dir(args) / _DEMO
 
 
 @contextmanager
 def publish_address(folder: Path, url: str) -> Iterator[None]:
-    """Write the address of the demo to a file in which the other commands find it."""
+    """Write the demo's address to a file in which other commands look for it, and delete the file at the end."""
     path = folder / _ADDRESS
     # Only a convenience: the demo also works without the file.
     with suppress(OSError):
@@ -472,7 +472,7 @@ def ask_running_gateway(args: Namespace, send: Callable[[str, str], Answer]) -> 
 
     Raises:
         UsageError: No token was found.
-        NotReached: No gateway answers; the reason is that of the most likely one.
+        NotReached: No gateway answers. The error describes the first candidate, which is the most likely.
     """
     refused: NotReached | None = None
     for url, token in _candidates(args):
@@ -485,10 +485,11 @@ def ask_running_gateway(args: Namespace, send: Callable[[str, str], Answer]) -> 
 
 
 def _candidates(args: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield addresses with tokens, the most likely first."""
+    """Yield the address and admin token of each gateway that the command may mean, the most likely first."""
     url: str = args.url or DEFAULT_URL
     demo = _demo(args)
-    # A killed demo leaves its address file behind, and the user's own gateway may be at that address now.
+    # At the demo's address, try the demo's token first and then the user's: a killed demo leaves its address file
+    # behind, so the user's own gateway may listen there now.
     is_demo = demo is not None and urlsplit(demo[0]).netloc == urlsplit(url if "://" in url else f"http://{url}").netloc
     if demo is not None and is_demo:
         yield demo

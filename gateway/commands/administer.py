@@ -31,7 +31,7 @@ from gateway.config.file_edits import revoke_keys
 from gateway.config.load import load
 from gateway.config.section import refusal, suggestion
 
-# An installed package contains the pages; a checkout has them beside the package.
+# An installed package contains the pages; a checkout has them in deploy/guide.
 _GUIDES: Final = (Path(__file__).parents[1] / "guide", Path(__file__).parents[2] / "deploy" / "guide")
 
 
@@ -39,7 +39,7 @@ def docs(args: Namespace) -> int:
     """Print a page of the manual: formatted on a terminal, as Markdown in a pipe. Without a topic, list the pages.
 
     Raises:
-        UsageError: No page has this name, several begin with it, or this installation has no pages.
+        UsageError: No page or several pages begin with the topic, or this installation has no pages.
     """
     pages = {page.stem: page for folder in _GUIDES for page in sorted(folder.glob("*.md"))}
     if not pages:
@@ -110,7 +110,7 @@ _NARROW = ("id", "state", "principal", "wrapper", "arguments")
 
 
 def list_approvals(args: Namespace) -> int:
-    """Show waiting calls, and approvals that last longer than one call."""
+    """Show the calls that wait for approval, and the approvals that allow more than one call."""
     rows = ask_running_gateway(args, lambda url, token: get_admin_rows(url, "/admin/approvals", token))
     if args.json:
         output.print_json(rows)
@@ -120,12 +120,12 @@ def list_approvals(args: Namespace) -> int:
 
 
 def allow(args: Namespace) -> int:
-    """Allow a call; with `--for`, further calls of the session or the tool as well."""
+    """Allow a waiting call. With `--for`, also allow further calls in its session, or all calls of its tool."""
     return _decide(args, {"decision": "allow", "for": args.lasts})
 
 
 def deny(args: Namespace) -> int:
-    """Deny a call, or withdraw an approval."""
+    """Deny a waiting call, or withdraw an approval."""
     return _decide(args, {"decision": "deny"})
 
 
@@ -137,7 +137,7 @@ def _decide(args: Namespace, decision: dict[str, Any]) -> int:
     return 0
 
 
-# 256 random bits, twice what rules out guessing; 43 characters.
+# 256 random bits, or 43 characters. Half of them would already rule out guessing.
 _KEY_BYTES: Final = 32
 _LIFE: Final = re.compile(r"([1-9]\d{0,4})([dhw])")
 _HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
@@ -173,7 +173,7 @@ def new_key(args: Namespace) -> int:
 
 
 def list_keys(args: Namespace) -> int:
-    """List the entries of the API keys of a configuration or a running gateway, without the secrets.
+    """List the API keys in a configuration or a running gateway, without their secrets.
 
     Raises:
         ConfigError: The file cannot be used.

@@ -138,7 +138,7 @@ def _table_row(row: dict[str, Any]) -> dict[str, Any]:
     about = ("wrapper", "name", "action", "where", "server")
     outcome = row.get("outcome")
     reached = outcome if isinstance(outcome, dict) else {}
-    # The first level at which the call failed; without any outcome, nothing was sent.
+    # The first level (transport, JSON-RPC or tool) at which the call failed. A call that was not sent has no outcome.
     failed = next((f"{level} {end}" for level, end in reached.items() if end not in (None, "ok")), None)
     ended = failed or ("ok" if any(reached.values()) else None)
     return {

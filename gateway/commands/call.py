@@ -19,7 +19,7 @@ _HEADER_MISMATCH: Final = -32020
 
 
 def call(args: Namespace) -> int:
-    """Call `args.name`; 0 for a result, 1 for an error result.
+    """Call the tool `args.name` and print its result; exit code 0 for success, 1 for an error.
 
     Raises:
         UsageError: The arguments are not a JSON object.
@@ -69,7 +69,7 @@ def _arguments(text: str | None, pairs: list[str], schema: Callable[[], dict[str
             raise UsageError(f"-a {key} is given twice; expected {expected}")
         texts[key] = value
     read = {key: _json_of(value) for key, value in texts.items()}
-    # The schema is needed only for values that can be read as JSON other than a string: "1" may be text or a number.
+    # The schema is needed only for values that are valid JSON, but not a JSON string: 1 may be text or a number.
     ambiguous = [key for key in read if not isinstance(read[key], str)]
     properties = schema() if ambiguous else {}
     for key, value in texts.items():
@@ -89,7 +89,7 @@ def _json_of(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_distinct)
     except (ValueError, RecursionError):
-        # Plain text, which does not have to be quoted for JSON as well as for the shell.
+        # Plain text, so that people do not have to quote strings for JSON as well as for the shell.
         return text
 
 
@@ -184,7 +184,7 @@ def _show_notice(message: dict[str, Any]) -> None:
         return
     text = params.get("message")
     if text and params.get("total") is None:
-        # Without a total, the number says little: the gateway's own notices only count up.
+        # Without a total, the number is not informative: the gateway's own notices only count up.
         output.say(f"progress: {text}")
         return
     total = f"/{params['total']}" if params.get("total") is not None else ""

@@ -1,7 +1,8 @@
 """Check the example calls of the configuration against the schemas of their tools.
 
-`jsonschema` explains what is wrong, because it speaks of the argument and of the rule. It has no bounds: a pattern of a
-server can stop it for minutes. It therefore runs in a process of its own, which is ended after `_EXPLAINED_S`.
+The check uses `jsonschema`, whose errors name the argument and the violated rule. Since a pattern in the schema of an
+upstream can take minutes to match, `jsonschema` runs in a separate process, which is terminated after
+`_CHECK_TIMEOUT_S` seconds.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from registry.catalog.catalog import ToolWrapper
     from registry.catalog.registry import Registry
 
-# Most schemas take milliseconds; starting the process takes less than a second.
-_EXPLAINED_S: Final = 10.0
+# Time limit for one example. Most checks take milliseconds, and starting the process takes less than a second.
+_CHECK_TIMEOUT_S: Final = 10.0
 _MAX_TEXT_CHARS: Final = 300
 
 
@@ -29,8 +30,8 @@ async def warnings_of_examples(registry: Registry) -> list[str]:
     """Return a warning for each configured example that does not fit the schema of its tool."""
     warnings: list[str] = []
     for wrapper, place, example in _examples(registry):
-        problem: str | None = f"could not be checked in {_EXPLAINED_S:g} s"
-        with anyio.move_on_after(_EXPLAINED_S), suppress(BrokenWorkerProcess):
+        problem: str | None = f"could not be checked in {_CHECK_TIMEOUT_S:g} s"
+        with anyio.move_on_after(_CHECK_TIMEOUT_S), suppress(BrokenWorkerProcess):
             problem = await to_process.run_sync(explain, wrapper.input_schema, example, cancellable=True)
         if problem is not None:
             name = f"mcpServers.{wrapper.server}.tools.{wrapper.tool}.examples[{place}]"
@@ -46,11 +47,11 @@ def _examples(registry: Registry) -> Iterator[tuple[ToolWrapper, int, Any]]:
 
 
 def explain(schema: Mapping[str, Any], arguments: Any) -> str | None:
-    """Return what is wrong with arguments, beginning with the path of the wrong one; None if nothing is.
+    """Return why arguments are invalid, beginning with the path of the invalid argument; None if they are valid.
 
     References to other documents are not followed.
     """
-    # Imported here, because only the process that explains needs it.
+    # Imported here, because only the separate process needs these packages.
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import UnknownType, best_match
     from jsonschema.validators import validator_for
@@ -61,7 +62,7 @@ def explain(schema: Mapping[str, Any], arguments: Any) -> str | None:
         validator = validator_for(schema, default=Draft202012Validator)
         error = best_match(validator(schema, registry=References()).iter_errors(arguments))
     except (re.error, UnknownType, Unresolvable, LookupError, RecursionError, TypeError, ValueError) as cannot:
-        # The schema is from a server; its patterns, for example, may be in the syntax of another language.
+        # The schema comes from an upstream. Its patterns, for example, may use the syntax of another language.
         return f"could not be checked: {type(cannot).__name__}: {cannot}"
     if error is None:
         return None

@@ -9,7 +9,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-# Suggestions for a misspelt command. For options only the closest is suggested: they are long and rarely similar.
+# Maximum number of suggestions for a misspelt command. For a misspelt option, only the closest option is suggested,
+# because option names are long and rarely similar.
 _MAX_SUGGESTIONS: Final = 2
 
 
@@ -25,14 +26,17 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # only this overload is used
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse, and report unknown options here: the parser of the program does not know those of its commands."""
+        """Parse the arguments, and report unknown options.
+
+        argparse would report them from the main parser, which does not know the options of the command.
+        """
         words = sys.argv[1:] if args is None else [*args]
         after_separator: list[str] = []
         if self.rest is not None and "--" in words:
             at = words.index("--")
             words, after_separator = words[:at], words[at + 1 :]
         if self._subparsers is None:
-            # Checked before missing arguments: the missing argument may be the misspelt option.
+            # Report unknown options before argparse reports missing ones: a required option may only be misspelt.
             until = words.index("--") if "--" in words else len(words)
             self._refuse_unknown_options([word for word in words[:until] if word.startswith("--") and " " not in word])
         parsed, unknown = super().parse_known_args(words, namespace)
@@ -45,10 +49,10 @@ class Parser(argparse.ArgumentParser):
         return parsed, []
 
     def _assign_optional(self, parsed: argparse.Namespace, extra: list[str]) -> list[str]:
-        """Assign words to optional arguments that argparse left empty, and return the other words.
+        """Assign words to optional positional arguments that argparse left empty, and return the other words.
 
-        argparse fills an optional argument before it reads the options in front of it, so that in `call NAME --url URL
-        JSON` no argument is left for the JSON.
+        argparse treats an optional positional argument as absent if an option precedes it. In `call NAME --url URL
+        JSON`, it would report the JSON as an unknown argument.
         """
         empty = [
             action
@@ -80,7 +84,7 @@ class Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
 
-# Arguments with many choices: an error suggests similar ones instead of listing them all.
+# Arguments with many choices, by placeholder: an error suggests similar choices instead of listing all of them.
 _WORDS: Final[dict[Any, str]] = {"COMMAND": "command", "ACTION": "action"}
 
 
@@ -90,7 +94,7 @@ def _suggest(word: str, known_words: Iterable[str], *, most: int = _MAX_SUGGESTI
 
 
 class Commands:
-    """The commands of a program. Handlers are given by name and imported on use, so that `stdio` starts quickly."""
+    """The commands of a program. Handlers are imported by name when a command runs, so that `stdio` starts quickly."""
 
     def __init__(self, root: Parser) -> None:
         self._commands = root.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser, required=True)
@@ -144,8 +148,8 @@ def add_config_option(group: argparse._ActionsContainer, *, uses_default: bool =
     """Add `--config`.
 
     Args:
-        uses_default: Use the configuration in the working directory if none is given. Commands that can also ask a
-            running gateway do not.
+        uses_default: True to use the configuration in the working directory if the option is absent. False for
+            commands that ask a running gateway in this case.
     """
     about = "JSON or YAML file"
     if uses_default:

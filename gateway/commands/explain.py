@@ -32,7 +32,7 @@ Explain = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 def explain_policy(args: Namespace) -> int:
-    """Show the decision on one call and the rule that decides; 0 if the call is allowed, 1 if not.
+    """Show the decision on one call and the rule that decides; exit code 0 if the call is allowed, otherwise 1.
 
     Raises:
         UsageError: The arguments are not a JSON object, or a claim has no value.
@@ -65,7 +65,7 @@ def explain_policy(args: Namespace) -> int:
 
 
 def check_policy(args: Namespace) -> int:
-    """Compare a table of callers, names and expected decisions with the policy; 1 if any decision differs.
+    """Compare a table of callers, names and expected decisions with the policy; exit code 1 if any decision differs.
 
     Raises:
         UsageError: The table is malformed.
@@ -107,7 +107,8 @@ def _explain_row(url: str, token: str, row: Mapping[str, Any]) -> dict[str, Any]
 def _from_config(args: Namespace, rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Explain the rows for a configuration without serving it.
 
-    The tools of each server come from the snapshot or the lock file. Servers that are in neither are connected.
+    The tools of each server are read from the snapshot, which stores the latest tool lists in the state directory, or
+    from the lock file. The gateway connects only to servers that are in neither file.
     """
     import anyio
 
@@ -163,7 +164,7 @@ def _from_config(args: Namespace, rows: list[Mapping[str, Any]]) -> list[dict[st
 
 
 def load_known_listings(config: Config, state_dir: Path) -> dict[str, snapshot.SavedListing]:
-    """Return the latest known listing of each server, from the snapshot or the lock file."""
+    """Return the latest known tools and other items of each server, from the snapshot or the lock file."""
     from gateway.fleet.lock_file import lock_path, read_lockfile
 
     saved = snapshot.load(state_dir).listings
@@ -188,7 +189,7 @@ def load_known_listings(config: Config, state_dir: Path) -> dict[str, snapshot.S
 
 
 def _with_unknown(answer: dict[str, Any], unknown: Iterable[str]) -> dict[str, Any]:
-    """Change the decision on an unknown tool to `unknown` if the tools of its server are not known."""
+    """Change the decision to `unknown` if the item was not found and its server was not reached."""
     server = next((alias for alias in unknown if answer["name"].startswith(f"{alias}{NAME_SEPARATOR}")), None)
     if server is None or "kind" in answer:
         return answer

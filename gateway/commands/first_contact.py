@@ -1,4 +1,4 @@
-"""Start every server of a configuration once and store what they list."""
+"""Start every server of a configuration once and store its lists of tools and other items."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 # The interval of progress messages: short enough that the command does not seem to hang.
 _PROGRESS_S: Final = 5.0
-# The limit for `import` and `install`. Downloads by `npx` or a container runtime usually take less on a common
-# connection; the gateway starts a slower server again by itself.
+# Time limit in `import` and `install`. Downloads by `npx` or a container runtime usually take less time, and a running
+# gateway starts a slower server again.
 _FIRST_START_S: Final = 120.0
 
 
 async def wait_until_settled(gateway: Gateway, *, say: Callable[[str], None]) -> None:
-    """Wait until every upstream has listed or failed; each upstream has its own timeout.
+    """Wait until every upstream has listed its tools or failed. Each upstream has a separate timeout.
 
     Args:
         say: Called with progress messages, one line for each server.
@@ -63,7 +63,7 @@ async def wait_until_settled(gateway: Gateway, *, say: Callable[[str], None]) ->
 def store_first_listings(
     path: Path, state_dir: Path, *, say: Callable[[str], None], only: Collection[str] = ()
 ) -> None:
-    """Start the servers of a configuration that have no stored listing, and store what they list.
+    """Start the servers of a configuration that have no stored list of tools, and store their lists.
 
     A server that fails is reported, but the command succeeds: the gateway starts the server again.
 

@@ -78,7 +78,7 @@ class SecretFiles:
         """Add a secret, and return the configuration text that refers to it."""
         SECRETS.hide([value])
         if os.environ.get(name) == value:
-            # The secret is in a variable of this environment already, which the gateway can read as well.
+            # An environment variable already contains the secret, so refer to the variable instead of a file.
             return f"${{{name}}}"
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", f"{alias}-{name}")
         file = plain
@@ -203,7 +203,7 @@ def uninstall(args: Namespace) -> int:
 
 
 def _workspace(keys: Sequence[str], path: Path, host: HostFile | None, args: Namespace) -> Path | None:
-    """Return the folder that the host has open when it uses the servers of a block, or None if it varies."""
+    """Return the project folder that the host has open when it starts the servers of a block; None if it varies."""
     if keys[0] == "projects":
         return Path(keys[1])
     is_of_user = host is not None and args.project is None
@@ -264,7 +264,9 @@ def _is_gateway(entry: Mapping[str, Any], config: Path) -> bool:
 
 
 def confirm_change(change: FileChange, args: Namespace) -> bool:
-    """Show the difference, and return whether to write it: as the user answers, `--dry-run` or `--yes` decides.
+    """Show the difference, and return true if the file should be written.
+
+    `--dry-run` and `--yes` decide without a question; otherwise the user is asked.
 
     Raises:
         NotConfirmed: The user cannot be asked, because standard input or output is not a terminal.
@@ -272,7 +274,7 @@ def confirm_change(change: FileChange, args: Namespace) -> bool:
     try:
         print(change.difference(), flush=True)
     except BrokenPipeError:
-        # A reader such as `head` has seen enough, which must not prevent a change that is already confirmed.
+        # The reader of the output, such as `head`, has ended. With --yes, the change is already confirmed.
         if not args.yes:
             raise
         output.discard_output()

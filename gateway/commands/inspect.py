@@ -48,7 +48,7 @@ _SERVER_COLUMNS = (
     "lastError",
 )
 _WRAPPER_COLUMNS = ("name", "server", "tool", "status", "tokens", "reason")
-_WHERE_GIVEN = ("held", "signedIn")
+_OPTIONAL_COLUMNS = ("held", "signedIn")
 # Columns for a terminal of 80 characters, with names of up to 48.
 _SERVERS_NARROW = ("name", "type", "state", "tools", "lastError")
 _WRAPPERS_NARROW = ("name", "status", "tokens", "reason")
@@ -60,7 +60,7 @@ _HOOK_COLUMNS = ("name", "mode", "phases", "priority", "onError", "breaker", "ru
 _CHANGE_COLUMNS = ("wrapper", "kind", "classes", "state")
 # Exit code of `check --frozen` if definitions have changed.
 _DRIFTED: Final = 3
-# Findings for which `check` exits with 1: a tool that cannot be shown, or an entry of the file without effect.
+# Findings for which `check` exits with 1: a tool that cannot be shown, or a configuration entry without effect.
 _FAULTS: Final = ("quarantined", "overlay_rejected", HIDES_NOTHING)
 
 
@@ -137,7 +137,7 @@ def check(args: Namespace) -> int:
     left_out = [row for row in inspection.servers if row["state"] in ("disabled", "faulty")]
     for text in _describe_denials(inspection.servers):
         output.say(text)
-    # Last, next to the prompt: the problems to fix.
+    # Print the problems to fix last, so that they are next to the shell prompt.
     for row in (*left_out, *failed):
         output.say(f"{row['name']}: {row['lastError']}")
     if any(row["state"] == "faulty" for row in left_out):
@@ -175,8 +175,8 @@ def servers(args: Namespace) -> int:
 
 
 def _show_servers(rows: list[dict[str, Any]], *, header: bool = True) -> None:
-    # Optional columns come last, because scripts rely on the positions of the others.
-    more = tuple(key for key in _WHERE_GIVEN if any(row.get(key) for row in rows))
+    # Optional columns come last, because scripts rely on the positions of the other columns.
+    more = tuple(key for key in _OPTIONAL_COLUMNS if any(row.get(key) for row in rows))
     narrow = (*_SERVERS_NARROW[:-1], *(key for key in more if key == "held"), _SERVERS_NARROW[-1])
     output.print_table("servers", (*_SERVER_COLUMNS, *more), rows, narrow=narrow, header=header)
 
@@ -224,7 +224,7 @@ def tools(args: Namespace) -> int:
     if args.format == "json":
         output.print_json(rows)
     elif args.format == "prompt":
-        # A tool that is only for apps is not offered to a model.
+        # Skip tools that only MCP Apps may call, because the text is for the prompt of a model.
         for_models = [definition for definition in definitions if app_use(definition.get("_meta")).by_models]
         output.print_text("\n\n".join(map(usage_text, for_models)))
     else:
@@ -251,7 +251,7 @@ def _filter_rows(rows: list[dict[str, Any]], name_filter: str | None) -> list[di
 
 
 def hooks(args: Namespace) -> int:
-    """List the hooks of each wrapper in the order in which they run, and the state of every hook."""
+    """Show which hooks run for each wrapper, in this order, and the state of every hook."""
     if args.config is not None:
         inspection = _inspect_config(args)
         output.warn(inspection.warnings)
@@ -274,7 +274,7 @@ def hooks(args: Namespace) -> int:
 
 
 def _inspect_config(args: Namespace, *, progress: bool = False) -> Inspection:
-    """Start the gateway of a configuration without serving it, and wait until every upstream has listed or failed."""
+    """Connect to the upstreams of a configuration without serving it, and return their state and their tools."""
     import anyio
 
     from gateway.config.load import load
@@ -294,8 +294,8 @@ def _inspect_config(args: Namespace, *, progress: bool = False) -> Inspection:
         from gateway.commands.first_contact import wait_until_settled
         from gateway.serving.app import BorrowedState, open_gateway
 
-        # Without the stored state, because a check must not show a stored listing instead of the upstream's. Sign-ins
-        # are used, and the new listings are stored for the first start of the gateway.
+        # No state directory, because a check must show what each upstream lists now, not a stored list. Stored sign-ins
+        # are used nevertheless, and the new lists are stored for the next start of the gateway.
         folder = state_dir(args)
         async with open_gateway(
             config, state_dir=None, borrowed=BorrowedState(sign_in_dir=folder, snapshot_dir=folder)
@@ -307,7 +307,7 @@ def _inspect_config(args: Namespace, *, progress: bool = False) -> Inspection:
                 raise UsageError(f"--profile {profile}: there is no such profile; expected one of: {profiles}")
             view = gateway.views.view(profile)
             views = ((name, gateway.views.view(name)) for name in gateway.views.profiles)
-            vain = [
+            further_warnings = [
                 *rows_of_unmatched_rules(gateway.views, gateway.registry),
                 *(f"profile {name}: {text}" for name, each in views for text in each.warnings),
                 *gateway.hooks.warnings(),
@@ -322,7 +322,7 @@ def _inspect_config(args: Namespace, *, progress: bool = False) -> Inspection:
                     *rows.flagged_rows(gateway.registry.catalog),
                 ],
                 definitions=[dict(entry.definition) for entry in view.entries],
-                warnings=[*config.warnings, *gateway.lock.notes, *vain],
+                warnings=[*config.warnings, *gateway.lock.notes, *further_warnings],
                 hooked=gateway.hooks.wrapper_rows(),
                 hooks=gateway.hooks.rows(),
                 changes=collect_changes(

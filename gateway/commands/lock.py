@@ -226,10 +226,10 @@ def _say_notes(gateway: Gateway) -> None:
 
 
 def _run_connected(args: Namespace, use: Callable[[Gateway, list[str]], Answer]) -> Answer:
-    """Start the gateway of a configuration without serving it, and call `use` once every server was asked.
+    """Connect to the servers of a configuration without serving it, and call `use` once each has listed or failed.
 
     Args:
-        args: The configuration, and the state directory for the snapshot.
+        args: The arguments, which name the configuration and the state directory.
         use: Receives the gateway and the servers that listed nothing.
     """
     import anyio
@@ -240,7 +240,7 @@ def _run_connected(args: Namespace, use: Callable[[Gateway, list[str]], Answer])
     folder = state_dir(args)
     config: Config = load(args.config, added=load_added_names(args.config))
     output.warn_about(config)
-    # The command itself reports what has changed, so silence the log messages about it.
+    # The command itself reports the changes, so silence the log messages about them.
     logs.start(logging.ERROR)
     logging.getLogger("gateway.fleet").setLevel(logging.CRITICAL)
 

@@ -109,7 +109,7 @@ def _query(args: Namespace) -> dict[str, str]:
 
 
 def _sign_in_status(args: Namespace, row: Any) -> dict[str, Any]:
-    """Return the sign-in status in a server row: the shared one, or that of `--user`."""
+    """Return the sign-in status in a server row: of the user that `--user` names, or of the shared sign-in."""
     shared_status: dict[str, Any] = (row.get("signIn") or {}) if isinstance(row, dict) else {}
     if not args.user:
         return shared_status
@@ -158,7 +158,10 @@ def _wait(
 
 
 def _pasted_lines() -> queue.Queue[str]:
-    """Return a queue of the lines of standard input, read by a thread: no other way works on every platform."""
+    """Return a queue that a thread fills with the lines of standard input.
+
+    Only with a thread can the caller wait for a line with a timeout on every platform.
+    """
     lines: queue.Queue[str] = queue.Queue(maxsize=16)
 
     def read() -> None:

@@ -105,12 +105,12 @@ def print_table(
 
 
 def _least_widths(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
-    """Return the minimum width of each column at which no word is broken."""
+    """Return the minimum width of each column at which no word of up to `_MAX_WORD` characters is broken."""
     widths = [
         max(len(column), *(min(len(word), _MAX_WORD) for line in cells for word in line[place].split() or [""]), 0)
         for place, column in enumerate(columns)
     ]
-    # The first column has the names. People copy them, and would copy a line break, too.
+    # The first column contains names, which people copy. A wrapped name would be copied with a line break.
     first = max((len(line[0]) for line in cells), default=0)
     return [max(widths[0], min(first, _MAX_NAME)), *widths[1:]]
 
@@ -120,19 +120,19 @@ def _fitting_widths(
 ) -> list[int]:
     """Return the widths of the columns so that they fill at most `room` characters.
 
-    rich would shrink the widest column below its minimum width, and crop the last one.
+    rich would shrink the widest column below its minimum width, and crop the last column.
     """
     widths = list(least)
     spare = room - sum(widths)
-    # Break words in the last columns first: names are at the beginning.
+    # Break words in the last columns first, because the first columns contain names.
     for place in reversed(range(1, len(widths))):
         cut = min(max(-spare, 0), widths[place] - len(columns[place]))
         widths[place] -= cut
         spare += cut
     desired = [max(width, *(len(line[place]) for line in cells), 0) - width for place, width in enumerate(widths)]
-    # The smallest wishes first, so that short texts stay on one line.
-    by_wish = sorted(range(len(widths)), key=desired.__getitem__)
-    for done, place in enumerate(by_wish):
+    # Widen the columns that lack the least first, so that short texts stay on one line.
+    by_shortfall = sorted(range(len(widths)), key=desired.__getitem__)
+    for done, place in enumerate(by_shortfall):
         added = min(desired[place], max(spare, 0) // (len(widths) - done))
         widths[place] += added
         spare -= added

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _PROBE: Final = "typegate-probe"
 _TOOL: Final = "get_bank_balance"
-# Batches with and without the gateway alternate, so that a busy moment of the machine affects both.
+# Batches with and without the gateway alternate, so that a busy moment of the machine affects both measurements.
 _BATCHES: Final = 20
 _CALLS: Final = 20
 _CONCURRENCY: Final = 16
-# The limit of the whole measurement: the probe answers within a millisecond, but a hook may take seconds.
+# Time limit of all measured calls: the demo server answers within a millisecond, but a hook may take seconds.
 _LIMIT_S: Final = 60.0
 _DIALECTS: Final = ("mcp", "openai", "gemini")
 _SERVERS: Final = ("name", "type", "state", "tools", "quarantined", "repaired")
@@ -106,7 +106,12 @@ def _surface(gateway: Gateway) -> dict[str, Any]:
 
 
 async def _calls(gateway: Gateway) -> dict[str, Any] | None:
-    """Measure the added latency and the throughput; None if the policy or a hook refuses the probe."""
+    """Measure the added latency and the throughput with calls to the demo server, the probe.
+
+    Returns:
+        The measured values; None if the probe is not connected, a call to it fails or is refused, or the time limit is
+        exceeded.
+    """
     import anyio
 
     from gateway.protocol.gateway_errors import RpcError
@@ -114,7 +119,7 @@ async def _calls(gateway: Gateway) -> dict[str, Any] | None:
 
     link = gateway.fleet.links[_PROBE]
 
-    # A new date for each call, or a hook that caches results would answer all but the first.
+    # Use a new date for each call. Otherwise, a hook that caches results would answer all calls after the first.
     days = (date(2026, 1, 2) + timedelta(days=number) for number in count())
 
     def arguments() -> dict[str, Any]:

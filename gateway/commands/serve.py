@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DEMO_PORT: Final = 8765
 _LOOPBACK: Final = "127.0.0.1"
 _ANY_HOST: Final = {"0.0.0.0": _LOOPBACK, "[::]": "[::1]"}
-# Enough for two interpreters to import the MCP SDK on a slow machine. Afterwards the demo shows what has connected.
+# Enough for two interpreters to import the MCP SDK on a slow machine. The demo then lists what is available.
 _DEMO_START_S: Final = 20.0
 
 
@@ -158,7 +158,7 @@ def page_url(config: Config, url: str) -> str | None:
     origin = url.rstrip("/").removesuffix("/mcp") if separate is None else f"http://{separate}"
     scheme, _, authority = origin.partition("://")
     host, colon, port = authority.rpartition(":")
-    # A gateway on all addresses is reached from this machine by the loopback address.
+    # On this machine, a gateway that listens on all addresses is reachable at the loopback address.
     return f"{scheme}://{_ANY_HOST.get(host, host)}{colon}{port}/admin/"
 
 
@@ -266,7 +266,7 @@ def _is_free(host: str, port: int) -> bool:
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         with socket.socket(family, kind, protocol) as probe:
-            # Like the server: a port in TIME_WAIT counts as free. On Windows the option would share a port in use.
+            # As in the server, a port in TIME_WAIT counts as free. On Windows, the option would share a port in use.
             if sys.platform != "win32":
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)

@@ -14,7 +14,7 @@ _FORM = "NAME:TYPE:DESCRIPTION, such as 'date:string:format: YYYY-MM-DD'"
 
 
 def set_tool(args: Namespace) -> int:
-    """Write documentation and overrides of a tool.
+    """Write documentation and overrides of a tool to the file.
 
     Raises:
         UsageError: There is nothing to set, or an argument is malformed.

@@ -1,4 +1,4 @@
-"""The configuration in effect, and the protocol of the parts that depend on it."""
+"""The configuration in effect, and the interface of the objects that depend on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.config.model import Config
 from gateway.process.secrets import SECRETS, secrets_in
 
 Apply = Callable[[], None]
-"""Apply a validated configuration. The function neither waits nor fails."""
+"""A function that applies a validated configuration. It does not wait and does not raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class ConfigChange:
     """The change from one configuration to another.
 
     Attributes:
-        is_reload: The new configuration was read from a file, so no administrator is recorded for the change.
+        is_reload: True if the new configuration was read from a file; no administrator is recorded for the change.
     """
 
     before: Config
@@ -38,22 +38,23 @@ class ConfigChange:
 class Reconfigurable(Protocol):
     """A part of a running gateway that depends on the configuration.
 
-    Every part is registered with `ActiveConfig.add` where it is constructed, and takes part in every later change. A
-    part that does not copy from the configuration, but reads `ActiveConfig.current` each time, needs no registration.
+    Every part is registered with `ActiveConfig.add` where it is constructed, and validates and applies every later
+    change. A part that reads `ActiveConfig.current` each time, and copies nothing from it, needs no registration.
     """
 
     @abstractmethod
     async def validate(self, change: ConfigChange) -> Apply:
         """Validate another configuration, and return the function that applies it.
 
-        Until that function is called, nothing visible changes. It is not called if any part refuses the configuration.
+        Nothing visible changes until the function is called. The function is not called if any part rejects the
+        configuration.
 
         Raises:
             ConfigError: The part cannot use the configuration.
         """
 
     def close(self) -> None:
-        """Release what no task owns, at the end of the gateway. By default there is nothing to release."""
+        """Release resources that no task owns, when the gateway ends. By default, do nothing."""
         return
 
 
@@ -80,7 +81,7 @@ class ActiveConfig:
         return part
 
     async def change(self, config: Config, *, is_reload: bool = True) -> None:
-        """Apply another configuration to all parts, or to none. Calls in flight finish with the earlier one.
+        """Apply another configuration to all parts, or to none. Calls in flight continue with the old configuration.
 
         Args:
             is_reload: See `ConfigChange`.
@@ -97,11 +98,14 @@ class ActiveConfig:
             apply()
 
     def suspect(self) -> None:
-        """Report that a file besides the main file may have changed, because an upstream refuses its credentials."""
+        """Report that a file other than the main file may have changed, such as a file with a secret.
+
+        Called when an upstream rejects the gateway's credentials.
+        """
         self._suspected.set()
 
     async def wait_suspected(self) -> None:
-        """Wait for the next report of `suspect`."""
+        """Wait for the next call of `suspect`."""
         await self._suspected.wait()
         self._suspected = anyio.Event()
 
@@ -112,5 +116,5 @@ class ActiveConfig:
 
 
 def _hide_secrets(config: Config) -> None:
-    """Hide the secrets in the gateway's settings from all output. The fleet does so for those of upstreams."""
+    """Hide the secrets in the gateway's settings from all output. `gateway.fleet` hides the secrets of upstreams."""
     SECRETS.hide({*config.secrets, *secrets_in(config.gateway.model_dump(by_alias=True, exclude_unset=True))})

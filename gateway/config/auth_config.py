@@ -52,7 +52,7 @@ def fully_specified(algorithm: str) -> frozenset[str]:
 
 
 def is_trusted_url(url: str) -> bool:
-    """Return true if the origin of a response from `url` is assured: https, or http to this machine."""
+    """Return true if responses from `url` cannot be forged on the network: https, or http to this machine."""
     if not is_http_url(url):
         return False
     parts = urlsplit(url)
@@ -171,7 +171,7 @@ class Issuer(Section):
             if not _SCOPE.fullmatch(scope):
                 raise fault("is not a valid scope", "one word per scope", key=f"[{place}]")
             if scope == "offline_access":
-                # It concerns only client and issuer; a challenge must not request it (MCP, "Authorization").
+                # This scope concerns only client and issuer. A challenge must not request it (MCP, "Authorization").
                 what = "is not a scope of a resource (offline_access)"
                 raise fault(what, "scopes that grant access to the gateway", key=f"[{place}]")
         return scopes
@@ -209,7 +209,7 @@ class OAuthConfig(Section):
     """Authorization servers whose tokens are accepted."""
     resource: str | None = None
     """URL of this gateway as callers see it, such as https://gateway.example.test. Required if the gateway listens for
-    other machines. The protected resource metadata and the resource that clients request tokens for derive from it."""
+    other machines. The protected resource metadata contains this URL, and clients request tokens for it."""
 
     @field_validator("resource")
     @classmethod
@@ -230,7 +230,7 @@ class OAuthConfig(Section):
             seen.add(issuer.name.casefold())
         introspected = [place for place, issuer in enumerate(self.issuers) if issuer.introspection is not None]
         if len(introspected) > 1:
-            # Each issuer would receive the tokens of the other and could use them.
+            # The gateway would send tokens of each issuer to the other issuer, which could use them.
             what = "is given for a second issuer; an opaque token does not name its issuer"
             raise fault(what, "at most one", key=f"issuers[{introspected[1]}].introspection")
         return self
@@ -243,7 +243,7 @@ STRONG_BITS: Final = 128
 KEY_PREFIX: Final = "tg_"
 """Prefix of generated keys, so that secret scanners recognize leaked ones."""
 RESERVED_NAMES: Final = ("local", "stdio")
-"""Names of callers without a key in rules and audit entries."""
+"""Names that rules and audit entries use for callers without a key."""
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _WILDCARDS: Final = frozenset("*?[]")
 
@@ -291,7 +291,8 @@ class ApiKey(Section):
     @field_validator("name")
     @classmethod
     def _is_a_name(cls, name: str) -> str:
-        # Names appear in line-based logs, and a line break separates the names of tokens from those of keys.
+        # Names appear in line-based logs. With a line break, a key could have the identity of a caller with a token,
+        # which is the client and the name on two lines.
         if not name.isprintable():
             raise fault("has a character that cannot be printed", "a name of letters, digits and punctuation")
         if name.strip().casefold() in RESERVED_NAMES:
@@ -357,7 +358,7 @@ class AuthConfig(Section):
         rights: dict[str, Any] = {}
         for place, key in enumerate(keys):
             own = (key.profiles, sorted(key.scopes), sorted(key.groups))
-            # Sessions belong to the name, so all keys of one name need the same rights.
+            # A session belongs to a caller's name, so all keys with one name need the same rights.
             if rights.setdefault(key.name, own) != own:
                 what = f"gives the name {key.name} to keys with different profiles, scopes or groups"
                 raise fault(what, "the same for all keys of one name", key=f"[{place}].name")
@@ -398,8 +399,8 @@ class QuotaLimits(Section):
     """Maximum number of concurrent requests. null means no limit."""
     # Enough for a team that shares one key, with a few windows each. An idle session takes a few KiB.
     sessions: Count = Field(default=1_000, ge=1, le=10_000)
-    """Maximum number of sessions of protocol versions with a handshake. Beyond it, the session that has been idle
-    longest ends."""
+    """Maximum number of sessions, which exist in protocol versions up to 2025-11-25. Beyond the limit, the session that
+    has been idle longest ends."""
     # Each stream holds a connection; a host opens one per window.
     streams: Count = Field(default=64, ge=1, le=4_096)
     """Maximum number of open notification streams."""

@@ -1,4 +1,4 @@
-"""Change one member in the block style of YAML without touching the rest of the file."""
+"""Change one member in the block style of YAML (lines with indentation) and leave the rest of the file as it is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WIDTH: Final = 100_000
 
 
 def in_yaml(text: str) -> Value:
-    """Locate the value of a YAML text and all values in it."""
+    """Return the position of the top-level value in a YAML text, with the positions of all values in it."""
     from ruamel.yaml import YAML
 
     return _locate_value(text, YAML(typ="rt", pure=True).compose(text), 0)
@@ -109,7 +109,7 @@ def _locate_value(text: str, node: Any, lead: int) -> Value:
 
 
 def _after_dash(text: str, at: int, item: Any) -> int:
-    """Return the offset after the dash of an item, which is the first one at or after `at`."""
+    """Return the offset after the dash of a list item: the last dash between `at` and the item."""
     if item.start_mark.index >= at:
         return text.rindex("-", at, item.start_mark.index) + 1 if "-" in text[at : item.start_mark.index] else at
     alias = _ALIAS.match(text, at)
@@ -118,7 +118,7 @@ def _after_dash(text: str, at: int, item: Any) -> int:
 
 
 def _end_of_block_scalar(text: str, value: Value) -> int:
-    """Return the offset of the end of a block scalar's last line, without trailing comments on the next value."""
+    """Return the offset after the last line of a block scalar, without comments that belong to the next value."""
     lines = text[value.start : value.end].splitlines(keepends=True)
     first = next((line for line in lines[1:] if line.strip()), "")
     indent = len(first) - len(first.lstrip(" "))
@@ -161,7 +161,7 @@ def _unit(text: str) -> str:
 
 
 def _offset(text: str) -> int:
-    """Return the indentation of the dashes of the first list."""
+    """Return the indentation of the first list's dashes, relative to the key of the list; 2 if there is no list."""
     dash = re.search(r"^( *)[^\s#-][^\n]*:[^\S\n]*\n(?:[^\S\n]*(?:#[^\n]*)?\n)*( *)- ", text, re.MULTILINE)
     return max(0, len(dash[2]) - len(dash[1])) if dash else 2
 

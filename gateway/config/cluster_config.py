@@ -150,7 +150,8 @@ class StoreConfig(Section):
     """Prefix of all keys and channels in the store, so that several gateways can use one store."""
     # A store in the same cluster answers within a millisecond; one that takes this long counts as unavailable.
     timeout: Annotated[float, BeforeValidator(not_boolean), Field(gt=0, le=10)] = 0.5
-    """Seconds to wait for each response of the store. Only calls of callers close to their quota wait for it."""
+    """Seconds to wait for each response of the store. Only calls of callers close to their quota wait
+    for the store."""
 
     @field_validator("url")
     @classmethod
@@ -196,8 +197,8 @@ class ClusterConfig(Section):
     """Several replicas with one configuration behind one address. Changes take effect at the start only."""
 
     peers: PeersConfig | None = None
-    """Connections between replicas. Without them, sessions of protocol versions with a handshake require that the load
-    balancer always sends a caller to the same replica."""
+    """Connections between replicas. Without them, the load balancer must always send a caller with a session (protocol
+    versions up to 2025-11-25) to the same replica."""
     store: StoreConfig | None = None
     """Store for shared state: changes by administrators, notes, approvals, revoked keys, sign-ins and call counts.
     Without it, each replica has its own state."""

@@ -1,4 +1,4 @@
-"""Convert the model of the file to the types of the registry."""
+"""Convert sections of the configuration to the types of the package `registry`."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _selection(config: GroupConfig) -> Selection:
 
 
 def _filter(config: ServerConfig, kind: Literal["tools", "prompts", "resources"]) -> NameFilter:
-    """Return the filter for items of `kind` in an entry."""
+    """Return the patterns that `allow` and `deny` of an entry have for one kind of items."""
     allowed: list[str] | None = getattr(config.allow, kind)
     denied: list[str] | None = getattr(config.deny, kind)
     return NameFilter(("*",) if allowed is None else tuple(allowed), tuple(denied or ()))

@@ -81,7 +81,7 @@ def rewrite_values(text: str, path: Path, before: Any, after: Any, *, drops_comm
 
 @dataclass(frozen=True, slots=True)
 class _Rewriting:
-    """The implementation of `rewritten` for one file."""
+    """The implementation of `rewrite_values` for one file."""
 
     file: str
     locate: Callable[[str], Value]
@@ -237,8 +237,8 @@ class Revoked:
     Attributes:
         names: The name of each key.
         file: The file that contained the keys.
-        kept: Whether the entries were kept and marked as expired. This happens if no other authentication would remain,
-            so that anyone could call, or if rules refer to the names.
+        kept: True if the entries are still in the file, marked as expired. Entries are not removed if they are the only
+            authentication, since anyone could call without them, or if rules or hooks refer to their names.
     """
 
     names: list[str]
@@ -273,7 +273,8 @@ def revoke_keys(path: Path, which: str, added: AddedNames = NOTHING_ADDED) -> Re
     keys = config.gateway.auth.api_keys
     chosen = chosen_keys(keys, which, str(path))
     keeps_entries = len(chosen) == len(keys) and config.gateway.auth.oauth is None
-    # A rule or hook that names an unknown caller looks like a mistake, for which the file could be rejected.
+    # Without the entry, a rule or hook for the key would name an unknown caller. That looks like a mistake, for which
+    # the file could be rejected.
     keeps_entries = keeps_entries or any(is_named(keys[at].name, config.gateway) for at in chosen)
     file = _file_with_keys(path)
     text = read(file)

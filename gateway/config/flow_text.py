@@ -1,4 +1,4 @@
-"""Change one member in JSON or the flow style of YAML without touching the rest of the file."""
+"""Change one member in JSON or the flow style of YAML (braces) and leave the rest of the file as it is."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Value:
 
 
 def in_json(text: str) -> Value:
-    """Locate the value of a JSON text and all values in it. The text has to be valid."""
+    """Return the position of the top-level value in a valid JSON text, with the positions of all values in it."""
     return _scan_value(text, _gap(text, int(text.startswith("\ufeff"))))
 
 
@@ -49,7 +49,7 @@ def with_member(text: str, holder: Value, key: str, value: Any) -> str:
     if key in holder.members:
         start, old = holder.members[key]
         margin = None if "\n" not in text[old.start : old.end] else _indentation(text, start)
-        # In YAML the old value may be empty, so that the new one would follow the colon without a space.
+        # In YAML, the old value may be empty. Without this space, the new value would follow the colon directly.
         gap = " " if text[old.start - 1] == ":" and old.lead else ""
         return text[: old.start] + gap + _dump_value(value, unit, margin) + text[old.end :]
     values = [member for _, member in holder.members.values()]
@@ -65,7 +65,7 @@ def _insert_member(text: str, holder: Value, present: Sequence[Value], name: str
     unit, outer = _unit(text), _indentation(text, holder.start)
     last = max((each.end for each in present), default=holder.start + 1)
     gap = text[last : holder.end - 1]
-    # The comma goes directly after the last value, before a comment on it.
+    # Insert the comma directly after the last value, before any comment that follows the value.
     comma = "," if present and not _COMMENT.sub("", gap).strip().startswith(",") else ""
     head, end = text[:last] + comma + gap.rstrip(), text[holder.end - 1 :]
     if "\n" not in text[holder.start : holder.end]:
@@ -88,7 +88,7 @@ def _remove_item(text: str, start: int, end: int) -> str:
     head, tail = text[:start].rstrip(), text[end:]
     if tail.lstrip().startswith(","):
         return head + tail.lstrip()[1:]
-    # The last element: also remove the comma before it, if only whitespace is in between.
+    # For the last element, also remove the preceding comma, if only whitespace is in between.
     return head.removesuffix(",") + tail
 
 
@@ -141,7 +141,7 @@ def _indentation(text: str, at: int) -> str:
 
 
 def _dump_value(value: Any, unit: str, margin: str | None) -> str:
-    """Serialize a value on several lines, indented by `margin` from the second on, or on one line without a margin."""
+    """Serialize a value on one line or, with a margin, on several lines. `margin` indents all lines after the first."""
     if margin is None:
         return json.dumps(value, ensure_ascii=False)
     return json.dumps(value, indent=unit, ensure_ascii=False).replace("\n", f"\n{margin}")

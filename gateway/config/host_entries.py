@@ -3,7 +3,7 @@
 Restrictions become `allow`, `deny` or `disabled`. A restriction that cannot be read leaves the server out, because the
 server would otherwise expose more than its owner intended.
 
-Both serving a file of a host and importing it use this module.
+This module is used when a file of a host is served directly, and when it is imported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from registry.schema.display_text import excerpt
 
 # The restricting keys of typegate. An entry in which such a key is misspelt would not be restricted.
 _NARROWING: Final = ("allow", "deny", "tools", "excludeMutations", "disabled", "validation")
-# Cutoff of difflib that detects misspellings, but not the existing keys of hosts.
+# Cutoff of difflib with which misspellings match, but keys that hosts really use do not.
 _MISSPELLING_CUTOFF: Final = 0.75
 _SHOWS: Final = (
     r"(?:allow(?:ed|s)?(?:list)?|include[ds]?|enable[ds]?|whitelist(?:ed)?|permit(?:ted)?|only|available|"
@@ -45,12 +45,12 @@ _SWITCHES: Final = {
     **dict.fromkeys(("enabled", "enable", "isactive", "isenabled", "active"), True),
     **dict.fromkeys(("isdisabled", "inactive", "off", "skip"), False),
 }
-# In an object of tools, these are switches of all tools.
+# In an object of tools, these keys switch all tools on or off.
 _ALL_TOOLS: Final = {**_SWITCHES, "disabled": False}
 _OFF: Final = frozenset({"disabled", "inactive", "off"})
-# Lists of tools without a word such as `allowed`, like `tools` of Copilot.
+# Matches keys of tool lists without a word such as `allowed`. The `tools` of Copilot is such a list, too.
 _NAMED: Final = re.compile(r"(?:mcp)?tool(?:names|list)|mcptools|functions|functionnames")
-# Parts of regular expressions and exclusions, which are not patterns here: they would match nothing.
+# Matches regular expressions and exclusions. typegate does not support them as patterns: they would match nothing.
 _OTHER_PATTERN: Final = re.compile(r"[!-].*|/.*/\w*|.*(?:\.[*+]|[\^$\\|(]).*", re.DOTALL)
 _SWITCH: Final[TypeAdapter[bool]] = TypeAdapter(bool)
 # Keys that control whether a host asks its user before a call; `alwaysLoad`, a key of typegate, is excluded.
@@ -66,7 +66,7 @@ _MAY_RESTRICT: Final = re.compile(
 )
 # Deep enough for `options.toolFilter.list`. Deeper objects are data of other programs.
 _DEPTH: Final = 3
-# Characters of a name in a message; names of tools are shorter.
+# Maximum length of a quoted name in a message. Names of tools are shorter.
 _MAX_QUOTED: Final = 80
 _KEY_SEPARATORS: Final = str.maketrans("", "", "-_. ")
 # Gemini CLI: `name(arguments)` denotes the tool `name`.
@@ -204,7 +204,7 @@ def _tools(entry: dict[str, Any], name: str) -> None:
 
 
 def _switches_of(tool: str, entry: Any) -> tuple[list[bool], Any]:
-    """Split the entry of a tool into its switches, true for each that shows the tool, and the remaining keys."""
+    """Return the switches in the entry of a tool, each true if it shows the tool, and the remaining keys."""
     if isinstance(entry, int):
         return [bool(entry)], None
     if not isinstance(entry, dict):
@@ -276,7 +276,7 @@ def _names(value: Any, key: str) -> list[str]:
 
 
 def _with_bare_names(names: list[str], server: str) -> list[str]:
-    """Add each name without the prefix of the server, which mcphub and others use in their lists."""
+    """Return the names and, for each name with the server's prefix, as mcphub writes it, also the rest of the name."""
     all_names = list(names)
     plain = re.sub(r"[^A-Za-z0-9_]", "_", server)
     prefixes = [f"{before}{form}" for form in (server, plain) if form for before in ("", "mcp__", "mcp_")]
@@ -363,7 +363,7 @@ _SENT: Final = {
 _FEWEST_MS: Final = 1_000
 # The values above a thousand in the lists of Cline and Roo Code.
 _LONG_IN_SECONDS: Final = frozenset({1_200, 1_800, 3_600})
-# In OpenCode, `timeout` limits list requests. It is used for calls only if it exceeds the default of calls.
+# In OpenCode, `timeout` limits list requests. It becomes `callTimeout` only if it exceeds the default of that key.
 _USUAL_S: Final = 60
 # The maximum of `callTimeout`. Hosts express "never" by larger values.
 _MAX_S: Final = 86_400
@@ -392,7 +392,7 @@ def is_opencode_entry(entry: Mapping[str, Any]) -> bool:
 
 
 def _connection(entry: dict[str, Any]) -> None:
-    # Gemini CLI. It takes precedence over `url`, which is the address of the older transport.
+    # Gemini CLI. `httpUrl` takes precedence over `url`, which is the address of the older SSE transport.
     if "httpUrl" in entry:
         entry["url"] = entry.pop("httpUrl")
     # Windsurf.

@@ -1,8 +1,8 @@
 """Read the allow and deny lists for servers and tools in settings files of hosts.
 
 Claude Code, Gemini CLI, Qwen Code, OpenCode, Cursor and Amazon Q have such lists, in the file of their servers or in a
-settings file next to it. Every form is recognized in every file. A list that cannot be read leaves out every server,
-because it may restrict any of them.
+settings file next to it. Every form is recognized in every file. If a list cannot be read, all servers are left out,
+because the list may restrict any of them.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class HostSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Read the restrictions of one server in one file."""
+    """A reader of the restrictions that one file has for one server."""
 
     file: str
     server: str
@@ -172,7 +172,7 @@ class _Reader:
 
     def _read_mcp(self, mcp: Any) -> None:
         for key, value in mcp.items() if isinstance(mcp, Mapping) else ():
-            # In OpenCode, the members of `mcp` are servers, with any name.
+            # In OpenCode, the members of `mcp` are servers, and their names may look like the keys below.
             if isinstance(value, Mapping):
                 continue
             if _HIDDEN.fullmatch(compacted(key)):
@@ -267,7 +267,7 @@ class _Reader:
                 self.found.denied.append(bare)
 
     def _switches(self, key: str, switches: Mapping[str, bool]) -> None:
-        """Read the switches of OpenCode: patterns with true or false, of which the most specific decides."""
+        """Read the switches of OpenCode: a boolean for each pattern of tools. The most specific pattern decides."""
         starts = [f"{form}_" for form in self._name_forms()]
         by_rest = {
             remainder: on for name, on in switches.items() for remainder in _remainders(name, starts) if remainder
@@ -286,7 +286,7 @@ class _Reader:
 
     def _is_permitted(self, tool: str, value: Any) -> bool:
         if isinstance(value, Mapping):
-            # An object decides by patterns of arguments.
+            # The object has a decision for each pattern of arguments.
             if value and all(decision == "deny" for decision in value.values()):
                 return False
             if "deny" in value.values() and any(_remainders(tool, [f"{form}_" for form in self._name_forms()])):

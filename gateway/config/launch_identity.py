@@ -1,4 +1,6 @@
-"""Describe what an entry starts or connects to, without secrets, and detect loops.
+"""Describe what a server entry starts or connects to, without secrets, and detect loops.
+
+The lock file stores the description, so that another program, package or address counts as a change.
 
 The configuration file of a host usually has an entry that starts typegate. If typegate served that entry, each gateway
 would start another one, endlessly.
@@ -82,13 +84,14 @@ def _ancestors() -> Iterator[tuple[list[str], str | None]]:
         try:
             yield words, os.readlink(folder / "cwd")
         except OSError:
-            # A gateway hides its working directory from its servers. Most servers start in the same one.
+            # A gateway hides its working directory from its servers. None stands for the directory of this process,
+            # since most servers start in the gateway's directory.
             yield words, None
         pid = parent
 
 
 def _is_gateway(words: Sequence[str]) -> bool:
-    """Return true if this is the process of a gateway itself, and not a shell or a runner that started it."""
+    """Return true if a command line runs the gateway itself, and not a shell or a runner that starts it."""
     program, *arguments = words or [""]
     if Path(program).name.startswith("python"):
         while arguments and arguments[0].startswith("-") and arguments[0] != "-m":
@@ -174,7 +177,7 @@ _UV_VALUES: Final = frozenset(
     }
 )
 _PIPX_VALUES: Final = frozenset({"--spec", "--python", "--index-url", "-i", "--pip-args"})
-# The options of `docker run` without a value, since nearly all of them have one.
+# The options of `docker run` without a value. They are listed because nearly all other options have a value.
 _DOCKER_SWITCHES: Final = frozenset(
     {
         "-i",
@@ -284,7 +287,7 @@ _HARMLESS: Final = re.compile(
     r"|-enable-source-maps|-max-old-space-size|-stack-size|-allow-\w+|-isolated|-no-cache|-refresh|-color)"
 )
 # The options of `docker run` that affect which code runs.
-_OF_IMAGES: Final = frozenset(
+_DECIDING_OPTIONS: Final = frozenset(
     {
         "--entrypoint",
         "--env-file",
@@ -306,8 +309,10 @@ _DECIDING: Final = re.compile(
     r"|BASHOPTS|PATH|PATHEXT|COMSPEC|SHELL|HOME|USERPROFILE|APPDATA|GCONV_PATH|LOCPATH|PHPRC|PHP_INI_SCAN_DIR",
     re.DOTALL,
 )
-# Variables that every child process inherits. They count only if their value differs from that of this process.
+# Variables that every child process inherits. They are part of the identity only if they differ from the variables of
+# this process.
 _INHERITED: Final = frozenset({"HOME", "USERPROFILE", "APPDATA", "SHELL", "COMSPEC", "PATHEXT"})
+# Variables that match `_DECIDING`, but do not affect which code runs.
 _IDLE: Final = frozenset(
     {
         "PYTHONUNBUFFERED",
@@ -343,10 +348,10 @@ def identity_of_command(
         env: The environment variables that the entry sets.
         cwd: The working directory.
     """
-    words, env_of_wrappers = _without_wrappers([command, *args])
+    words, prefix_env = _without_prefix_commands([command, *args])
     program, options = _find_program(words, folder)
     parts = [_option(option, value, folder) for option, value in options]
-    parts += _variables({**(env or {}), **env_of_wrappers}, folder)
+    parts += _variables({**(env or {}), **prefix_env}, folder)
     if cwd is not None:
         parts.append(f"in {_portable(_path(cwd, folder), folder)}")
     return program if not parts else f"{program} ({', '.join(parts)})"
@@ -429,7 +434,7 @@ def _program(word: str) -> str:
     return re.sub(r"\.(?:exe|cmd|bat|ps1)$", "", name)
 
 
-def _without_wrappers(words: Sequence[str]) -> tuple[list[str], dict[str, str | None]]:
+def _without_prefix_commands(words: Sequence[str]) -> tuple[list[str], dict[str, str | None]]:
     """Return the command line that `env` or `cmd /c` starts, and the variables that `env` sets."""
     remaining = [*words]
     variables: dict[str, str | None] = {}
@@ -468,7 +473,7 @@ def _identify_runner(runner: str, args: Sequence[str], folder: Path | None) -> t
         case "docker run" | "podman run" | "nerdctl run" | "docker container":
             options, words = _split_container_args([*args][1:] if runner == "docker container" else args)
             variables = [value.partition("=") for option, value in options if option in ("-e", "--env")]
-            deciding = [(option, value) for option, value in options if option in _OF_IMAGES]
+            deciding = [(option, value) for option, value in options if option in _DECIDING_OPTIONS]
             deciding_variables = _variables({name: value for name, _, value in variables}, folder)
             return (f"image:{words[0]}", [*deciding, *((name, "") for name in deciding_variables)]) if words else None
     return None

@@ -51,7 +51,7 @@ class Included:
     _origins: dict[str, str] = field(default_factory=dict)
 
     def file_of(self, key: str | None, main: str) -> str:
-        """Return the file that contains a key, given by its path in the form of messages."""
+        """Return the file that contains a key. `key` is a path as in messages, such as `servers.bank.args[0]`."""
         best = max((above for above in self._origins if _is_below(key or "", above)), key=len, default=None)
         return main if best is None else self._origins[best]
 
@@ -271,7 +271,8 @@ def parse(
     warnings = [f"{file}: {text}" for text in (*included.warnings, *_unknown_root_keys(raw, file))]
     secrets: set[str] = set()
     files: set[Path] = set()
-    # Applied only to keys that typegate reads: in keys of other programs, `${…}` may have another meaning.
+    # Placeholders are replaced only in keys that typegate reads: in keys of other programs, `${…}` may have another
+    # meaning.
     expand_here = partial(
         expand,
         environ=os.environ if environ is None else environ,
@@ -305,7 +306,7 @@ def parse(
         raise combine_errors([included.located(problem, file) for problem in (*problems, *read_servers.problems)])
     check_exchanges(read_servers.servers, has_issuers=gateway.auth.oauth is not None, file=file, block=str(block))
     _name_files(read_servers, included, file)
-    # The working directory of the gateway may differ from the folder of the file.
+    # Relative paths start at the folder of the file, which may differ from the working directory of the gateway.
     servers = {
         alias: server.with_process_defaults(gateway.processes).with_absolute_paths(folder)
         for alias, server in read_servers.servers.items()
@@ -362,7 +363,7 @@ def _block(raw: dict[str, Any], file: str) -> str | None:
 
 
 def _unknown_root_keys(raw: dict[str, Any], file: str) -> Iterator[str]:
-    """Yield a warning for each unknown top-level key. They are not errors, since hosts store their settings there.
+    """Yield a warning for each unknown top-level key. Unknown keys are allowed, as hosts store their settings there.
 
     Raises:
         ConfigError: A key is a misspelling of `gateway`, whose restrictions would be ignored.

@@ -70,8 +70,8 @@ class NamesConfig(Section):
     max_length: Count = Field(default=48, ge=24, le=128)
     """Maximum length of a wrapper name, in characters. Longer names are shortened and end in a hash."""
     prefix: Prefix = "always"
-    """Whether wrapper names begin with the alias of their server: always, or none. `prefix` of a server overrides
-    it."""
+    """always: wrapper names begin with the alias of their server. none: they do not. `prefix` of a server overrides
+    this setting."""
 
 
 class ListenConfig(Section):
@@ -157,7 +157,7 @@ class ProfileConfig(GroupConfig):
     """Instructions for the model. By default they are generated."""
     results: ResultsConfig = default_section(ResultsConfig)
     """How much of a result a caller of this profile receives at once. The limits of servers and tools apply in
-    addition: the smaller size counts, and `select: false` of either disables `_select`."""
+    addition: the smallest size counts, and `select: false` in any of them disables `_select`."""
     repair: Repair | None = None
     """Repair of invalid arguments: off, safe or full, as for servers. Overrides `repair` of servers and tools."""
 
@@ -192,7 +192,7 @@ class ExtensionConfig(Section):
     """Declare the extension only to callers of protocol version 2026-07-28."""
 
     def to_extension(self, identifier: str) -> Extension:
-        """Return the extension for the table of the gateway."""
+        """Return the extension in the form in which the gateway looks up its methods."""
         defaults = {"uri": "uri", "tool": "name"}
         methods = {
             name: ExtensionMethod(owner=rule.owner, member=rule.member or defaults.get(rule.owner, ""))
@@ -220,7 +220,7 @@ class GatewayConfig(Section):
     quotas: QuotasConfig = default_section(QuotasConfig)
     """Limits per caller."""
     approvals: ApprovalsConfig = default_section(ApprovalsConfig)
-    """How a call that a rule holds for approval waits for a decision."""
+    """How calls that need approval wait for a decision."""
     results: StoredResultsConfig = default_section(StoredResultsConfig)
     """Results that callers read in parts, or pass to other tools by handle."""
     audit: AuditConfig = default_section(AuditConfig)
@@ -353,7 +353,7 @@ class ConfigFile(Section):
     mcp_servers: dict[str, AnyServerConfig] = Field(default_factory=dict)
     """Upstream servers by alias, in the form that Claude Desktop, Claude Code and Cursor use."""
     servers: dict[str, AnyServerConfig] = Field(default_factory=dict)
-    """The same block under the name that VS Code uses. Only one of `mcpServers` and `servers` may be given."""
+    """The same as `mcpServers`, under the name that VS Code uses. Only one of the two keys may be given."""
     gateway: GatewayConfig = default_section(GatewayConfig)
     """Settings of the gateway itself, as opposed to those of a server."""
     include: list[str] = Field(default_factory=list)
@@ -367,7 +367,8 @@ class LeftOut:
 
     Attributes:
         reason: The reason, for people.
-        faulty: Whether the entry has an error to fix; false for a server that is disabled or would create a loop.
+        faulty: True if the entry has an error to fix. False if the server is disabled, or would start this gateway
+            again.
     """
 
     reason: str
@@ -384,7 +385,7 @@ class Config:
         warnings: Problems that do not prevent serving.
         path: The file; None if the configuration does not come from a file.
         secrets: Secret values that placeholders were replaced with.
-        files: Files that placeholders, `envFile` and host settings refer to, to be watched.
+        files: Files to watch in addition: settings files of hosts, and files named in placeholders and in `envFile`.
         text: The text that was parsed; None if the configuration was built in code.
     """
 

@@ -29,7 +29,7 @@ def _network_of(value: object) -> object:
     return {True: "all", False: "none"}[value] if isinstance(value, bool) else value
 
 
-# Spelled as booleans in the file; "all" and "none" are what the validator makes of them.
+# The file has true for "all" and false for "none"; the validator converts these values.
 Network = Annotated[
     Literal["all", "outbound", "none"],
     BeforeValidator(_network_of),
@@ -51,14 +51,14 @@ class SandboxConfig(Section):
     neither, and no socket other than local ones."""
     memory: Count | None = Field(default=None, ge=16, le=1_048_576)
     """Maximum memory of each process in MiB: heap, stacks and other private data."""
-    # Far more than any server of ours starts, a browser included, and little enough for any machine.
+    # Far more processes than a server usually starts, even with a browser, and few enough for any machine.
     processes: Count = Field(default=128, ge=0, le=100_000)
     """Maximum number of processes that the program runs at the same time, including itself. If it starts more, all of
     them are killed. 0: no limit."""
     cpu: Count | None = Field(default=None, ge=1, le=31_536_000)
     """Maximum processor time of each process in seconds."""
     required: bool = False
-    """Whether the program is not started where the sandbox is not available. By default it is started, and
+    """true: if the sandbox is not available, the program is not started. false: it is started anyway, and
     `/admin/servers` shows `unconfined` or `partial`."""
 
 
@@ -66,10 +66,10 @@ Sandboxing = bool | SandboxConfig
 
 
 def sandbox_of(own: Sandboxing | None, default: Sandboxing | None) -> SandboxConfig | Literal[False] | None:
-    """Return the sandbox of a program: its own keys override those of the default.
+    """Return the sandbox of a program, whose own keys override the keys of the default.
 
     Returns:
-        None to separate it from other processes only, or False not to confine it at all.
+        The sandbox; None if the program is only separated from other processes; False if it is not confined at all.
     """
     chosen = default if own is None else own
     if chosen is None or chosen is False:
@@ -115,7 +115,7 @@ class ContainerConfig(Section):
         return mounts
 
     def arguments(self, names: Iterable[str], args: Sequence[str]) -> list[str]:
-        """Return the command line after the program.
+        """Return the arguments of the program that runs the image.
 
         Args:
             names: The variables of the container. Their values are not on the command line, which other users can read.
@@ -227,39 +227,41 @@ class AdminConfig(Section):
 
 
 class FlowConfig(Section):
-    """Whether results of some servers may become arguments of others, by handle."""
+    """A rule about stored results: whether results of some tools may become arguments of other tools. Callers pass a
+    stored result to a tool by its handle, a short reference."""
 
     from_: list[str] = Field(alias="from", default_factory=lambda: ["*"])
-    """Patterns of the aliases of servers whose results are used, or of tools, such as `drive__*`."""
+    """The tools whose results are passed on: patterns of server aliases, or of tools, such as `drive__*`."""
     to: list[str] = Field(default_factory=lambda: ["*"])
-    """Patterns of the aliases of servers that receive them, or of tools."""
+    """The tools that receive the results: patterns of server aliases, or of tools."""
     allow: bool = True
-    """Whether such a flow is allowed."""
+    """Whether results of the tools in `from` may become arguments of the tools in `to`."""
 
 
 class StoredResultsConfig(Section):
-    """Results that callers read in parts, or pass to other tools by handle. `results` of a server, tool or profile
-    decides which results are stored."""
+    """Results that callers read in parts, or pass to other tools by handle, a short reference. `results` of a server,
+    tool or profile decides which results are stored."""
 
     # A conversation returns to a result within minutes; a person may be asked in between.
     lifetime: Seconds = 900.0
     """Seconds after which a stored result is deleted."""
     # Six results of five megabytes.
     memory: Count = Field(default=32 * 1024 * 1024, ge=64 * 1024, le=4 * 1024**3)
-    """Bytes of stored results for each caller. The oldest ones are deleted first. A larger result cannot be stored."""
+    """Bytes of stored results for each caller. The oldest results are deleted first. A larger result is not
+    stored."""
     total_memory: Count = Field(default=256 * 1024 * 1024, ge=64 * 1024, le=64 * 1024**3)
     """Bytes of stored results for all callers together, in each worker."""
     flow: list[FlowConfig] = Field(default_factory=list)
-    """Rules for results that become arguments of other tools. The first rule that matches both tools decides. Without
-    one, a result may be used by any tool that the caller may use in the same profile, except tools whose annotations
-    say `openWorldHint: true`."""
+    """Rules for results that become arguments of other tools. The first rule that matches both tools decides. If no
+    rule matches, a result may be used by any tool that the caller may use in the same profile, except tools whose
+    annotations say `openWorldHint: true`."""
 
 
 Approver = Literal["host", "administrator"]
 
 
 class ApprovalsConfig(Section):
-    """How a call that a rule holds for approval waits for a decision."""
+    """How calls that need approval wait for a decision."""
 
     by: Approver | None = None
     """Who decides. host: the caller's host asks its user, and the answer counts for one call. This protects the user
@@ -272,7 +274,7 @@ class ApprovalsConfig(Section):
     # One working day, so that decisions do not carry over to the next.
     expires: Seconds = 86_400.0
     """Seconds after which an approval for a session or a tool expires."""
-    # More would not be reviewed, and an agent that calls in a loop must not bury the requests of other callers.
+    # A person would not review more, and an agent that calls in a loop must not bury the requests of other callers.
     waiting: Count = Field(default=16, ge=1, le=1_000)
     """Maximum number of calls of one caller that wait for a decision. Further calls are refused."""
 

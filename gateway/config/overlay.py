@@ -45,8 +45,8 @@ MAX_CHANGES: Final = 2_000
 """Enough for changes made by hand. Changes made by a script belong in the configuration file."""
 # A server entry may be as large as a request, and the whole overlay is read into memory.
 _MAX_BYTES: Final = 64 * 1024 * 1024
-# Length of the file name, which is part of the SHA-256 of the configuration's path: several gateways of one user share
-# a state directory.
+# Length of the file name: the first digits of the SHA-256 of the configuration's path. Several gateways can store their
+# files in the same state directory.
 _NAME_CHARS: Final = 16
 _ID_BYTES: Final = 6
 
@@ -114,10 +114,10 @@ class Overlay:
     Attributes:
         changes: The changes in use, oldest first.
         path: The file; None if changes are not stored.
-        follows: Whether another process writes the file, so that it may differ from the changes in use.
+        follows: True if another process writes the file, so that the file may differ from the changes in use.
         error: Why the file could not be read or written; None if it contains the changes in use.
         digest: The SHA-256 of the file when it was last read; None if it did not exist.
-        unsaved: Whether the changes in use could not be written.
+        unsaved: True if the changes in use could not be written.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Overlay:
         """
         self._identity = _identity_path(config) if config is not None else ""
         self.path = _file_of(state_dir, self._identity) if state_dir is not None else None
-        # The path that an earlier version used.
+        # The path at which an earlier version of typegate stored the changes.
         self._former = _file_of(state_dir, str(config.resolve())) if state_dir is not None and config else None
         self._writes = writes
         self.follows = follows and self.path is not None
@@ -175,13 +175,13 @@ class Overlay:
             return None
 
     def to_edit(self) -> tuple[Change, ...]:
-        """Return the changes to base an edit on: those in the file if this process writes it, or else those in use."""
+        """Return the changes to edit: those in the file if this process writes the file, otherwise those in use."""
         # If the file was deleted, keep the changes in use: disabled servers and tools must not become available again.
         is_file = self.path is not None and self.path.exists()
         return self.latest() if is_file and self._writes and not self.unsaved else self.changes
 
     def latest(self) -> tuple[Change, ...]:
-        """Return the changes in the file, or those in use if the file cannot be read."""
+        """Return the changes in the file, or the changes in use if the file cannot be read."""
         self.error = None
         stored = self._read_changes()
         return self.changes if self.error is not None else stored
@@ -218,8 +218,8 @@ class Overlay:
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except (OSError, ForeignFile, ValueError, TypeError, KeyError, AttributeError) as error:
-            # The file is not touched until the next change, so that it can be repaired.
-            # Python's own error describes the code that failed, not the file.
+            # The file stays as it is until the next change, so that it can be repaired. The text of a TypeError and
+            # similar errors is not shown, because it describes the code that failed, not the file.
             is_malformed = isinstance(error, TypeError | KeyError | AttributeError)
             reason = "its content has another structure" if is_malformed else error or type(error).__name__
             self.error = f"{self.path} cannot be read ({reason})"
@@ -253,7 +253,8 @@ def with_changes(base: Config, changes: Sequence[Change], admits: Admits = lambd
     if not changes:
         return base
     servers, left_out, keys = dict(base.servers), dict(base.left_out), list(base.gateway.auth.api_keys)
-    # Servers first: an edited entry must not undo changes to its tools, nor enable a disabled server.
+    # Apply changes of whole servers first, so that an edited entry neither undoes changes to its tools nor enables a
+    # disabled server.
     for change in sorted(changes, key=lambda each: each.kind not in ("server_added", "server_removed")):
         alias = change.server or change.target
         try:

@@ -1,4 +1,4 @@
-"""Configure the rules that allow, deny or ask."""
+"""Configure access rules: they allow or deny requests, or ask a person for approval."""
 
 from __future__ import annotations
 
@@ -74,13 +74,15 @@ class WhenConfig(Section):
     """When a rule applies. All given conditions have to hold."""
 
     read_only: bool | None = None
-    """Whether the tool is read-only. A tool without `readOnlyHint` is not."""
+    """Whether the tool is read-only. A tool without `readOnlyHint` is not read-only."""
     destructive: bool | None = None
-    """Whether the tool may be destructive. A tool is, unless `destructiveHint` is false or `readOnlyHint` is true."""
+    """Whether the tool may be destructive. This applies to all tools except those with `destructiveHint: false` or
+    `readOnlyHint: true`."""
     idempotent: bool | None = None
     """Whether repeating a call has no further effect. A tool without `idempotentHint` is not idempotent."""
     open_world: bool | None = None
-    """Whether the tool interacts with systems beyond its server. A tool does, unless `openWorldHint` is false."""
+    """Whether the tool interacts with systems beyond its server. This applies to all tools except those with
+    `openWorldHint: false`."""
     arguments: dict[str, ArgumentConditionConfig] = Field(default_factory=dict)
     """Conditions on arguments, by name; nested members are joined by dots. A plain value is short for `equals`, a list
     for `oneOf`. Rules that deny or ask apply if any value matches or may match; rules that allow apply if all values
@@ -100,7 +102,7 @@ class AskConfig(Section):
     tools: list[str] | None = Field(default=None, min_length=1)
     """Patterns of tools, in the same form as `wrappers` of the rule."""
     when: WhenConfig | None = None
-    """Conditions under which approval is needed. Other calls proceed without it. By default always."""
+    """Conditions under which a call needs approval. By default, every call needs it."""
     by: Approver | None = None
     """Who decides: `host` or `administrator`. By default as set by `gateway.approvals.by`."""
 

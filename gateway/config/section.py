@@ -100,7 +100,7 @@ def fault(what: str, expected: str, *, key: str | None = None) -> PydanticCustom
     Args:
         what: The problem, as a predicate of the key: "is not a path".
         expected: The form that is valid, which follows "expected".
-        key: The key of the problem, relative to the validated value. The loader adds the file and the full path.
+        key: The key that has the problem, relative to the validated value. The loader adds the file and the full path.
     """
     context = {"what": what, "expected": expected, "key": key}
     return PydanticCustomError("typegate", "{what}; expected {expected}", context)
@@ -143,9 +143,10 @@ def is_http_url(url: str) -> bool:
     return is_valid and not any(c.isspace() for c in url)
 
 
-# Limits the message for an object in the wrong place, all of whose keys are unknown.
+# Maximum number of further unknown keys in a message: in an object in the wrong place, every key is unknown.
 _MAX_UNKNOWN: Final = 8
-# No known key is longer. The search for similar keys takes time with the length.
+# Unknown keys are cut to this length, which no known key exceeds. The search for similar keys takes longer for longer
+# keys.
 _MAX_KEY_CHARS: Final = 256
 # At most a day: a larger value is most likely given in milliseconds.
 Seconds = Annotated[float, BeforeValidator(not_boolean), Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -170,7 +171,8 @@ _SCALAR: Final = [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]
 Text = Annotated[str, BeforeValidator(as_text), WithJsonSchema({"anyOf": _SCALAR})]
 OptionalText = Annotated[str | None, BeforeValidator(as_text), WithJsonSchema({"anyOf": [*_SCALAR, {"type": "null"}]})]
 Texts = Annotated[list[str], BeforeValidator(_texts), WithJsonSchema({"type": "array", "items": {"anyOf": _SCALAR}})]
-# Required text that defaults to empty, so that the check of the type reports what is missing instead of pydantic.
+# Required text. It defaults to empty, so that `check_entry` of the server's type, not pydantic, reports that it is
+# missing.
 WrittenText = Annotated[str, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "null"}]})]
 
 
@@ -180,7 +182,7 @@ class Section(BaseModel):
     The docstrings of fields become descriptions in the JSON Schema; see `add_descriptions`.
 
     Attributes:
-        takes_null: Whether null is passed to the fields instead of meaning absent.
+        takes_null: True if null is passed to the fields. By default, a key with the value null counts as absent.
     """
 
     takes_null: ClassVar[bool] = False
@@ -252,7 +254,7 @@ SectionT = TypeVar("SectionT", bound=Section)
 
 def default_section(section: type[SectionT]) -> SectionT:
     """Return the default of an optional section: a section in which every key is absent."""
-    # model_construct does not build the validator of the section.
+    # Unlike a constructor call, model_construct does not build the validator of the section.
     default: SectionT = Field(default_factory=section.model_construct)
     return default
 

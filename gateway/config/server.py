@@ -43,7 +43,7 @@ class HostKeys(BaseModel):
 class AnnotationsConfig(Section):
     """Annotations of tools, from which hosts decide whether a call needs the user's consent."""
 
-    # Typed strictly: SDK clients reject the lists of all servers if one annotation has the wrong type.
+    # Typed strictly: clients that use an MCP SDK reject the whole tool list if one annotation has the wrong type.
     title: str | None = None
     """Display name of the tool."""
     read_only_hint: bool | None = None
@@ -97,8 +97,8 @@ class ToolConfig(Section):
     examples: list[Any] = Field(default_factory=list)
     """Argument objects to show as examples in the description."""
     priority: int | None = None
-    """Priority when the list is limited: tools with a higher priority are listed first. By default that of the
-    server."""
+    """Priority when the list is limited: tools with a higher priority are listed first. By default, the
+    priority of the server."""
     search_hint: str | None = None
     """Words by which hosts find the tool (anthropic/searchHint)."""
     always_load: bool | None = None
@@ -156,14 +156,16 @@ Denied = Annotated[KindPatterns, BeforeValidator(_kinds_of("tools", "prompts", "
 class ServerConfig(Section):
     """One upstream. Unknown keys are ignored with a warning, since entries are shared with hosts.
 
-    Each type of upstream is a subclass. It declares for each of its fields what a change of the value requires.
+    Each type of upstream is a subclass. It assigns its fields to `identity`, `connection` or `in_place`, depending on
+    what the gateway has to do if the value changes.
 
     Attributes:
         connector: `module:Class` of the connector, imported when the first connection is opened.
         inferred_from: The key from which this type is inferred if an entry has no `type`.
         spellings: Other names of the type in the files of hosts.
         tolerated_keys: Keys that are ignored without a warning.
-        listed_over: The transport of its tools. Tools over HTTP have to satisfy the rules of `x-mcp-header`.
+        listed_over: The transport from which the tools come. Tools over HTTP have to satisfy the rules of
+            `x-mcp-header`.
         identity: Fields that identify the server; a change invalidates saved listings. Must not contain secrets.
         connection: Fields whose change requires a new connection to the same server.
         in_place: Fields whose change is applied without reconnecting.
@@ -215,7 +217,7 @@ class ServerConfig(Section):
     supplement: str | None = None
     """Text to append to the description of every tool."""
     siblings: list[str] = Field(default_factory=list)
-    """Aliases of related servers. While both are served, the descriptions of each refer to the other."""
+    """Aliases of related servers. If a related server is served as well, the tools' descriptions refer to it."""
     display_name: str | None = None
     """Name of the server in texts for models and people."""
     annotations: AnnotationsConfig = default_section(AnnotationsConfig)
@@ -229,7 +231,7 @@ class ServerConfig(Section):
     upstream does not say it."""
     priority: int = 0
     """Priority when the list is limited: tools of servers with a higher priority are listed first."""
-    # Off by default: a server that may ask needs a separate connection for each session.
+    # Off by default: a server that may ask the user for input needs a separate connection for each session.
     elicitation: bool = False
     """Let an upstream with an earlier protocol version ask the user for input. Each session then has a separate
     connection to it."""
@@ -285,16 +287,20 @@ class ServerConfig(Section):
 
     @property
     def lists_at_start(self) -> bool:
-        """True if the process is started with the gateway, but only to be listed."""
+        """True if the gateway starts the process once when it starts itself, only to list its tools."""
         return False
 
     @property
     def uses_roots(self) -> bool:
-        """True if the process runs in a folder of the host."""
+        """True if `cwd`, `args` or `sandbox` of the process refers to the host's first root, an open folder."""
         return False
 
     def in_root(self, root: str = "") -> ServerConfig:
-        """Return a copy for a process that runs in this folder of a host, or in an allowed one to be listed."""
+        """Return a copy with `root` in place of the placeholder of the host's first root.
+
+        Args:
+            root: The folder; empty for the first allowed folder, which is used to list the tools of the process.
+        """
         return self
 
     def with_process_defaults(self, defaults: ProcessesConfig) -> ServerConfig:
@@ -303,7 +309,7 @@ class ServerConfig(Section):
 
     @property
     def plain_nulls(self) -> bool:
-        """True if null is omitted from the shown types of arguments that accept it."""
+        """True if the schemas that callers see do not mention null, although the arguments accept null."""
         return False
 
     @property
@@ -336,7 +342,7 @@ class ServerConfig(Section):
         return secrets_in(self.model_dump(by_alias=True, exclude_unset=True, exclude={"tools"}))
 
     def identity_key(self) -> tuple[object, ...]:
-        """Return a key that is equal for entries of the same server, however the gateway connects to it."""
+        """Return a key that is equal for all entries of one server, even if their connection settings differ."""
         return self.listed_over, *(getattr(self, field) for field in self.identity)
 
     def connection_key(self) -> tuple[object, ...]:
@@ -352,7 +358,7 @@ class ServerConfig(Section):
         return self
 
     def check_entry(self, entry: Mapping[str, Any]) -> None:
-        """Raise `fault` for problems that involve several fields. `entry` is the raw entry with all of its keys."""
+        """Raise an error from `fault` for problems that involve several fields. `entry` is the raw entry."""
 
     @model_validator(mode="wrap")
     @classmethod

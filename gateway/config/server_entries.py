@@ -1,4 +1,4 @@
-"""Read the servers of the file one by one; an invalid entry leaves out only its server."""
+"""Read the server entries one by one; the server of an invalid entry is left out, all others are served."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from registry.schema.display_text import strip_accents
 
 
 def check_per_user(servers: Mapping[str, ServerConfig], *, file: str, block: str = "mcpServers") -> None:
-    """Reject servers with `perUser` if the gateway does not authenticate callers.
+    """Reject servers with `perUser`, for a gateway that does not authenticate callers.
 
     Raises:
         ConfigError: A server has `perUser`.
@@ -62,9 +62,9 @@ def check_exchanges(
 LEFT_OUT: Final = "left out: "
 """The prefix of the reason why an invalid entry is left out."""
 Expand = Callable[..., dict[str, Any]]
-"""Replaces placeholders; see `variables.expand`."""
+"""A function that replaces placeholders, such as `variables.expand`."""
 VariablesIn = Callable[..., dict[str, str]]
-"""Reads a file of variables; see `variables.variables_in`."""
+"""A function that reads a file of variables, such as `variables.variables_in`."""
 _ALIAS_FORM: Final = "a unique alias of letters and digits, joined by single - or _"
 _SWITCH: Final[TypeAdapter[bool]] = TypeAdapter(bool)
 
@@ -137,7 +137,7 @@ def _aliases(block: str, entries: Mapping[str, Any], result: Entries, file: str)
     """Return the alias of each entry: the key as written, or the most similar valid alias."""
     valid_aliases = {key: valid_alias(key) for key in entries}
     aliases: dict[str, str] = {}
-    # Valid aliases come first, so that they win over a changed one that collides with them.
+    # Process keys that are valid aliases first, so that they win over a changed alias that is equal.
     for key in sorted(entries, key=lambda key: valid_aliases[key] != key):
         alias = valid_aliases[key]
         try:

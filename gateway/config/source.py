@@ -13,7 +13,7 @@ import orjson
 
 from gateway.protocol.gateway_errors import ConfigError
 
-# Enough for ten thousand servers with documented tools. A larger file is a wrong path and must not fill the memory.
+# Enough for ten thousand servers with documented tools. A larger file is the wrong file and must not fill the memory.
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 # Deeper than any real file, and well below the interpreter's recursion limit.
 MAX_DEPTH: Final = 100
@@ -100,7 +100,7 @@ def kind(value: object) -> str:
 
 
 def join(path: str, key: object) -> str:
-    """Return the path of `key` below `path` in the form of messages."""
+    """Return the path of `key` below `path`, as messages show it: `servers.bank.args[0]`."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     name = str(key)

@@ -66,9 +66,9 @@ _LOCAL: Final = "local"
 def unmatched_callers(
     patterns: Iterable[str], auth: AuthConfig, more_names: Iterable[str] = ()
 ) -> Iterator[tuple[str, str]]:
-    """Yield each pattern that matches no possible caller, with a suggestion as a phrase, or an empty string.
+    """Yield each pattern that matches no possible caller, and a suggestion to append to the message, possibly empty.
 
-    The names of API keys are known. For callers with tokens only the end of the name is known, `@ISSUER`.
+    The names of API keys are known. For callers with tokens, only the end of the name, `@ISSUER`, is known.
 
     Args:
         patterns: Patterns of callers.
@@ -92,7 +92,7 @@ def is_named(caller: str, gateway: GatewayConfig) -> bool:
 
 
 def _can_end_with(pattern: str, ending: str) -> bool:
-    """Return true if a pattern can match a name that ends with `ending` and is longer than it."""
+    """Return true if a pattern can match a name that ends with `ending` and is longer."""
     # The part of the name before the ending is unknown, so it matches any beginning of the pattern.
     starts = range(0 if pattern.startswith("*") else 1, len(pattern))
     return any(fnmatchcase(ending, pattern[start:]) for start in starts)
@@ -105,7 +105,7 @@ class UnmatchedName:
     Attributes:
         key: The key of the pattern.
         text: The problem, with a suggestion.
-        opens: Whether the pattern is likely a typing error that leaves something unrestricted.
+        opens: True if the pattern is probably a typing error that prevents a restriction.
     """
 
     key: str
@@ -139,9 +139,10 @@ def unmatched_in_rules(
     gateway: GatewayConfig,
     added: AddedNames = NOTHING_ADDED,
 ) -> Iterator[UnmatchedName]:
-    """Yield the patterns of rules, and of callers in hooks, that match nothing.
+    """Yield the patterns in rules, and the patterns for callers in hooks, that match nothing.
 
-    Names of tools are not checked, since the lists of tools are not known yet; `/admin/policy` reports them.
+    Patterns for tool names are not checked, since the tools are not known yet. `/admin/policy` reports those that match
+    nothing.
 
     Args:
         servers: The servers that are served.
@@ -151,7 +152,7 @@ def unmatched_in_rules(
     """
     aliases = [*servers, *left_out, *added.servers]
     tags = list(dict.fromkeys([*(tag for server in servers.values() for tag in server.tags), *added.tags]))
-    # With a shared store, another replica may have added a name that is not known here yet.
+    # With a shared store, an unmatched name is not an error: another replica may just have added it.
     shared = gateway.cluster is not None and gateway.cluster.store is not None
     for name in _unmatched_in_rules(gateway, added, aliases, tags):
         yield replace(name, opens=False) if shared else name
@@ -175,7 +176,7 @@ def _unmatched_in_rules(
                 text=f"{pattern} matches no caller{guess}",
                 opens=closes and bool(guess),
             )
-        # With an issuer, the groups and scopes of tokens are not known.
+        # With an issuer, groups and scopes cannot be checked, because those of tokens are not known.
         if gateway.auth.oauth is None:
             groups = list(dict.fromkeys([*(group for key in keys for group in key.groups), *added.groups]))
             names += [

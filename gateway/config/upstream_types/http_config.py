@@ -85,7 +85,7 @@ class HeadersConfig(ServerConfig):
 def _with_basic(entry: dict[str, Any], key: str) -> dict[str, Any]:
     """Return the entry with the user and password of its URL moved to an Authorization header.
 
-    They are dropped if the entry has an Authorization header or signs in another way.
+    User and password are dropped if the entry has an Authorization header or another way to sign in.
     """
     url, authorization = split_credentials(entry[key])
     entry = {**entry, key: url}
@@ -99,7 +99,7 @@ def _with_basic(entry: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def check_url(url: str, key: str, example: str) -> None:
-    """Raise `fault` unless this is an absolute http or https URL."""
+    """Raise an error from `fault` if `url` is not an absolute http or https URL."""
     expected = f"an absolute URL such as {example}"
     if not url:
         raise fault("is missing or empty", expected, key=key)
@@ -118,8 +118,8 @@ class CredentialsConfig(HeadersConfig):
     connection = (*HeadersConfig.connection, "auth", "headers_command", "headers_env")
 
     auth: Annotated[SignInConfig | None, BeforeValidator(_type_as_object)] = None
-    """http, sse, openapi: how the gateway signs in to the server. By default, if an MCP server requires it and no
-    Authorization header is configured, a user signs in with a browser; there is none by default for openapi."""
+    """http, sse, openapi: how the gateway signs in to the server. By default, a user signs in with a browser if an MCP
+    server requires a sign-in and no Authorization header is configured. For openapi, the default is no sign-in."""
     headers_command: str | list[str] | None = Field(default=None, repr=False)
     """http, sse, openapi: program that prints additional headers, as a JSON object or as lines of `Name: value`. It
     runs before the first request, and again when the server answers 401. It inherits the same environment variables as
@@ -163,12 +163,12 @@ class CredentialsConfig(HeadersConfig):
         )
 
     def launch_identity(self, folder: Path | None) -> str:
-        # With another issuer, the same address yields other identities.
+        # Included, because the same address with another issuer means other user accounts.
         origin = super().launch_identity(folder)
         return f"{origin} issuer:{self.auth.issuer}" if self.auth is not None and self.auth.issuer else origin
 
     def check_credentials(self) -> None:
-        """Raise `fault` if several sources of credentials contradict each other."""
+        """Raise an error from `fault` if two sources of credentials contradict each other."""
         if self.headers_command is not None:
             if not self.headers_command or not self.headers_command[0].strip():
                 raise fault("is empty", "a program and its arguments", key="headersCommand")
@@ -183,7 +183,7 @@ class CredentialsConfig(HeadersConfig):
 class UrlConfig(CredentialsConfig):
     """An MCP server on the network."""
 
-    # Without the type: http and sse are two transports of the same server, between which the connector chooses.
+    # Does not contain the type: http and sse are transports of the same server, and the connector chooses one.
     identity = ("url",)
 
     url: WrittenText = Field(default="", repr=False, json_schema_extra={"default": None})

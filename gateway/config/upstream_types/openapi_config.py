@@ -29,7 +29,7 @@ class Selection:
     Attributes:
         include, exclude: Patterns: `tag:NAME`, an operation id, `METHOD`, `/path`, or `METHOD /path`.
         variables: Names and values of server variables.
-        headers: Lower-case names of headers that the configuration sends, which are no arguments.
+        headers: Lower-case names of the configured headers. These headers do not become arguments of tools.
     """
 
     include: tuple[str, ...] = ()
@@ -165,6 +165,6 @@ class OpenapiConfig(CredentialsConfig):
 
 @lru_cache(maxsize=64)
 def _digest(file: Path, changed_ns: int, size: int) -> str:
-    """Return the digest of a file; the other arguments only tell its versions apart."""
+    """Return the digest of a file. The other arguments are part of the cache key: a changed file is read again."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -24,7 +24,7 @@ Words = Annotated[
     WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]}),
 ]
 
-# The fields that each type requires, and the types to which each other field is limited.
+# `_NEEDED`: the fields that each type requires. `_ONLY`: the types for which a field has an effect.
 _NEEDED: Final[dict[str, tuple[str, ...]]] = {
     "oauth": (),
     "none": (),
@@ -87,9 +87,9 @@ class SignInConfig(Section):
     string is sent unchanged."""
     per_user: bool = False
     """Whether each caller signs in separately. Callers are distinguished by their key or token (`gateway.auth`);
-    without it, all callers count as the user of this machine. Each caller has a separate connection and sees only what
-    the server lists for it. With tokenExchange and enterprise, the access token of each caller is exchanged and never
-    forwarded; this is implied if `subjectToken` or `idToken` is not given."""
+    without authentication, all callers count as the user of this machine. Each caller has a separate connection and
+    sees only what the server lists for this caller. With tokenExchange and enterprise, the access token of each caller
+    is exchanged and never forwarded; `perUser` is implied if `subjectToken` or `idToken` is not given."""
     private_hosts: list[str] = Field(default_factory=list)
     """Host names, addresses or networks that the sign-in may contact although they are private, also over plain
     http."""

@@ -64,8 +64,8 @@ class StdioConfig(ServerConfig):
     and client of a sign-in. Such a process starts with the first call, and ends after `idleTimeout`, by default 600
     seconds."""
     allowed_roots: list[str] = Field(default_factory=list)
-    """stdio: folders that a root of a host has to be in, for ${roots.0}. Paths may begin with `~`, and are relative to
-    the folder of the configuration file. To list its tools, the program runs in the first one."""
+    """stdio: folders in which the root of a host must be to replace ${roots.0}. Paths may begin with `~`, and are
+    relative to the folder of the configuration file. To list its tools, the program runs in the first folder."""
     # The first start of a package runner or a container may take minutes on a slow network.
     start_timeout: Seconds = 300.0
     """stdio: seconds to wait for the first response of the process before it is terminated. A short timeout would abort
@@ -81,8 +81,8 @@ class StdioConfig(ServerConfig):
     sandbox: Sandboxing | None = None
     """stdio: what the program may use. An object restricts files, network, memory and processes; true does so with the
     default values. false: the program may also signal other processes of this user, read their memory and environment,
-    and gain privileges (`sudo`, programs of snap packages). By default as set by `gateway.processes.sandbox`, and
-    otherwise, on Linux 6.12 or later, it can do so only with processes that it has started."""
+    and gain privileges (`sudo`, programs of snap packages). By default as set by `gateway.processes.sandbox`. If that
+    is not set either, on Linux 6.12 or later, the program can do this only with processes that it has started."""
 
     container: ContainerConfig | None = None
     """stdio: image to run as a container, instead of `command`. `sandbox` does not apply to it."""
@@ -96,7 +96,7 @@ class StdioConfig(ServerConfig):
         return self.container.engine, self.container.arguments(names, self.args)
 
     def identity_key(self) -> tuple[object, ...]:
-        # Only with a container, so that the stored listings of all other servers stay valid.
+        # Added only for containers, so that the stored tool lists of all other servers stay valid.
         own = () if self.container is None else (self.container.engine, self.container.image)
         return *super().identity_key(), *own
 
@@ -199,7 +199,7 @@ class StdioConfig(ServerConfig):
             raise fault("has a NUL character", "text that can be an argument of a program", key="command")
 
     def _check_roots(self) -> None:
-        """Check the keys for folders of hosts.
+        """Check the keys that refer to roots, the folders that a host has open.
 
         Raises:
             PydanticCustomError: A placeholder is part of a path, or a key is missing or has no effect.
