@@ -1,4 +1,4 @@
-"""Capabilities, instructions, and how long the first list of a host may take."""
+"""Capabilities and instructions that the gateway declares, and how long list requests wait during startup."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ def merge_capabilities(
 ) -> dict[str, Any]:
     """Return the merged capabilities of all upstreams.
 
-    A request still reaches only the upstream that it names, which rejects the methods that it does not support.
+    Each request is sent only to the upstream that it names, which rejects the request if it does not support the
+    method.
 
     Args:
-        extensions: The extensions that the gateway forwards; no other is declared.
-        instance: The id of this gateway.
-        modern: Whether the caller uses 2026-07-28.
-        pending: Whether some upstream has not listed anything yet. Hosts do not wait for it, and before 2026-07-28
-            capabilities cannot be added later, so its possible capabilities are declared in advance.
+        extensions: The extensions that the gateway forwards. Other extensions are not declared.
+        instance: The id of this gateway, for detecting an upstream that connects back to the gateway.
+        modern: Whether the caller uses MCP 2026-07-28.
+        pending: Whether some upstream has not listed anything yet. The capabilities that it may have are declared in
+            advance: hosts do not wait for it, and before 2026-07-28 capabilities cannot be added later.
 
     Sources: MCP 2026-07-28, "Discovery"; MCP 2025-11-25, "Lifecycle", "Capability Negotiation".
     """
@@ -65,19 +66,20 @@ def _merge(parts: Iterable[Any]) -> dict[str, Any]:
 
 
 MAX_LENGTH: Final = 2_000
-"""Hosts add instructions to every conversation, and one of five hosts truncates them at this length."""
-# The number of servers that are listed by name; further ones are only counted.
+"""The limit of the instructions in characters. Hosts add the instructions to every conversation, and one of five hosts
+truncates them at this length."""
+# The number of servers that the instructions list by name; further servers are only counted.
 _MAX_NAMED: Final = 12
-# The number of missing servers that are listed by name. They come first in the text, and the main point has to follow
-# within the first 250 characters.
+# The number of servers listed by name that are not connected yet. These names come first in the instructions, and the
+# main point has to follow within the first 250 characters.
 _MAX_MISSING: Final = 5
 
 
 def instructions(view: View) -> str:
     """Return the instructions for `initialize` and `server/discover`, at most 2,000 characters.
 
-    The main point is in the first 250 characters. Servers that have not listed anything yet come first. If the text
-    names a tool, the tool is listed.
+    The text begins with the servers that have not listed anything yet. The main point is in the first 250 characters.
+    Tools that the text names are listed.
     """
     missing = [server for server in view.servers if server not in view.catalog.servers]
     prefix = f"Not connected yet: {join_names(missing, _MAX_MISSING)}. Their tools are listed once they are. "
@@ -109,9 +111,9 @@ def instructions(view: View) -> str:
     return (prefix + " ".join(parts))[:MAX_LENGTH]
 
 
-# How long each host waits for tools when it starts, in seconds, by the beginning of its name. Measured with
-# claude-code 2.1, codex 0.169, copilot-cli 1.0 (no longer wait was tried), opencode 1.18, gemini-cli 0.61 and
-# qwen-code 0.15; Claude Desktop is `claude-ai`.
+# How long each host waits for tools when it starts, in seconds, by the beginning of the host's name. Measured with
+# claude-code 2.1, codex 0.169, copilot-cli 1.0 (which may wait longer: the test ended after this time), opencode 1.18,
+# gemini-cli 0.61 and qwen-code 0.15; Claude Desktop is `claude-ai`.
 _HOST_PATIENCE: Final = (
     ("claude-ai", 5.0),
     ("claude", 2.0),
@@ -121,23 +123,24 @@ _HOST_PATIENCE: Final = (
     ("gemini", 40.0),
     ("qwen", 40.0),
 )
-# The share of a host's time that the gateway may use. The host needs the rest to start and to receive the list.
+# The share of this time that the gateway uses. The host needs the rest to start and to receive the list.
 _PATIENCE_SHARE: Final = 0.85
-# For other hosts: none is known to give up sooner, and users accept it as start-up time.
+# The wait for other hosts, in seconds. None of them is known to give up sooner, and users accept this start-up time.
 _UNKNOWN_S: Final = 5.0
-# With a snapshot, the list is nearly complete, so wait only briefly: two of five hosts give up after a second.
+# The wait if a snapshot (listings stored by an earlier run) makes the list nearly complete: two of five hosts give up
+# after one second.
 _WITH_SNAPSHOT_S: Final = 0.8
-# The start-up time of interpreter and imports, used if the system does not report when this process started.
+# The assumed age of this process, for interpreter start and imports, if the system does not report its start time.
 _USUAL_START_S: Final = 0.5
-# The number of hosts tracked while servers start; further hosts do not have to wait.
+# The limit of hosts whose deadlines are stored while upstreams start; list requests of further hosts do not wait.
 _MAX_HOSTS: Final = 1_000
 
 
 def patience_s(name: object) -> float:
-    """Return how long the first list of a host may take, in seconds.
+    """Return how long the gateway may delay the first list of a host, in seconds.
 
     Args:
-        name: The host's `clientInfo.name`, unchecked.
+        name: The host's `clientInfo.name`, which may be of any type.
     """
     if isinstance(name, str):
         for begin, waits_s in _HOST_PATIENCE:
@@ -147,11 +150,11 @@ def patience_s(name: object) -> float:
 
 
 class UpstreamStates(Protocol):
-    """What lists depend on in the states of all upstreams."""
+    """The combined connection state of all upstreams."""
 
     @property
     def tried(self) -> bool:
-        """Return whether every upstream was tried once or is listed from the snapshot."""
+        """Return whether every upstream has been tried once, or has a listing from the snapshot."""
 
     @property
     def pending(self) -> bool:
@@ -159,30 +162,30 @@ class UpstreamStates(Protocol):
 
     @property
     def has_snapshot(self) -> bool:
-        """Return whether some upstreams are listed from the snapshot."""
+        """Return whether some upstreams have a listing from the snapshot."""
 
     async def settled(self, timeout_s: float) -> None:
-        """Wait until every upstream was tried once, or the timeout expires."""
+        """Wait until `tried` would be true, or the timeout expires."""
 
 
-# How long a list request waits for servers with a sign-in of the caller. Two of five hosts give up after one second.
+# How long a list request waits for servers that the caller has signed in to. Two of five hosts give up after a second.
 _OWN_LISTINGS_S: Final = 0.8
 
 
 class FirstLists:
-    """Delays the first list of each host until every server was tried once, limited by the patience of the host."""
+    """Delays list requests until every upstream has been tried once, but no longer than the host waits for tools."""
 
     def __init__(self, upstreams: UpstreamStates, users: UserLinks) -> None:
         """Initialize the deadlines.
 
         Args:
-            users: The links of callers, whose lists take part once the caller has signed in.
+            users: The upstream connections of single callers, to servers that the caller has signed in to.
         """
         self._upstreams = upstreams
         self._users = users
         self._began_s = anyio.current_time()
         self._started_s = self._began_s - _process_age_s()
-        # The deadline of each caller, host and machine.
+        # The deadline for each combination of caller, host name and IP address.
         self._until_s: dict[tuple[str, str, str], float] = {}
 
     @property
@@ -191,7 +194,7 @@ class FirstLists:
         return self._upstreams.pending
 
     async def wait(self, request: McpRequest) -> None:
-        """Wait for the servers if this is the first list of its host, and for the caller's own lists."""
+        """Wait while upstreams start, at most until the host's deadline; then connect the caller's own upstreams."""
         if self._upstreams.tried:
             self._until_s.clear()
         else:
@@ -205,7 +208,7 @@ class FirstLists:
             return (self._started_s if is_stdio else self._began_s) + _WITH_SNAPSHOT_S
         name = _host_name(request)
         if is_stdio:
-            # The host has been waiting since it started this process.
+            # The host started this process, and has been waiting since then.
             return self._started_s + patience_s(name)
         key = request.principal.name, str(name), request.peer.rpartition(":")[0]
         if key not in self._until_s and len(self._until_s) >= _MAX_HOSTS:
@@ -214,7 +217,7 @@ class FirstLists:
 
 
 def _host_name(request: McpRequest) -> object:
-    """Return the name of a request's host, unchecked."""
+    """Return the `clientInfo.name` of a request's host, which may be of any type; None if absent."""
     if request.session is not None:
         return request.session.host.client_info.get("name")
     meta = request.params.get("_meta")
@@ -225,7 +228,7 @@ def _host_name(request: McpRequest) -> object:
 def _process_age_s() -> float:
     """Return how long this process has been running, in seconds.
 
-    Source: proc_pid_stat(5), the start time of the process in clock ticks since boot.
+    Source: proc_pid_stat(5), whose field 22 is the start time of the process in clock ticks since boot.
     """
     try:
         ticks = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])

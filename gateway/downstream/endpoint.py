@@ -1,5 +1,8 @@
 """The `/mcp` endpoint: Streamable HTTP for both protocol eras.
 
+The modern era is MCP 2026-07-28. The handshake era is every earlier version, in which a caller opens a session with
+`initialize`, and receives notifications on the session's own event stream, opened with GET.
+
 Sources: MCP 2025-11-25, "Transports", "Listening for Messages from the Server" and "Resumability and Redelivery"; MCP
 2026-07-28 and 2025-11-25, "Transports", "Streamable HTTP".
 """
@@ -57,15 +60,15 @@ from registry.views.view import View
 
 log = logging.getLogger(__name__)
 
-# Longer event ids were not issued by this gateway.
+# No event id of this gateway is longer.
 _MAX_EVENT_ID_DIGITS: Final = 15
 
 
 class SessionStreams:
-    """Event streams for GET requests.
+    """Answers GET requests with event streams.
 
     Args:
-        server: Its `closing` event ends the streams.
+        server: Ends the streams with its `closing` event.
         listening: The open streams and their callers.
     """
 
@@ -74,10 +77,11 @@ class SessionStreams:
         self._listening = listening
 
     def open(self, head: RequestHead, session: Session, caller: AuthenticatedCaller, responder: Responder) -> None:
-        """Open the stream of a session, or resume a response.
+        """Open the session's own stream, or resume a response that `Last-Event-ID` names.
 
         Raises:
-            RequestRefused: The session already has a stream, or the response is no longer stored.
+            RequestRefused: The caller does not accept a stream, the session already has a stream, or the response is no
+                longer stored.
         """
         account = caller.account
         if not accepts(head, EVENT_STREAM):
@@ -96,7 +100,7 @@ class SessionStreams:
         responder.run(self._run_counted(account, responder, stream))
 
     async def _run_counted(self, account: Account, responder: Responder, stream: Coroutine[Any, Any, None]) -> None:
-        """Run a stream and count it in the account while it is open, or reject it."""
+        """Run a stream and count it in the account while it is open; reject it if the caller has too many streams."""
         try:
             account.open_stream()
         except QuotaExceeded as error:
@@ -117,7 +121,7 @@ class SessionStreams:
         try:
             await self._server.closing.wait()
         except asyncio.CancelledError:
-            pass  # the caller has disconnected or has to: in both cases the stream ends here
+            pass  # the caller has disconnected, or the gateway closes the stream
         finally:
             del self._listening[responder]
             session.close_stream(emit)
@@ -126,9 +130,10 @@ class SessionStreams:
 
 _CANCELLED: Final = -32800
 MAX_PARSED_BYTES: Final = 96 * 1024 * 1024
-"""The limit of a request's parsed size. In the largest accepted body, rows of a table take half of it and nested empty
-lists twice as much."""
-# Smaller bodies are not counted: they parse to at most 180 KiB, and the number of requests in flight is limited.
+"""The limit of a request's parsed size in memory. A body of the largest accepted size takes half of this limit if it
+consists of table rows, and twice the limit if it consists of nested empty lists."""
+# The parsed size of smaller bodies is not charged to the caller: it is at most 180 KiB, and the number of requests in
+# flight is limited.
 _UNCOUNTED_BYTES: Final = 4 * 1024
 _HANDSHAKE: Final = frozenset({None, *(version.encode() for version in HANDSHAKE_VERSIONS)})
 _STATUS: Final[Mapping[int, int]] = {
@@ -143,10 +148,10 @@ _STATUS: Final[Mapping[int, int]] = {
 
 
 class McpEndpoint:
-    """Serves `/mcp`. Host and Origin have already been checked.
+    """Answers requests to `/mcp`. `PathRouter` has already checked Host and Origin.
 
     Attributes:
-        draining: Whether new requests are rejected because the process is stopping.
+        draining: True if new requests are rejected because the process is stopping.
     """
 
     max_body_bytes = MAX_REQUEST_BYTES
@@ -163,11 +168,12 @@ class McpEndpoint:
         """Initialize the endpoint.
 
         Args:
-            forwarder: Forwards requests to the process that has their session; None if there is only one process.
+            forwarder: Forwards a request to the process that has its session; None if there is only one process.
         """
         self._server = server
         self._views = views
-        # The callers of running requests and of subscriptions, which are cancelled if their credentials become invalid.
+        # The callers of running requests, and of streams and subscriptions, which are cancelled if the caller's
+        # credentials become invalid.
         self._running: dict[Running, Principal] = {}
         self._listening: dict[Running, Principal] = {}
         self._streams = SessionStreams(server, self._listening)
@@ -181,7 +187,7 @@ class McpEndpoint:
 
     @property
     def in_flight(self) -> int:
-        """Return how many requests wait for their response, not counting subscriptions."""
+        """Return how many requests wait for their response, not counting streams and subscriptions."""
         return len(self._running) + self._forwarded.in_flight + self._verified
 
     def give_up(self) -> None:
@@ -191,7 +197,7 @@ class McpEndpoint:
         self._forwarded.give_up()
 
     def drain(self) -> None:
-        """Refuse new requests, and end the streams of callers."""
+        """Reject new requests from now on, and end forwarded session streams."""
         self.draining = True
         self.close_streams()
 
@@ -200,9 +206,9 @@ class McpEndpoint:
         self._forwarded.close_streams()
 
     def _end_unauthorized(self) -> None:
-        """End everything that belongs to callers whose credentials are no longer valid."""
+        """End the sessions, requests and streams of callers whose credentials are no longer valid."""
         authenticator = self.authenticator
-        # A session stays open for the next token of the same caller.
+        # An expired token does not end a session: the caller may continue the session with a new token.
         self.sessions.close_unless(authenticator.may_finish)
         for running, principal in list(self._running.items()):
             if not authenticator.may_finish(principal):
@@ -214,14 +220,15 @@ class McpEndpoint:
     # Header block
 
     def admit(self, head: RequestHead, peer: str = "") -> AuthenticatedCaller | UnverifiedCaller:
-        """Check a request by its header block: the body of an unauthenticated request is not read.
+        """Authenticate and check a request by its header block, so that the body of a rejected request is not read.
 
         Raises:
-            RequestRefused: The path, the caller or the form of the request is not accepted.
+            RequestRefused: The profile, the credentials, the method or a header is not accepted.
         """
         judged = head.judged
         if type(judged) is ParsedHeaderBlock:
-            # The form was checked for an earlier request; the caller and the draining state are checked each time.
+            # Fast path: the headers were checked for an earlier request with the same header block. The caller and the
+            # draining state are checked each time.
             caller = self._callers.admit(judged, head, peer)
             if self.draining:
                 raise _draining()
@@ -251,10 +258,11 @@ class McpEndpoint:
         responder: Responder,
         peer: str,
     ) -> None:
-        """Answer a request that was admitted.
+        """Answer a complete request that `admit` has accepted.
 
         Raises:
-            RequestRefused: The request names an unknown session, or a stream that cannot be opened.
+            RequestRefused: The request exceeds a limit, names an unknown session, or asks for a stream that cannot be
+                opened.
         """
         if isinstance(caller, UnverifiedCaller):
             try:
@@ -280,7 +288,7 @@ class McpEndpoint:
     async def _verify(
         self, head: RequestHead, unproven: UnverifiedCaller, body: bytes, responder: Responder, peer: str
     ) -> None:
-        """Verify the credentials of a request, then answer it."""
+        """Verify the credentials of a request by asking their issuer, then answer the request."""
         self._verified += 1
         try:
             try:
@@ -292,7 +300,7 @@ class McpEndpoint:
             self.answer(head, caller, body, responder, peer)
         except RequestRefused as refused:
             responder.refuse(refused)
-        except Exception:  # boundary: without the end of a response the caller would wait for ever
+        except Exception:  # boundary: without a response, the caller would wait forever
             log.exception("request failed")
             responder.fail()
 
@@ -349,7 +357,8 @@ class McpEndpoint:
             except RpcError as error:
                 _send_error(responder, message.id, error)
                 return
-            # Without a view, the required headers are not known yet.
+            # The view says which headers are required. If it has to be built first, `_answer_checked` checks them
+            # later.
             unchecked = head if is_call and view is None else None
             modern = True
         elif method != "initialize":
@@ -402,7 +411,11 @@ class McpEndpoint:
         answer: ResumableAnswer | None,
         unchecked: RequestHead | None,
     ) -> None:
-        """Answer a request; it counts as running until its response is sent."""
+        """Answer a request, and register it as running so that it can be cancelled.
+
+        Args:
+            unchecked: The header block, if the headers that repeat arguments have not been checked yet.
+        """
         session = request.session
         running: Running = responder if answer is None else answer
         requests = self._listening if request.method == "subscriptions/listen" else self._running
@@ -410,7 +423,8 @@ class McpEndpoint:
         if session is not None:
             session.running[request.id] = running
         fields = None
-        # Registered in this task and not before it starts, because a task cancelled earlier would not unregister it.
+        # Registered in this task and not before the task starts: a task that is cancelled before its start would never
+        # unregister the request.
         try:
             response = await (
                 self._server.answer(request) if unchecked is None else self._answer_checked(unchecked, request)
@@ -431,7 +445,8 @@ class McpEndpoint:
         except asyncio.CancelledError:
             if responder.disconnected and not (answer is not None and answer.resumable):
                 return
-            # Cancelled by a notification, by its session or by shutdown: the caller still expects a response.
+            # Cancelled by the caller's notification, by the end of its session or by shutdown: the caller is still
+            # connected and needs a response.
             status, pieces = 200, self._cancelled_response(request, streaming=responder.streaming)
         finally:
             del requests[running]
@@ -443,17 +458,17 @@ class McpEndpoint:
             responder.finish(status, pieces, fields)
 
     async def _answer_checked(self, head: RequestHead, request: McpRequest) -> McpResponse:
-        """Answer a call after checking the headers that depend on its view."""
+        """Build the view, check the headers that repeat arguments, then answer the call."""
         try:
             check_param_headers(head, await self._views.prepared(request.profile, request.principal), request.params)
         except KeyError:
-            pass  # the profile was removed, which the response below reports
+            pass  # the profile was removed; `answer` reports this below
         except RpcError as error:
             return error_response(request.id, error)
         return await self._server.answer(request)
 
     def _cancelled_response(self, request: McpRequest, *, streaming: bool) -> json_bytes.Pieces:
-        """Return the response to a cancelled request; empty if its stream just ends."""
+        """Return the response to a cancelled request; empty if the response is a stream that only has to be ended."""
         if self.draining:
             return self._server.shutdown_response(request).pieces
         return () if streaming else error_response(request.id, RpcError(_CANCELLED, "Request cancelled")).pieces
@@ -480,7 +495,7 @@ def _draining() -> RequestRefused:
 
 
 def _status_of(request: McpRequest, code: int) -> int:
-    """Return the HTTP status of an error: in the handshake era, it is 200 except for parse errors."""
+    """Return the HTTP status for a JSON-RPC error code. In the handshake era, it is 200 except for parse errors."""
     return _STATUS.get(code, 200) if request.modern or code == PARSE_ERROR else 200
 
 

@@ -1,4 +1,4 @@
-"""Authenticate the sender of a request from its header block, and compare headers with the body."""
+"""Authenticate the sender of a request from its header block, and check that headers and body agree."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AuthenticatedCaller(Struct, frozen=True, gc=False, eq=False):
     Attributes:
         account: The account to charge.
         profile: The profile that the path names.
-        modern: Whether the protocol version has no handshake.
+        modern: False if the protocol version in the headers is absent or before MCP 2026-07-28.
     """
 
     account: Account
@@ -42,20 +42,20 @@ class AuthenticatedCaller(Struct, frozen=True, gc=False, eq=False):
 
 
 class ParsedHeaderBlock(Struct, gc=False, eq=False, kw_only=True):
-    """The result of parsing a header block before authentication, valid for every request with the same header block.
+    """A parsed header block, with which the caller is authenticated. Requests with equal headers share it.
 
     Attributes:
         profile: The profile that the path names, which may not exist.
         authorization: The Authorization header.
-        modern: Whether the protocol version has no handshake.
+        modern: False if the protocol version in the headers is absent or before MCP 2026-07-28.
         version: The protocol version in the headers; empty if absent.
-        is_supported: Whether that is a supported version without a handshake.
+        is_supported: Whether `version` is a supported version since MCP 2026-07-28.
         method: The JSON-RPC method in the headers; empty if absent.
-        name: The name in the headers; None if it is absent or cannot be decoded.
+        name: The name of the requested item in the headers; None if absent or if it cannot be decoded.
         session_id: The session id in the headers; None if absent.
         takes_json, streams: Whether the response may be JSON, and whether it may be an event stream.
         cached_caller: The caller that this header block resolved to last time.
-        profiles, dropped_accounts: The profiles and the number of dropped accounts when `cached_caller` was computed.
+        profiles, dropped_accounts: The profiles, and the number of dropped accounts, when `cached_caller` was computed.
     """
 
     profile: str
@@ -74,7 +74,11 @@ class ParsedHeaderBlock(Struct, gc=False, eq=False, kw_only=True):
 
 
 class UnverifiedCaller(NamedTuple):
-    """The caller of a request whose credentials still have to be verified by a request to their issuer."""
+    """The sender of a request whose credentials have to be verified by asking their issuer.
+
+    Attributes:
+        account: The account to charge until then.
+    """
 
     account: Account
     credentials: UnverifiedCredentials
@@ -83,12 +87,12 @@ class UnverifiedCaller(NamedTuple):
 
 
 class Callers:
-    """Authentication of callers.
+    """Authenticates callers and records rejected credentials.
 
     Args:
         quotas: The accounts of callers.
-        resource: Creates challenges for callers without a valid token.
-        audit: Records rejected credentials.
+        resource: Creates the responses to rejected credentials.
+        audit: The audit log.
     """
 
     def __init__(
@@ -111,7 +115,7 @@ class Callers:
         authorization = None if head.raw(b"authorization") is None else head.text(b"authorization")
         version = head.text(b"mcp-protocol-version")
         return ParsedHeaderBlock(
-            # With or without a trailing slash, because a redirect would make clients drop the body of their POST.
+            # Accepted with and without a trailing slash: a redirect would make clients drop the body of their POST.
             profile=path[5:].decode("latin-1").removesuffix("/") or DEFAULT_PROFILE,
             authorization=authorization,
             modern=modern,
@@ -128,7 +132,7 @@ class Callers:
         """Authenticate the caller of a request.
 
         Raises:
-            RequestRefused: The credentials are invalid, or do not permit this profile.
+            RequestRefused: The credentials are invalid, or the caller may not use this profile.
         """
         quotas, profiles = self._quotas, self._views.profiles
         authenticated = self._authenticator.principal(header_block.authorization)
@@ -155,10 +159,10 @@ class Callers:
         return UnverifiedCaller(self._quotas.anonymous, authenticated, profile, header_block.modern)
 
     async def verify(self, unproven: UnverifiedCaller, head: RequestHead, peer: str) -> AuthenticatedCaller:
-        """Verify the credentials of a request.
+        """Verify the credentials of a request by asking their issuer.
 
         Raises:
-            RequestRefused: The credentials are invalid, or do not permit this profile.
+            RequestRefused: The credentials are invalid, or the caller may not use this profile.
         """
         verified = await unproven.credentials.verify()
         if isinstance(verified, Refusal):
@@ -169,9 +173,9 @@ class Callers:
         raise self._reject_profile(verified, head, peer, profile)
 
     def _reject_profile(self, principal: Principal, head: RequestHead, peer: str, profile: str) -> RequestRefused:
-        # Checked after authentication, so that names of profiles are not exposed.
+        # Profiles are checked after authentication, so that unauthenticated callers cannot find out their names.
         if principal.issuer and not principal.may_enter(profile):
-            # Reported as an invalid token: the client can request a token for this resource.
+            # Reported as an invalid token, so that the client requests a token for this resource.
             refusal = Refusal(
                 error="invalid_token",
                 description="the token is for another profile of this gateway",
@@ -197,7 +201,7 @@ def session_id_in(head: RequestHead) -> str | None:
 def _decode_name(value: str) -> str | None:
     if not value.startswith("=?base64?"):
         return value
-    # Imported lazily: importing the SDK takes 0.1 s, and few names need it.
+    # Imported lazily: importing the SDK takes 0.1 s, and few names are encoded.
     from mcp.shared.inbound import decode_header_value
 
     # The SDK raises an error for non-ASCII values, which any unauthenticated peer may send.
@@ -205,7 +209,7 @@ def _decode_name(value: str) -> str | None:
 
 
 def check_agreement(header_block: ParsedHeaderBlock, method: str, params: dict[str, Any]) -> None:
-    """Check that headers and body agree (MCP 2026-07-28, Streamable HTTP, "Server Validation").
+    """Check that headers and body of a request agree (MCP 2026-07-28, Streamable HTTP, "Server Validation").
 
     Args:
         header_block: The parsed headers.
@@ -213,7 +217,7 @@ def check_agreement(header_block: ParsedHeaderBlock, method: str, params: dict[s
         params: The parameters in the body.
 
     Raises:
-        RpcError: They disagree, or the envelope is invalid.
+        RpcError: Headers and body disagree, or the required members of `_meta` are missing or invalid.
     """
     meta = params.get("_meta")
     if (
@@ -226,11 +230,11 @@ def check_agreement(header_block: ParsedHeaderBlock, method: str, params: dict[s
         named_item = params.get(NAMED_BY.get(method, ""))
         if named_item is None or named_item == header_block.name:
             return
-    # Slow path: find the error, in the order in which the specification checks.
+    # Slow path: find the error to report, in the order of the checks in the specification.
     claimed = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
     if isinstance(claimed, str) and header_block.version != claimed:
         raise RpcError(HEADER_MISMATCH, "MCP-Protocol-Version does not match the request's protocol version")
-    modern = is_modern(params)  # a missing envelope is reported by `check_envelope` below
+    modern = is_modern(params)  # if false, `check_envelope` below reports the missing `_meta` members
     if modern and header_block.method != method:
         raise RpcError(HEADER_MISMATCH, "Mcp-Method does not match the request's method")
     key = NAMED_BY.get(method)
@@ -241,7 +245,7 @@ def check_agreement(header_block: ParsedHeaderBlock, method: str, params: dict[s
 
 
 def check_param_headers(head: RequestHead, view: View, params: dict[str, Any]) -> None:
-    """Check the headers that mirror arguments of a call (MCP 2026-07-28, "Tools", "x-mcp-header").
+    """Check the headers that repeat arguments of a tool call (MCP 2026-07-28, "Tools", "x-mcp-header").
 
     Raises:
         RpcError: A header is missing, or differs from its argument.
@@ -253,7 +257,7 @@ def check_param_headers(head: RequestHead, view: View, params: dict[str, Any]) -
     # Imported lazily: importing the SDK takes 0.1 s, and few tools have such headers.
     from mcp.shared.inbound import validate_mcp_param_headers
 
-    # The definition that the caller sees decides which headers are required: a dialect may omit the annotation.
+    # Use the definition that the caller sees: it may lack `x-mcp-header` annotations after it was adapted to a host.
     arguments = arguments if isinstance(arguments, dict) else {}
     rejection = validate_mcp_param_headers(entry.definition["inputSchema"], arguments, head.texts())
     if rejection is not None:

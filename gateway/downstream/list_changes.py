@@ -1,4 +1,4 @@
-"""Announce changes of the catalog to subscribers, coalesced and rate-limited."""
+"""Notify callers of changed lists of tools, prompts and resources, coalesced and rate-limited."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from registry.views.profile import DEFAULT_PROFILE
 
 log = logging.getLogger(__name__)
 
-# Several upstreams that connect together are one change for a host; a delay of this length is not noticeable.
+# The delay before a notification: upstreams that connect within this time cause one notification. Users do not notice
+# a delay of this length.
 _COALESCE_S: Final = 0.03
-# A host lists again after each announcement, which may change the prompt of its model. The restart of many servers is
-# announced immediately; lists that keep changing, once per second.
+# The rate limit of notifications: after each one, a host lists again, and a changed list may change the prompt of its
+# model. A burst allows the restart of many servers; lists that keep changing are announced once per second.
 _BURST: Final = 20
 _INTERVAL_S: Final = 1.0
 
@@ -31,12 +32,12 @@ Listener = Callable[[list[ListKind]], None]
 
 
 def _operator() -> None:
-    """Return None: an operator sees everything."""
+    """Return None, which stands for an operator, who sees everything."""
 
 
 @dataclass(slots=True)
 class _Subscriber:
-    """A listener, and the state of the lists at its last notification."""
+    """A listener, and the states of its lists when they were last compared."""
 
     profile: str
     principal: Callable[[], Principal | None]
@@ -45,7 +46,7 @@ class _Subscriber:
 
 
 class ChangeAnnouncer(Reconfigurable):
-    """Notifies subscribers which lists of their profile have changed, once per burst of changes."""
+    """Notifies each subscriber which of the lists that it sees have changed, once per burst of changes."""
 
     def __init__(self, registry: Registry, views: ProfileViews) -> None:
         self._views = views
@@ -62,9 +63,9 @@ class ChangeAnnouncer(Reconfigurable):
         """Call `listener`, which must not block, whenever the lists that this caller sees change.
 
         Args:
-            listener: Called with the lists that have changed.
-            principal: Return the current caller, since the next token of a caller may permit other tools; None for an
-                operator, who sees everything.
+            listener: Called with the kinds of the lists that have changed.
+            principal: Returns the caller with its current permissions, which may change with its next token; None for
+                an operator, who sees everything.
 
         Returns:
             A function that ends the subscription.
@@ -82,11 +83,11 @@ class ChangeAnnouncer(Reconfigurable):
         return self.notice_change
 
     def notice_change(self) -> None:
-        """Schedule a check of all lists for changes."""
+        """Schedule a comparison of all lists with their last states."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Announce changes until cancelled."""
+        """Notify subscribers of changes until cancelled."""
         try:
             while True:
                 await self._changed.wait()
@@ -99,7 +100,7 @@ class ChangeAnnouncer(Reconfigurable):
                     key = (profile, self._views.grant(principal), self._views.owner(principal))
                     if key not in states:
                         if profile in self._views.profiles:
-                            # Prepares a large view in a thread.
+                            # Builds a large view in a thread, so that `_states` below does not block.
                             await self._views.prepared(profile, principal)
                         states[key] = _states(self._views, profile, principal)
                     has_notified = self._notify(subscriber, states[key]) or has_notified
@@ -120,7 +121,7 @@ class ChangeAnnouncer(Reconfigurable):
 
 
 def _states(views: ProfileViews, profile: str, principal: Principal | None) -> Mapping[ListKind, object]:
-    """Return for each list a value that changes with the list; empty for a removed profile."""
+    """Return a value for each list that differs if the list has changed; empty if the profile was removed."""
     if profile not in views.profiles:
         return {}
     view = views.view(profile, principal)
@@ -128,6 +129,7 @@ def _states(views: ProfileViews, profile: str, principal: Principal | None) -> M
     return {
         "tools": view.digest,
         "prompts": (digests.get("prompts"), view.grant.opens("prompts")),
-        # Skills have no notification of their own; their files are resources.
+        # Changed skills are announced as changed resources: MCP has no notification for skills, and skill files are
+        # resources.
         "resources": (digests.get("resources"), digests.get("resourceTemplates"), digests.get("skills")),
     }

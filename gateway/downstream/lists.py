@@ -1,4 +1,8 @@
-"""Serialized results of the list methods."""
+"""Serialize and cache the results of `tools/list` and the other list methods.
+
+MCP versions form two eras: the handshake era, up to 2025-11-25, and the modern version 2026-07-28. A tool definition
+may have to be changed for callers of the handshake era.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +26,23 @@ from registry.views.view import View
 
 SERVER_INFO: Final = {"name": "typegate", "title": "typegate", "version": __version__}
 DEFAULT_TTL_MS: Final = 60_000
-"""The default lifetime of a cached list if no upstream sets one: a minute, because changes are announced anyway."""
+"""How long callers may cache a list if no upstream sets a time: a minute, since changes are announced anyway."""
 
-# Enough for dozens of profiles and groups of callers with equal permissions; a list of a thousand tools takes 1 MiB.
+# The limit of cached lists: enough for dozens of profiles and groups of callers with equal permissions. A list of a
+# thousand tools takes 1 MiB.
 _MAX_LISTS: Final = 256
 
-# Larger lists take more than a few milliseconds to serialize, and are serialized in a thread.
+# Lists with more items take more than a few milliseconds to serialize, which happens in a thread.
 _MAX_WRITTEN_INLINE: Final = 200
 
 
 class _RenderedList(NamedTuple):
-    """The first part of a result up to the end of its items, and the position of each item in it."""
+    """The serialized beginning of a result, up to the end of its items.
+
+    Attributes:
+        starts, ends: The position of each item in `text`.
+        serves_both_eras: True if the list is equal in both protocol eras.
+    """
 
     text: bytes
     items: tuple[object, ...]
@@ -41,8 +51,8 @@ class _RenderedList(NamedTuple):
     serves_both_eras: bool
 
     def texts(self) -> dict[int, tuple[object, memoryview]]:
-        """Return each item and its serialized form, by the item's id."""
-        # The item is stored with its text, because an id may be reused after its object is freed.
+        """Return each item object and its serialized form, by the object's `id()`."""
+        # The item is included so that callers can compare it: an `id()` may be reused after its object is freed.
         full_text, places = memoryview(self.text), zip(self.items, self.starts, self.ends, strict=True)
         return {id(item): (item, full_text[start:end]) for item, start, end in places}
 
@@ -58,24 +68,26 @@ LIST_METHODS: Final[dict[str, ListedKind]] = {
 
 
 class ListResults:
-    """Cache of list results for the current views, by view, kind and era.
+    """Cache of list results, by view, kind and protocol era.
 
-    A list that is equal in both eras, as nearly every list is, is stored once.
+    A view is what callers with the same profile and permissions see. Nearly every list is equal in both eras, and such
+    a list is stored once.
     """
 
     def __init__(self) -> None:
-        # After a change, only changed items are serialized again.
+        # By view, kind and era: the state that the list was serialized from, and the list. After a change, only changed
+        # items are serialized again.
         self._lists: LRUCache[object, tuple[object, _RenderedList]] = LRUCache(_MAX_LISTS)
 
     async def render_result(
         self, view: View, kind: ListedKind, *, modern: bool, shared: bool, found_names: tuple[str, ...] = ()
     ) -> json_bytes.Pieces:
-        """Return the whole result object, in one page; a long list is serialized in a thread.
+        """Return the whole serialized result, which is a single page; a long list is serialized in a thread.
 
         Args:
-            modern: Whether the caller uses 2026-07-28.
-            shared: Whether callers need no key, so that caches may share the list between them.
-            found_names: Tools that searches of this session have found, which are appended to the list.
+            modern: Whether the caller uses MCP 2026-07-28.
+            shared: Whether callers need no credentials, so that caches may share the list between callers.
+            found_names: Names of unlisted tools that searches of this session have found; appended to the list.
         """
         listed = await self._cached_list(view, kind, modern, found_names if kind == "tools" else ())
         if not modern:
@@ -92,7 +104,7 @@ class ListResults:
         return listed, b"," + json_bytes.dumps(envelope)[1:]
 
     async def _cached_list(self, view: View, kind: ListedKind, modern: bool, found_names: tuple[str, ...]) -> bytes:
-        # Keyed by the digest: the catalog object is replaced by each new listing, even if no listed item has changed.
+        # Compare the digest, not the catalog object, which is replaced even if none of these items has changed.
         digest = view.digest if kind == "tools" else view.catalog.prompts_and_resources.digests.get(kind)
         name, key = (view.key, kind, modern), (digest, found_names)
         cached, of_other_era = self._lists.get(name), self._lists.get((view.key, kind, not modern))
@@ -104,13 +116,13 @@ class ListResults:
         write = partial(_write_list, view, kind, modern, found_names, cached[1] if cached is not None else None)
         size = len(view.entries) if kind == "tools" else len(view.catalog.prompts_and_resources.items(kind))
         rendered = write() if size <= _MAX_WRITTEN_INLINE else await run_in_thread(partial(_write_and_trim, write))
-        if not found_names:  # a list with the results of one session's searches is not cached
+        if not found_names:  # search results of one session are not cached
             self._lists[name] = key, rendered
         return rendered.text
 
 
 def _write_and_trim(write: Callable[[], _RenderedList]) -> _RenderedList:
-    """Serialize a long list and return the freed memory to the system, which is as much as the list takes."""
+    """Serialize a long list, then return the freed memory to the system: it is as large as the list."""
     rendered = write()
     return_memory()
     return rendered
@@ -122,7 +134,7 @@ def _write_list(
     earlier_texts = before.texts() if before is not None else {}
     items = tuple(_items(view, kind, found_names))
     starts, ends = array("Q"), array("Q")
-    # Not joined from single strings: ten thousand of them, with other objects allocated in between, fragment the heap.
+    # Not joined from separate strings: ten thousand strings, mixed with other allocations, would fragment the heap.
     text = BytesIO()
     text.write(b'{"%b":[' % kind.encode())
     serves_both_eras = True

@@ -1,4 +1,8 @@
-"""Answer MCP requests in both protocol eras."""
+"""Answer MCP requests in both protocol eras.
+
+The modern era is MCP 2026-07-28. The handshake era is every earlier version, in which a session begins with
+`initialize`.
+"""
 
 from __future__ import annotations
 
@@ -52,11 +56,13 @@ from registry.views.view import View
 
 log = logging.getLogger(__name__)
 
-# The capabilities depend only on those of the upstreams, which hardly ever change within an hour.
+# How long callers may cache `server/discover`. The result depends on the upstreams' capabilities, which hardly ever
+# change within an hour.
 _DISCOVERY_TTL_MS: Final = 3_600_000
-# How much of an unknown method's name is echoed: more than any existing name.
+# Unknown method names are truncated to this length in error messages. No existing name is longer.
 _METHOD_LENGTH: Final = 200
-# The methods with a duration of their own. Unknown methods are excluded, since each would create a time series.
+# The methods whose duration is measured here. Other methods are excluded, since each unknown name would create a time
+# series.
 _MEASURED: Final = frozenset(
     {
         "initialize",
@@ -73,17 +79,17 @@ _MEASURED: Final = frozenset(
         "tasks/cancel",
     }
 )
-# Error codes of the protocol; codes that an upstream invents are counted as `error`.
+# The error codes that durations are labelled with. Other codes, which upstreams may choose, are labelled `error`.
 _MEASURED_ERRORS: Final = frozenset(map(str, (INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerProcess:
-    """The process that serves, and where it reports requests.
+    """Properties of the gateway process, and where it records requests.
 
     Attributes:
-        instance: The id of this gateway, for detecting loops.
-        new_session_id: Creates a session id; None for random ids.
+        instance: The id of this gateway, for detecting an upstream that connects back to the gateway.
+        new_session_id: Returns a new session id; None for random ids.
         tracing: Creates spans; None if tracing is disabled.
     """
 
@@ -112,9 +118,9 @@ class McpServer:
         """Initialize the server.
 
         Args:
-            authenticator: If callers need no credentials, caches may share responses between them.
-            first_lists: Waits, within a limit, until the requested list has something to show.
-            private_links: The connections that belong to one session.
+            authenticator: Says whether callers need credentials; if not, caches may share responses between callers.
+            first_lists: Delays list requests, within a limit, while upstreams are still connecting.
+            private_links: The upstream connections that each belong to a single session.
         """
         self._views = views
         self._pipeline = pipeline
@@ -135,7 +141,7 @@ class McpServer:
 
     @property
     def closing(self) -> anyio.Event:
-        """Return the event that ends long-lived streams."""
+        """The event that ends long-lived streams once it is set."""
         return self._subscriptions.closing
 
     def answer(self, request: McpRequest) -> Coroutine[Any, Any, McpResponse]:
@@ -155,7 +161,7 @@ class McpServer:
 
     async def _answer(self, request: McpRequest, unrecorded: UnrecordedSpan | None = None) -> McpResponse:
         account, method = request.account, request.method
-        # Calls are measured with their tool by the pipeline; a stream lasts as long as its caller wants.
+        # `CallPipeline` measures tool calls. Subscriptions are not measured: the caller decides how long they last.
         began_s = time.perf_counter() if method in _MEASURED else None
         error_type = ""
         try:
@@ -193,7 +199,7 @@ class McpServer:
                 self._durations.histogram("server", method, error=error_type).record(time.perf_counter() - began_s)
 
     def shutdown_response(self, request: McpRequest) -> McpResponse:
-        """Return the response to a request that is interrupted by the end of the process."""
+        """Return the response to a request that is interrupted because the process is stopping."""
         text = "The gateway is shutting down and no answer came in time: the outcome of this request is unknown."
         if request.method != "tools/call":
             return error_response(request.id, RpcError(INTERNAL_ERROR, text))
@@ -201,7 +207,7 @@ class McpServer:
         return result_response(request.id, serialize_result(result, request))
 
     async def handle_notification(self, session: Session, method: str) -> None:
-        """Handle a notification of a handshake-era host."""
+        """Handle a notification from a host with a session."""
         if method == "notifications/roots/list_changed":
             session.host.roots.forget()
             await self._private_links.notify(session.id, method)
@@ -236,7 +242,7 @@ class McpServer:
             if method == "resources/unsubscribe":
                 return (self._subscriptions.unsubscribe(request.session, params),)
         if extension is not None and extension[1].owner == "task":
-            # Not in the audit log: asked every few seconds, and the call is.
+            # Not in the audit log, since hosts poll a task every few seconds; the call that created the task is logged.
             return serialize_result(await owners.task(method, params, self._caller(request)), request)
         if extension is not None and extension[1].owner != "listed":
             send, rule = partial(owners.call_extension, method), extension[1]
@@ -245,7 +251,7 @@ class McpServer:
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method[:_METHOD_LENGTH]}")
 
     def _call_response(self, request: McpRequest, result: dict[str, Any]) -> McpResponse:
-        """Return the response with the result of a call."""
+        """Return the response to a tool call, and record the result in the current span."""
         tracing = self._tracing
         if tracing is not None and (span := CURRENT.get()) is not None and span.recorded:
             if result.get("isError") is True:
@@ -365,7 +371,7 @@ class McpServer:
         extensions, pending = self._prompts_and_resources.extensions, self._first_lists.pending
         merged = merge_capabilities(view.catalog, extensions, instance=self._instance, modern=modern, pending=pending)
         if any(rules.makes_links for rules in view.result_rules.values()):
-            # Hosts read links only if resources are declared.
+            # The gateway puts resource links into results, and hosts read links only if resources are declared.
             merged.setdefault("resources", {"listChanged": True, "subscribe": False})
         return merged
 

@@ -1,4 +1,8 @@
-"""One request of a caller and its response, independent of the transport."""
+"""A caller's request and its response, independent of the transport.
+
+The modern era is MCP 2026-07-28, in which each request contains the client's version and capabilities in `_meta`. The
+handshake era is every earlier version, in which a session stores them after `initialize`.
+"""
 
 from __future__ import annotations
 
@@ -38,19 +42,19 @@ _SERVER_INFO_META: Final = {SERVER_INFO_KEY: SERVER_INFO}
 
 
 class McpRequest(Struct, frozen=True, kw_only=True, eq=False):
-    """One request of a caller, independent of the transport.
+    """A caller's request, independent of the transport.
 
     Attributes:
         id: The JSON-RPC id, echoed unchanged.
-        modern: Whether the request has the `_meta` envelope of 2026-07-28.
+        modern: Whether the request has the `_meta` members of MCP 2026-07-28.
         session: The handshake-era session; None in the modern era, and for `initialize`.
         emit: Sends a message to the caller before the response.
-        pause: Closes the connection, so that the caller reconnects after a number of milliseconds; None if the caller
-            cannot resume the response.
+        pause: Closes the connection, so that the caller reconnects after the given number of milliseconds; None if the
+            caller cannot resume the response.
         trace: The caller's trace context, as HTTP headers.
         peer: The address of the caller.
         account: The account to charge.
-        view: The caller's view, if it is already known.
+        view: The items that the caller sees, if they have already been looked up.
     """
 
     id: RequestId
@@ -72,23 +76,24 @@ class McpRequest(Struct, frozen=True, kw_only=True, eq=False):
         self.emit({"jsonrpc": "2.0", "method": "notifications/message", "params": params})
 
     def send_request(self, method: str, params: dict[str, Any]) -> Awaitable[Any]:
-        """Send a request to the caller as part of this request; see `Session.send_request`."""
+        """Send a request to the caller as part of this request, and return the result (see `Session.send_request`)."""
         assert self.session is not None
         return self.session.send_request(self.emit, method, params)
 
     def list_found(self, names: list[str], view: View) -> None:
-        """Add the results of a search to the session's list, and notify the caller before the response."""
+        """Add the tools that a search has found to the session's list, and notify the caller before the response."""
         if self.session is not None and self.session.found.add(names, view):
             self.emit({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
 
 
 class McpResponse(Struct, frozen=True, kw_only=True, eq=False):
-    """The response as JSON.
+    """A response to a request.
 
     Attributes:
-        error_code: The code of an error response.
+        pieces: The JSON text of the response, in one or more pieces.
+        error_code: The JSON-RPC error code; None for a result.
         session: The session that `initialize` has opened.
-        refused: The quota that the request would exceed; nothing was run.
+        refused: Why the request was rejected without being run, if it would exceed a quota.
     """
 
     pieces: json_bytes.Pieces
@@ -98,12 +103,12 @@ class McpResponse(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def body(self) -> bytes:
-        """Return the response in one piece."""
+        """Return the JSON text in one piece."""
         return b"".join(self.pieces)
 
 
 def error_response(request_id: RequestId | None, error: RpcError) -> McpResponse:
-    """Return an error response."""
+    """Return an error response; its `data` is omitted if it cannot be expressed as JSON."""
     try:
         body = json_bytes.dumps(error.to_object())
     except json_bytes.MalformedJson:
@@ -114,13 +119,13 @@ def error_response(request_id: RequestId | None, error: RpcError) -> McpResponse
 
 
 def result_response(request_id: RequestId, result: json_bytes.Pieces, session: Session | None = None) -> McpResponse:
-    """Return a response with a result, and with the session that it opens."""
+    """Return a response with a serialized result, and with the session that the request has opened."""
     beginning = b'{"jsonrpc":"2.0","id":' + json_bytes.dumps(request_id) + b',"result":'
     return McpResponse(pieces=(beginning, *result, b"}"), session=session)
 
 
 def call_response(request: McpRequest, result: dict[str, Any]) -> McpResponse:
-    """Return the response with the result of a call.
+    """Return the response to a tool call.
 
     Raises:
         MalformedJson: The result is nested too deeply.
@@ -133,7 +138,7 @@ def call_response(request: McpRequest, result: dict[str, Any]) -> McpResponse:
 
 
 def serialize_result(result: dict[str, Any], request: McpRequest) -> json_bytes.Pieces:
-    """Return a serialized result; in the modern era with its type and the gateway's `serverInfo`."""
+    """Serialize a result; in the modern era, add `resultType` and the gateway's `serverInfo`."""
     return json_bytes.pieces(_add_modern_members(result, request))
 
 
@@ -148,7 +153,7 @@ def _add_modern_members(result: dict[str, Any], request: McpRequest) -> dict[str
 
 
 def caller_of(request: McpRequest, view: View) -> Caller:
-    """Return the caller of a request."""
+    """Return the caller of a request, with its permissions, capabilities and callbacks."""
     params, session = request.params, request.session
     meta = params.get("_meta")
     if type(meta) is not dict:
@@ -194,25 +199,25 @@ def caller_of(request: McpRequest, view: View) -> Caller:
 
 
 def _progress_sender(emit: Emit, token: object) -> OnParams | None:
-    """Return a function that sends progress to the caller; None if the token is invalid."""
-    # In Python, unlike JSON, a boolean is a number.
+    """Return a function that sends progress notifications to the caller; None if the token is invalid."""
+    # In Python, unlike in JSON, a boolean is an integer.
     if not isinstance(token, str | int) or isinstance(token, bool):
         return None
     method = "notifications/progress"
     return lambda params: emit({"jsonrpc": "2.0", "method": method, "params": {**params, "progressToken": token}})
 
 
-# Names, ids and methods from the caller are cut to this length in spans. No known name is longer.
+# Names, ids and methods from the caller are truncated to this length in spans. No name in use is longer.
 _MAX_CHARS: Final = 200
 
 
 def span_of(request: McpRequest, tracing: Tracing) -> Span | UnrecordedSpan:
-    """Return the span of a request, as a part of its caller's trace."""
+    """Start and return the span of a request, as a part of the caller's trace."""
     params, trace = request.params, request.trace
     meta = params.get("_meta")
     meta = meta if isinstance(meta, dict) else None
     parents = parents_of(meta, trace) if trace or (meta is not None and PARENT in meta) else ()
-    # Checked first, because most requests are not recorded.
+    # Checked before the attributes are computed, because most requests are not recorded.
     unrecorded = tracing.unrecorded(parents)
     if unrecorded is not None:
         return unrecorded

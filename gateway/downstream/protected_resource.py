@@ -1,4 +1,4 @@
-"""Protected resource metadata (RFC 9728) and challenges for callers without a token.
+"""Protected resource metadata (RFC 9728) and `WWW-Authenticate` challenges for callers without a valid token.
 
 Sources: RFC 9728 "OAuth 2.0 Protected Resource Metadata"; RFC 6750, section 3 "The WWW-Authenticate Response Header
 Field"; MCP 2026-07-28, "Authorization", "Protected Resource Metadata Discovery Requirements".
@@ -21,12 +21,12 @@ from registry.views.profile import DEFAULT_PROFILE
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 # Characters that a quoted string must not contain (RFC 6750, section 3), such as quotes and line breaks.
 _NOT_QUOTABLE: Final = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")
-# Enough for a sentence and a URL; the number of configured audiences is not limited.
+# The limit of each value in a challenge: enough for a sentence and a URL.
 _MAX_DESCRIPTION_CHARS: Final = 400
 
 
 class ProtectedResource:
-    """The gateway as an OAuth protected resource, one for each MCP path."""
+    """Serves the gateway's OAuth metadata. Each MCP path (`/mcp` or `/mcp/PROFILE`) is a protected resource."""
 
     max_body_bytes: Final = 0
 
@@ -34,8 +34,8 @@ class ProtectedResource:
         """Initialize the metadata.
 
         Args:
-            oauth: Return the current configuration; None if tokens are not accepted.
-            profiles: Return the names of all profiles.
+            oauth: Returns the current OAuth configuration; None if access tokens are not accepted.
+            profiles: Returns the names of all profiles.
         """
         self._oauth = oauth
         self._profiles = profiles
@@ -43,7 +43,7 @@ class ProtectedResource:
     # Metadata
 
     def admit(self, head: RequestHead, peer: str) -> None:
-        """Check that the request is for an existing document.
+        """Check that the path names an existing metadata document.
 
         Raises:
             RequestRefused: The document does not exist, or the method is not GET.
@@ -53,7 +53,7 @@ class ProtectedResource:
             raise RequestRefused(405, "expected GET", [(b"allow", b"GET, HEAD")])
 
     def answer(self, head: RequestHead, admission: object, body: bytes, responder: Responder, peer: str) -> None:
-        """Send the metadata, which need no authentication."""
+        """Send the metadata document; callers need no credentials for it."""
         responder.respond(200, (json_bytes.dumps(self._document(head)),))
 
     def _document(self, head: RequestHead) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class ProtectedResource:
             raise _not_found()
         base = _base(oauth, head)
         path = unquote(head.path.decode("latin-1")).removeprefix(WELL_KNOWN).rstrip("/")
-        # A proxy that serves the gateway below a path may keep or strip that path.
+        # A proxy that serves the gateway below a path may forward requests with or without that path.
         path = path.removeprefix(urlsplit(base).path)
         profile = path.removeprefix("/mcp/") if path.startswith("/mcp/") else DEFAULT_PROFILE
         if (path not in ("", "/mcp") and not path.startswith("/mcp/")) or profile not in self._profiles():
@@ -72,14 +72,18 @@ class ProtectedResource:
             "authorization_servers": [issuer.issuer for issuer in oauth.issuers],
             "bearer_methods_supported": ["header"],
         }
-        # Clients request all scopes listed here, and an issuer would reject scopes that it does not know.
+        # List only required scopes: clients request every listed scope, and issuers reject unknown scopes.
         scopes = _required_scopes(oauth)
         return {**document, "scopes_supported": scopes} if scopes else document
 
     # Challenge
 
     def refused(self, refusal: Refusal, head: RequestHead, profile: str) -> RequestRefused:
-        """Return the response to invalid credentials, with a challenge that says where to get a token."""
+        """Return the response to rejected credentials.
+
+        The response has a challenge that says where to get a token, or `Retry-After` if the credentials could not be
+        verified at present.
+        """
         if refusal.retry_after_s:
             fields: Fields = [(b"retry-after", b"%d" % refusal.retry_after_s)]
             return RequestRefused(refusal.status, refusal.description, fields)
@@ -101,12 +105,12 @@ class ProtectedResource:
 
 
 def _base(oauth: OAuthConfig, head: RequestHead) -> str:
-    """Return the URL of this gateway as the caller sees it; by default it is on this machine."""
+    """Return the gateway's base URL for callers: the configured one, or else plain HTTP at the host of the request."""
     return base_of(oauth.resource) if oauth.resource is not None else f"http://{head.text(b'host').lower()}"
 
 
 def _required_scopes(oauth: OAuthConfig) -> list[str]:
-    """Return the scopes that tokens of any issuer need."""
+    """Return the required scopes of all issuers, without duplicates."""
     return list(dict.fromkeys(scope for issuer in oauth.issuers for scope in issuer.required_scopes))
 
 

@@ -1,4 +1,8 @@
-"""Event streams of a session that a caller may leave and resume.
+"""Responses that a disconnected caller can resume, as event streams of a session.
+
+A response becomes an event stream when a message is sent before the result, or after some seconds of silence. Each
+event has an id of the form RESPONSE-EVENT. A caller that reconnects sends the id of the last event that it has
+received.
 
 Source: MCP 2025-11-25, "Transports", "Sending Messages to the Server" and "Resumability and Redelivery".
 """
@@ -18,29 +22,30 @@ from gateway.protocol.gateway_errors import INTERNAL_ERROR, QuotaExceeded, RpcEr
 from gateway.protocol.jsonrpc import RequestId
 
 RESUMABLE_SINCE: Final = "2025-11-25"
-"""The first version with events without data, which earlier callers reject as invalid JSON."""
+"""The first protocol version with resumable responses. Their first event has no data, which callers with earlier
+versions reject as invalid JSON."""
 AWAY_S: Final = 30.0
 """How long a call continues, and its result is stored, after the caller has disconnected. Clients reconnect within
-seconds, and a client that never does must not keep an upstream busy."""
+seconds; the limit ends calls of clients that never reconnect and would keep an upstream busy."""
 RETRY_MS: Final = 1_000
-"""The caller's delay before it reconnects, unless an upstream has set one."""
+"""How long the caller has to wait before it reconnects, unless an upstream has set another delay."""
 MAX_ANSWERS: Final = 64
-"""The limit of open or stored responses per session: as many as an upstream's concurrent calls."""
+"""The limit of open or stored responses per session, equal to the usual limit of concurrent calls to an upstream."""
 MAX_DELIVERED_BYTES: Final = 256 * 1024
-"""A result that was sent is stored for a while, because it may not have arrived; larger ones are not stored."""
-# The limits of stored messages before the result; a caller that reconnects does not need older progress.
+"""Sent results up to this size are stored for `AWAY_S`, because they may not have arrived. Larger results are not."""
+# The limits of stored events per response. A caller that reconnects does not need older progress notifications.
 _MAX_STORED: Final = 256
 _MAX_STORED_BYTES: Final = 1024 * 1024
 _SEPARATOR: Final = "-"
-# Longer ids were not issued by this gateway.
+# No event id of this gateway is longer.
 _MAX_ID_CHARS: Final = 32
 
 
 class ResumableAnswers:
-    """The responses of one session that have become streams, by number.
+    """The responses of one session that have become event streams, by number.
 
     Attributes:
-        away_s: How long a disconnected caller may take to reconnect.
+        away_s: How long a disconnected caller may take to reconnect, in seconds.
     """
 
     def __init__(self, *, away_s: float = AWAY_S) -> None:
@@ -49,7 +54,7 @@ class ResumableAnswers:
         self._next = 1
 
     def add(self, answer: ResumableAnswer) -> int | None:
-        """Add a stream and return its number; None if there are too many, so that it cannot be resumed."""
+        """Add a response and return its number; None if there are too many, so that the response cannot be resumed."""
         if len(self._answers) >= MAX_ANSWERS:
             delivered = next((each for each in self._answers.values() if each.delivered), None)
             if delivered is None:
@@ -60,16 +65,16 @@ class ResumableAnswers:
         return number
 
     def drop(self, number: int) -> None:
-        """Remove a stream."""
+        """Remove a response."""
         self._answers.pop(number, None)
 
     def close(self) -> None:
-        """Remove all streams."""
+        """Remove all responses and their stored events."""
         for answer in list(self._answers.values()):
             answer.forget()
 
     def find(self, event_id: str) -> tuple[ResumableAnswer, int] | None:
-        """Return the stream of an event id, and the number of the event in it; None if it is unknown."""
+        """Return the response that an event id belongs to, and the event's number; None if the response is unknown."""
         number, _, after = event_id.partition(_SEPARATOR)
         if len(event_id) > _MAX_ID_CHARS or not (number.isdecimal() and after.isdecimal()):
             return None
@@ -78,19 +83,19 @@ class ResumableAnswers:
 
     @staticmethod
     def is_answer_id(event_id: str) -> bool:
-        """Return whether an event id belongs to a response, known or not, instead of the session's own stream."""
+        """Return whether an event id has the form used for responses, not the one for the session's own stream."""
         return _SEPARATOR in event_id
 
 
 class ResumableAnswer(Struct, eq=False):
-    """The response to one request, which can be resumed once it has become a stream.
+    """The response to one request, which can be resumed once it has become an event stream.
 
     Args:
         account: The account to charge for a stored result.
 
     Attributes:
-        resumable: The caller has received an id for resuming.
-        delivered: The result was sent.
+        resumable: True once the caller was sent an event id, with which it can resume the response.
+        delivered: True once the result was sent.
     """
 
     _answers: ResumableAnswers
@@ -100,7 +105,8 @@ class ResumableAnswer(Struct, eq=False):
     _task: asyncio.Task[None] | None = None
     _number: int = 0
     _last: int = 0
-    # A list although items are removed at its beginning: a deque takes more memory than the rest, and most stay empty.
+    # The numbers and encoded forms of stored events. Not a deque, although events are removed at the beginning: a deque
+    # takes more memory than all other attributes, and most responses store no event.
     _stored: list[tuple[int, bytes]] = field(default_factory=list)
     _stored_bytes: int = 0
     _held_bytes: int = 0
@@ -113,13 +119,13 @@ class ResumableAnswer(Struct, eq=False):
     def __post_init__(self) -> None:
         responder = self._responder
         assert responder is not None
-        # Both are cleared with the end of the response, so that no reference cycle outlives the request.
+        # The responder drops both callbacks when the response ends, so that no reference cycle outlives the request.
         responder.report_to(on_stream=self._start_stream, on_disconnect=self._handle_disconnect)
 
-    # Interface of the request
+    # Called by the request
 
     def emit(self, message: dict[str, Any]) -> None:
-        """Send a message before the response, or store it for a disconnected caller."""
+        """Send a message before the result, or store it for a disconnected caller."""
         responder = self._responder
         if responder is not None:
             responder.begin_stream()
@@ -129,7 +135,10 @@ class ResumableAnswer(Struct, eq=False):
             responder.emit(message)
 
     def pause(self, retry_ms: int) -> None:
-        """End the connection but not the request; the caller reconnects after this delay."""
+        """End the connection but not the request; the caller reconnects after this delay.
+
+        A response that cannot become resumable continues on its connection.
+        """
         responder = self._responder
         if responder is None:
             return
@@ -150,7 +159,8 @@ class ResumableAnswer(Struct, eq=False):
     def finish(self, pieces: json_bytes.Pieces) -> None:
         """Send the result of a resumable response as its last event, or store it for a disconnected caller."""
         if not self._number:
-            # The caller was away for too long, or its session has ended. A new connection of the caller ends, too.
+            # The stored events were removed: the caller did not reconnect in time, or its session has ended. End the
+            # caller's current connection, if there is one.
             self._task = None
             self._end_response()
             return
@@ -172,10 +182,10 @@ class ResumableAnswer(Struct, eq=False):
         elif self._timer is None and self._number:
             self._start_timeout()
 
-    # Interface of the caller
+    # Called for the caller
 
     async def resume(self, responder: Responder, after: int) -> None:
-        """Send the events after this number until the end; this replaces the caller's previous connection."""
+        """Send the events after number `after` until the response ends. The caller's previous connection is closed."""
         self._end_response()
         if self._timer is not None:
             self._timer.cancel()
@@ -199,7 +209,7 @@ class ResumableAnswer(Struct, eq=False):
         responder.end()
 
     def forget(self) -> None:
-        """Remove all stored events; a request that still runs continues without a caller."""
+        """Remove all stored events, and end the caller's connection. A running request continues without a caller."""
         self._answers.drop(self._number)
         self._number = 0
         if self._timer is not None:
@@ -211,7 +221,7 @@ class ResumableAnswer(Struct, eq=False):
         self._end_response()
 
     def _start_stream(self) -> None:
-        """Become a stream whose first event gives the caller an id for resuming."""
+        """Begin the event stream with an event that gives the caller an id for resuming."""
         responder, number = self._responder, self._answers.add(self)
         if number is None or responder is None:
             return
@@ -226,7 +236,7 @@ class ResumableAnswer(Struct, eq=False):
             self.cancel()
 
     def _start_timeout(self) -> None:
-        """Start the timeout for the caller to reconnect."""
+        """Start the time within which the caller has to reconnect."""
         self._timer = asyncio.get_running_loop().call_later(self._answers.away_s, self._time_out)
 
     def _time_out(self) -> None:

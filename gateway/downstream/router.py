@@ -1,4 +1,7 @@
-"""Check Host and Origin, then route a request by its path or forward it to the owner of its session."""
+"""Check Host and Origin, route requests by path, and forward a request to the process that has its session.
+
+Several gateway processes can serve the same address. A session exists in only one of them, its owner.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +21,23 @@ OwnerT = TypeVar("OwnerT")
 
 
 class SessionForwarder(Protocol[OwnerT]):
-    """Forwards requests to the process that has their session."""
+    """Forwards a request to the process that has the session of the request."""
 
     def owner(self, session_id: str | None) -> OwnerT | None:
-        """Return the other process that has the session; None if it is local or unknown."""
+        """Return the other process that has the session; None if the session is local or unknown."""
 
     async def forward(self, owner: OwnerT, head: RequestHead, body: bytes, responder: Responder) -> None:
-        """Forward the request to its owner and relay the response."""
+        """Forward the request to the process that has its session, and relay the response."""
 
 
 class ForwardedRequests:
-    """The requests that are being forwarded.
+    """The requests that are being forwarded to other processes.
 
     Args:
         forwarder: Finds the sessions of other processes; None if there is only one process.
 
     Attributes:
-        possible: Whether there are other processes.
+        possible: True if there are other processes.
     """
 
     def __init__(self, forwarder: SessionForwarder[Any] | None) -> None:
@@ -45,11 +48,11 @@ class ForwardedRequests:
 
     @property
     def in_flight(self) -> int:
-        """Return how many forwarded requests wait for their response."""
+        """Return how many forwarded requests wait for their response, not counting session streams."""
         return len(self._requests)
 
     def forward(self, head: RequestHead, body: bytes, responder: Responder) -> bool:
-        """Forward a request if another process has its session; return whether it does."""
+        """Forward the request if another process has its session; return whether the request was forwarded."""
         forwarder = self._forwarder
         if forwarder is None:
             return False
@@ -60,11 +63,11 @@ class ForwardedRequests:
         return True
 
     def give_up(self) -> None:
-        """End the requests that wait for a response."""
+        """End the forwarded requests that wait for a response; each caller gets an error response."""
         _end_all(self._requests)
 
     def close_streams(self) -> None:
-        """End the streams; their callers reopen them through another process."""
+        """End the forwarded session streams, so that callers reopen them through another process."""
         _end_all(self._streams)
 
     async def _forward(
@@ -75,10 +78,10 @@ class ForwardedRequests:
         try:
             await forwarder.forward(owner, head, body, responder)
         except asyncio.CancelledError:
-            # Cancelled by shutdown before the response came: the caller is still connected and must not wait.
+            # Cancelled by shutdown before the response arrived: the caller is still connected and needs a response.
             responder.fail()
             raise
-        except Exception:  # boundary: without the end of a response the caller would wait for ever
+        except Exception:  # boundary: without a response, the caller would wait forever
             log.exception("forwarding failed")
             responder.fail()
         finally:
@@ -86,7 +89,7 @@ class ForwardedRequests:
 
 
 def _end_all(forwarded: set[Responder]) -> None:
-    """End forwarded responses; callers that can resume one do so through another process."""
+    """End forwarded responses; callers may resume a resumable response through another process."""
     for responder in list(forwarded):
         task = responder.task
         if responder.started:
@@ -96,7 +99,7 @@ def _end_all(forwarded: set[Responder]) -> None:
 
 
 _WELL_KNOWN: Final = WELL_KNOWN.encode()
-# Clients look for metadata at many paths, including ones that do not exist here.
+# Clients look for metadata at many paths below this one, also at paths that do not exist here.
 _METADATA: Final = b"/.well-known/"
 
 
@@ -121,9 +124,9 @@ class PathRouter:
         """Return the handler of a request.
 
         Raises:
-            RequestRefused: Its Host or Origin is not served.
+            RequestRefused: The request's Host or Origin is not allowed.
         """
-        # The result depends only on the header block, which many requests may share, and on what is allowed.
+        # Fast path: equal requests share a header block, whose handler changes only with the allowed hosts and origins.
         routed = head.routed
         if routed is not None and routed[0] is self._host_check.edition:
             answers: Handler = routed[1]
@@ -137,7 +140,7 @@ class PathRouter:
         elif path.startswith(_WELL_KNOWN):
             handler = self._protected_resource
         if is_endpoint or is_metadata:
-            # No CORS below /admin: pages of other origins have no access there.
+            # No CORS headers below /admin, so that pages of other origins cannot read its responses.
             head.cross_origin = self._cross_origin.lines(head) or (VARY if is_metadata else b"")
             if self._cross_origin.is_preflight(head):
                 handler = self._cross_origin
@@ -146,7 +149,7 @@ class PathRouter:
 
 
 class AdminRouter:
-    """Routes every path to the admin application, which has its own address."""
+    """Routes every request to the admin application; used if the admin page has an address of its own."""
 
     def __init__(self, host_check: HostCheck, application: Handler) -> None:
         self._host_check = host_check
@@ -156,7 +159,7 @@ class AdminRouter:
         """Return the admin application.
 
         Raises:
-            RequestRefused: Its Host or Origin is not served.
+            RequestRefused: The request's Host or Origin is not allowed.
         """
         self._host_check.check(head)
         return self._application

@@ -1,4 +1,7 @@
-"""Sessions of the handshake era, limited in number and idle time.
+"""Sessions of the handshake era (MCP versions up to 2025-11-25), with a limited number and idle time.
+
+Over HTTP, a host opens a session with `initialize` and names the session in every later request. Messages that do not
+belong to a request, such as list changes, are sent on the session's own event stream, which the host opens with GET.
 
 Source: MCP 2025-11-25, "Transports", "Session Management" and "Resumability and Redelivery".
 """
@@ -27,15 +30,15 @@ from registry.catalog.catalog import ListKind
 from registry.views.profile import DEFAULT_PROFILE
 from registry.views.view import View
 
-# Far above any `maxTools`; limits the memory for tools that were removed from the catalog.
+# The limit of found names. It is far above any `maxTools`, and bounds the memory for tools that no longer exist.
 _MAX_REMEMBERED: Final = 1_000
 
 
 class FoundTools:
-    """Wrapper names in the order in which they were first found, with the time when each was last found.
+    """Names of unlisted wrappers that searches of a session have found, in the order of their first search.
 
-    If the profile's budget is exceeded, the names found longest ago are dropped. The others keep their position, so
-    that the prompt caches of hosts remain valid.
+    The found wrappers are added to the session's tool list. If they exceed the profile's budget, the names found
+    longest ago are dropped. The remaining names keep their order, so that the prompt caches of hosts remain valid.
     """
 
     __slots__ = ("_count", "_last_found")
@@ -45,18 +48,18 @@ class FoundTools:
         self._count = 0
 
     def add(self, names: Iterable[str], view: View) -> bool:
-        """Record names that were found now, the most important last; return whether the list changes."""
+        """Record the names that a search has found, the most important last; return whether the tool list changes."""
         before = self.listed(view)
         for name in names:
             self._count += 1
             self._last_found[name] = self._count
-        # Drop names that do not fit, which would otherwise reappear as soon as there is room.
+        # Drop names that do not fit; otherwise they would reappear as soon as there is room.
         fitting = frozenset(self._fitting_names(view))
         self._last_found = {name: at for name, at in self._last_found.items() if name in fitting}
         return self.listed(view) != before
 
     def listed(self, view: View) -> tuple[str, ...]:
-        """Return the names to list in addition to those of the view, in the order of their first search."""
+        """Return the names to append to the list of the view, in the order of their first search."""
         if not self._last_found:
             return ()
         selected = view.select_found(sorted(self._last_found, key=self._last_found.__getitem__))
@@ -65,21 +68,22 @@ class FoundTools:
     def _fitting_names(self, view: View) -> Iterable[str]:
         newest = sorted(self._last_found, key=self._last_found.__getitem__)[-_MAX_REMEMBERED:]
         fitting = view.select_found(newest)
-        # A tool that is missing from the view, or is listed anyway at present, takes no room.
+        # Keep a tool that is missing from the view or is listed anyway: the tool takes no room at present.
         return (name for name in newest if name in fitting or (entry := view.entry(name)) is None or entry.listed)
 
 
 MAX_SESSIONS: Final = 10_000
-"""The limit for all callers, equal to that of connections; an idle session takes about 4 KiB."""
+"""The limit of sessions of all callers, about the limit of connections. An idle session takes about 4 KiB."""
 IDLE_S: Final = 1800.0
-"""Hosts seldom end their sessions; after this idle time a host has to initialize again."""
+"""The idle time after which a session ends and its host has to initialize again; hosts seldom end their sessions."""
 MAX_INTRODUCTION_BYTES: Final = 16 * 1024
-"""The limit of a host's capabilities and name, which are stored with its session: ten times what hosts send."""
+"""The limit of a host's capabilities and `clientInfo`, which are stored in the session: ten times what hosts send."""
 MAX_REPLAYED: Final = 256
-"""The messages stored for a resumed stream: list changes and logs, of which older ones are not needed."""
-# Requests to a host that wait for a person; no host shows more.
+"""How many messages are stored for a host that reopens its stream: list changes and logs, whose old messages can be
+lost without harm."""
+# The limit of open requests to a host. Most of them wait for the user, and no host shows more.
 _MAX_REQUESTS: Final = 256
-# Compared to half an hour of idle time, an additional minute does not matter.
+# The interval between checks for idle sessions: short compared to `IDLE_S`.
 _SWEEP_S: Final = 60.0
 
 Emit = Callable[[dict[str, Any]], None]
@@ -87,7 +91,7 @@ EmitNumbered = Callable[[dict[str, Any], int], None]
 
 
 def random_session_id() -> str:
-    """Return an unguessable id."""
+    """Return an unguessable session id."""
     return secrets.token_hex(16)
 
 
@@ -99,18 +103,18 @@ class Running(Protocol):
 
 
 class Session:
-    """A handshake-era session: negotiated version, running requests, and the stream of notifications.
+    """A session: its negotiated protocol version, its running requests, and its event stream.
 
     Attributes:
-        id: Unguessable; with several processes, it identifies the one that has the session.
-        resumable: The caller can resume a response.
+        id: Unguessable. With several gateway processes, the id also identifies the process that has the session.
+        resumable: True if the protocol version lets the caller resume a response after a disconnect.
         account: The account to charge.
-        used_s: When the caller last used the session, by the clock of the table.
-        found: Tools found by searches of this session, which are appended to its list.
-        log_level: The level of the last `logging/setLevel`; by default everything is sent.
-        running: The requests in flight, by id.
-        subscribed: By URI, the function that ends the subscription to a resource.
-        answers: Responses that have become streams and can be resumed.
+        used_s: When the caller last used the session, by the clock of `SessionTable`.
+        found: Tools found by searches of this session, which are appended to its tool list.
+        log_level: The level of the last `logging/setLevel`; by default, all log messages are sent.
+        running: The requests in flight, by request id.
+        subscribed: For each subscribed resource URI, the function that ends the subscription.
+        answers: Responses that have become event streams and can be resumed.
         on_end: Called when the session ends.
     """
 
@@ -124,14 +128,14 @@ class Session:
         profile: str = DEFAULT_PROFILE,
         new_id: Callable[[], str] | None = None,
     ) -> None:
-        """Open a session, which has to be ended with `end`.
+        """Create a session. The owner has to call `end` afterwards.
 
         Args:
             params: The parameters of `initialize`.
-            new_id: Create the session id; by default a random one.
+            new_id: Returns a new session id; by default, the id is random.
 
         Raises:
-            RpcError: Capabilities and name are too large, or exceed the caller's quota.
+            RpcError: The host's capabilities and `clientInfo` are too large, or exceed the caller's memory quota.
         """
         capabilities, client_info = params.get("capabilities"), params.get("clientInfo")
         introduction = json_bytes.dumps([capabilities, client_info])
@@ -171,15 +175,15 @@ class Session:
         self._emit: EmitNumbered | None = None
         self._hang_up: Callable[[], None] | None = None
 
-    # Stream of messages that do not belong to a request
+    # The session's own stream
 
     def set_log_level(self, level: str) -> None:
-        """Send log messages of this level and above, as `logging/setLevel` asks."""
+        """Send only log messages of this level and above from now on."""
         self.log_level = level
 
     @property
     def streaming(self) -> bool:
-        """Return whether the stream is open."""
+        """Return whether the session's own event stream is open."""
         return self._emit is not None
 
     @property
@@ -188,9 +192,14 @@ class Session:
         return self.streaming or bool(self.running)
 
     def open_stream(self, emit: EmitNumbered, hang_up: Callable[[], None], after: int | None = None) -> None:
-        """Send the messages after this number, or those missed since the last stream, then new ones.
+        """Open the session's stream: send the stored messages that the host has missed, then every new message.
 
-        A stream that is still open ends, because the host has reconnected before the loss was noticed.
+        If a previous stream is still open, close it: the host has reconnected before the gateway noticed the loss.
+
+        Args:
+            emit: Sends a message and its number to the host.
+            hang_up: Closes the stream.
+            after: The number of the last message that the host has received; None for the last message that was sent.
         """
         if self._hang_up is not None:
             self._hang_up()
@@ -201,12 +210,15 @@ class Session:
                 self._deliver(number, message)
 
     def close_stream(self, emit: EmitNumbered) -> None:
-        """Store further messages for the next stream, unless another one is already open."""
+        """Record that the stream of `emit` has ended: messages are stored until the next stream opens.
+
+        If another stream has already replaced this one, nothing changes.
+        """
         if self._emit == emit:
             self._emit = self._hang_up = None
 
     def notify(self, message: dict[str, Any]) -> None:
-        """Send a notification, or store it until the caller opens a stream; equal notifications are stored once."""
+        """Send a notification, or store it until the caller opens a stream; skip it if an equal one is stored."""
         if self._emit is None and any(n > self._delivered and waiting == message for n, waiting in self._outbox):
             return
         number = next(self._numbers)
@@ -214,7 +226,7 @@ class Session:
         self._deliver(number, message)
 
     def announce(self, kinds: Iterable[ListKind]) -> None:
-        """Send notifications for the lists that have changed."""
+        """Notify the caller of each kind of list that has changed."""
         for kind in kinds:
             self.notify({"jsonrpc": "2.0", "method": f"notifications/{kind}/list_changed"})
 
@@ -224,12 +236,13 @@ class Session:
         self._emit(message, next(self._numbers))
 
     def emit_beside(self, message: dict[str, Any]) -> None:
-        """Send a message of a request whose caller does not accept a stream as its response.
+        """Send a message that belongs to a request, on the session's own stream.
 
-        Without an open stream of the session, notifications are dropped.
+        Used if the caller does not accept an event stream as the response to its request. If the session's stream is
+        not open, a notification is dropped.
 
         Raises:
-            RpcError: A request cannot be sent to the caller without that stream.
+            RpcError: The message is a request to the caller, and the session's stream is not open.
         """
         if self._emit is not None or "id" in message:
             self._send_now(message)
@@ -244,8 +257,11 @@ class Session:
     async def send_request(self, emit: Emit, method: str, params: dict[str, Any]) -> Any:
         """Send a request to the caller and return the result.
 
+        Args:
+            emit: Sends a message to the caller.
+
         Raises:
-            RpcError: The caller returned an error, or has too many open requests.
+            RpcError: The caller returned an error, or too many requests to the caller are open.
         """
         if len(self._requests) >= _MAX_REQUESTS:
             raise RpcError(INTERNAL_ERROR, "too many requests to the host are open")
@@ -264,7 +280,7 @@ class Session:
         return request.result()
 
     def handle_response(self, message: dict[str, Any]) -> bool:
-        """Handle a response of the caller; an unexpected one is ignored. Return whether it was expected."""
+        """Handle a response from the caller, and return whether a request was waiting for it; otherwise ignore it."""
         number = number_of(message.get("id"))
         request = self._requests.get(number) if number is not None else None
         if request is None or request.answered.is_set():
@@ -282,7 +298,7 @@ class Session:
             running.cancel()
 
     def end(self) -> None:
-        """End the session and everything that belongs to it; further calls have no effect."""
+        """End the session, its requests, streams and subscriptions; later calls have no effect."""
         if self._ended:
             return
         self._ended = True
@@ -298,7 +314,7 @@ class Session:
 
 
 class _ClientRequest:
-    """A request to the caller, waiting for its response."""
+    """A request to the caller that waits for its response."""
 
     def __init__(self) -> None:
         self.answered = anyio.Event()
@@ -317,13 +333,13 @@ class _ClientRequest:
 
 
 class SessionTable:
-    """All sessions. If a caller has reached its limit, its session that was idle longest is replaced by the new one."""
+    """All sessions. A caller that has reached its limit loses its longest idle session when it opens another one."""
 
     def __init__(self, announcer: ChangeAnnouncer, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._announcer = announcer
         self._clock = clock
         self._sessions: dict[str, Session] = {}
-        # By principal, least recently used first.
+        # The sessions of each account, least recently used first.
         self._owned: dict[str, OrderedDict[str, Session]] = {}
 
     def __len__(self) -> int:
@@ -333,7 +349,7 @@ class SessionTable:
         """Add a new session and subscribe it to list changes.
 
         Raises:
-            QuotaExceeded: The limit is reached, and no session that could be ended is idle.
+            QuotaExceeded: A limit is reached, and every session that could make room is in use.
         """
         account = session.account
         owned: Mapping[str, Session] = self._owned.get(account.name, {})
@@ -343,7 +359,7 @@ class SessionTable:
                 f"{account.name} has {len(owned)} sessions in use, the most that {account.share} allows. End some.",
             )
         elif len(self._sessions) >= MAX_SESSIONS:
-            # The caller with the most sessions loses one, so that a few callers cannot lock out the others.
+            # End a session of the caller with the most sessions, so that a few callers cannot lock out the others.
             most = max(self._owned.values(), key=len)
             self._end_idle(most if len(most) > len(owned) else owned, "too many sessions are in use", own=False)
         session.on_end.append(self._announcer.subscribe(session.announce, session.profile, lambda: session.principal))
@@ -353,14 +369,14 @@ class SessionTable:
         account.open_session()
 
     def get(self, session_id: str, principal: Principal, profile: str = DEFAULT_PROFILE) -> Session | None:
-        """Return the session if it belongs to this caller and profile; otherwise None."""
+        """Return the session if it exists and belongs to this caller and profile; otherwise None."""
         session = self._sessions.get(session_id)
         if session is None or session.profile != profile:
             return None
         if session.principal is not principal:
             if session.principal.identity != principal.identity:
                 return None
-            # The caller has a new token: notifications follow its permissions, and lists may have changed with them.
+            # The caller has a new token: notify it of lists that have changed with its permissions.
             changed = session.principal != principal
             session.principal = principal
             if changed:
@@ -373,13 +389,13 @@ class SessionTable:
         return session
 
     async def sweep_periodically(self) -> None:
-        """End idle sessions periodically until cancelled; a session that is in use is not idle."""
+        """End idle sessions periodically until cancelled."""
         while True:
             await anyio.sleep(_SWEEP_S)
             self.sweep()
 
     def sweep(self) -> None:
-        """End the sessions that have been idle for too long."""
+        """End the sessions that have been idle for too long; a session that is in use is not idle."""
         now_s = self._clock()
         for session in list(self._sessions.values()):
             if session.in_use:
@@ -388,7 +404,7 @@ class SessionTable:
                 self.close(session)
 
     def close(self, session: Session) -> None:
-        """End a session and remove it."""
+        """Remove a session and end it."""
         if self._sessions.pop(session.id, None) is not None:
             name = session.account.name
             owned = self._owned[name]

@@ -1,5 +1,8 @@
 """Serve one host over standard input and output.
 
+The connection is a single MCP session if the host begins with `initialize`, as versions up to 2025-11-25 require (the
+handshake era). Messages are JSON texts, one per line.
+
 Source: MCP 2026-07-28, "Transports", "stdio".
 """
 
@@ -43,17 +46,18 @@ from gateway.protocol.versions import check_envelope, is_modern
 from registry.views.profile import DEFAULT_PROFILE
 
 MAX_WAITING: Final = 1024
-"""The limit of lines to be handled, and of requests in flight: more than a host's windows and concurrent tools."""
+"""The limit of queued lines, and of requests in flight: more than the tools that all windows of a host call
+concurrently."""
 MAX_INPUT_LINE_BYTES: Final = MAX_REQUEST_BYTES
-"""The same limit of a request as over HTTP."""
+"""The same limit as for a request over HTTP."""
 MAX_UNREAD_OUTPUT_BYTES: Final = 32 * 1024 * 1024
-"""How much output may be unread before further input is not handled: a few of the largest results."""
-# Lines handled in a row before other tasks run, so that responses are sent while more requests arrive.
+"""If the host leaves this much output unread, handling of further input pauses: a few of the largest results."""
+# The number of lines handled before other tasks may run, so that responses are sent while more requests arrive.
 _LINES_IN_A_ROW: Final = 16
-# The time to flush output to a host that still reads; a host that does not must not delay the exit.
+# The time to flush output at exit. A host that does not read must not delay the exit for longer.
 _FLUSH_S: Final = 2.0
 _FLUSH_POLL_S: Final = 0.005
-# How much of a file is read per turn of the event loop: the capacity of a pipe.
+# How much input is read at once: the capacity of a pipe.
 _CHUNK_BYTES: Final = 64 * 1024
 
 
@@ -66,7 +70,13 @@ async def stop_at_signal(scope: anyio.CancelScope) -> None:
 
 
 class _Input(asyncio.Protocol):
-    """Lines of standard input in a bounded queue; reading pauses while it is full."""
+    """A bounded queue of the lines of standard input; reading pauses while the queue is full.
+
+    Attributes:
+        waiting: The lines to be handled, with None for each line that was too long.
+        arrived: Set when there may be more lines to handle.
+        ended: True once standard input has ended.
+    """
 
     def __init__(self) -> None:
         self._splitter = LineSplitter(MAX_INPUT_LINE_BYTES)
@@ -97,7 +107,7 @@ class _Input(asyncio.Protocol):
 
 
 class _FileReader(asyncio.ReadTransport):
-    """Reads a file or a device such as /dev/null, which an event loop cannot wait for and which never blocks."""
+    """Reads a file, or a device such as /dev/null: an event loop cannot wait for such input, but reads never block."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, file: RawIOBase) -> None:
         super().__init__()
@@ -152,7 +162,7 @@ class _ThreadReader(asyncio.ReadTransport):
         self._may_read.set()
         self._closing = False
         protocol.connection_made(self)
-        # A daemon thread, because a read of a console cannot be interrupted.
+        # A daemon thread, so that it does not delay the exit: a blocking read of a console cannot be interrupted.
         threading.Thread(target=self._read_input, daemon=True).start()
 
     def _read_input(self) -> None:
@@ -165,7 +175,7 @@ class _ThreadReader(asyncio.ReadTransport):
                 chunk = b""
             if not chunk:
                 self._file.close()
-            with suppress(RuntimeError):  # the event loop is closed
+            with suppress(RuntimeError):  # raised if the event loop is closed
                 if chunk:
                     self._loop.call_soon_threadsafe(self._protocol.data_received, chunk)
                 else:
@@ -186,7 +196,11 @@ class _ThreadReader(asyncio.ReadTransport):
 
 
 class _Output(asyncio.Protocol):
-    """Standard output; full while the host does not read."""
+    """Flow control of standard output.
+
+    Attributes:
+        full: True while the host leaves too much output unread.
+    """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
@@ -211,10 +225,10 @@ def _is_pollable(descriptor: int) -> bool:
 
 
 class StandardStreams:
-    """The standard streams of the process. While they are in use, `print` writes to standard error.
+    """The standard streams of the process. While they are open here, `print` writes to standard error.
 
     Attributes:
-        from_file: The input is a file, so that no host waits for responses before it sends more.
+        from_file: True if standard input is a file or device, which unlike a host does not wait for responses.
     """
 
     def __init__(self) -> None:
@@ -255,7 +269,7 @@ class StandardStreams:
             self._reader.close()
 
     def write(self, line: bytes) -> None:
-        """Send a message; if the host does not read, it is buffered, and further input is not handled."""
+        """Send a message; if the host does not read it, buffer the message, and pause handling of input at a limit."""
         if self._writer is None:
             data = line + b"\n"
             while data:
@@ -264,7 +278,7 @@ class StandardStreams:
             self._writer.write(line + b"\n")
 
     async def lines(self) -> AsyncIterator[bytes | None]:
-        """Yield lines until standard input ends, with None for a line that was too long."""
+        """Yield lines until standard input ends; yield None for a line that was too long."""
         waiting = self._input.waiting
         handled = 0
         while True:
@@ -272,7 +286,7 @@ class StandardStreams:
                 yield waiting.popleft()
                 handled += 1
                 if handled % _LINES_IN_A_ROW == 0:
-                    # Send responses before more requests are handled; only then it shows whether the host reads them.
+                    # Let other tasks send their responses; otherwise, unread output would not be noticed here.
                     await asyncio.sleep(0)
             if self._input.ended and not waiting:
                 return
@@ -282,19 +296,21 @@ class StandardStreams:
             await self._input.arrived.wait()
 
 
-# A host that closes standard input still reads for a moment; it does not wait for longer requests.
+# How long running requests may continue after standard input ends: a host that has closed its end reads for a moment
+# only.
 _END_S: Final = 5.0
-# Input from a file needs all responses: the default timeouts of a call and of a connection before it.
+# The same if the input is a file, whose requests all have to be answered: a little more than the default timeouts of a
+# call and of the connection to its upstream.
 _FILE_END_S: Final = 75.0
-# Polled, because the end of the last call is not signalled.
+# The interval between checks whether requests are still running.
 _POLL_S: Final = 0.02
 
 
 class StdioServer:
-    """The connection over standard input and output, which is one session in the handshake era.
+    """The connection over standard input and output.
 
     Attributes:
-        principal: The caller of the following requests.
+        principal: The caller that further requests are attributed to.
     """
 
     def __init__(
@@ -309,7 +325,7 @@ class StdioServer:
         self._write: Callable[[bytes], None] = lambda line: None
 
     def identify(self, principal: Principal) -> None:
-        """Handle the following requests as those of another caller, or of one with other rights."""
+        """Attribute further requests to this caller, whose identity or rights may differ from before."""
         self.principal = principal
 
     async def run(self) -> None:
@@ -321,7 +337,8 @@ class StdioServer:
                     group.start_soon(stop_at_signal, group.cancel_scope)
                     async for line in pipes.lines():
                         if (opening := self._handle_line(line, group)) is not None:
-                            # Later lines belong to the new session, but a file does not wait for the response.
+                            # Answer `initialize` first: later lines belong to the new session, and a file does not wait
+                            # for the response.
                             await self._answer(opening)
                     with anyio.move_on_after(_FILE_END_S if pipes.from_file else _END_S):
                         while self._running:
@@ -344,7 +361,7 @@ class StdioServer:
         session.open_stream(self._emit, lambda: None)
 
     def _handle_line(self, line: bytes | None, group: TaskGroup) -> McpRequest | None:
-        """Handle a message; return a request that has to be answered before the next message is handled."""
+        """Handle a message. Return the request if it has to be answered before the next message is handled."""
         if line is None:
             self._write(error_response(None, RpcError(INVALID_REQUEST, "The message is too large")).body)
             return None

@@ -1,4 +1,8 @@
-"""Subscriptions of callers in both eras."""
+"""Subscriptions of callers to list changes, resources and tasks, in both protocol eras.
+
+In the modern era (MCP 2026-07-28), a caller subscribes with `subscriptions/listen`, whose response is a stream of
+notifications. In the handshake era (every earlier version), a caller subscribes to single resources in its session.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +26,21 @@ from gateway.upstream.caller_links import UserLinks
 from registry.catalog.catalog import ListKind
 
 MAX_STREAMS: Final = 4_096
-"""The limit of open `subscriptions/listen` requests: one per host window, half of the limit of connections."""
+"""The limit of open `subscriptions/listen` requests. A host opens about one for each window."""
 MAX_SUBSCRIBED: Final = 1024
-"""The limit of resources and of tasks per request or session; each needs a subscription at its upstream."""
+"""The limit of resources, and of tasks, per request or session: each one needs a subscription at its upstream."""
 MAX_SUBSCRIBED_CHARS: Final = 128 * 1024
-"""The total length of all URIs and ids of one request: a thousand of the usual length."""
-# The memory of a subscription besides its URI, here and at the upstream.
+"""The limit of the total length of all URIs and task ids of one request: a thousand of the usual length."""
+# The memory that a subscription takes besides its URI, including the subscription at the upstream.
 _SUBSCRIPTION_BYTES: Final = 1024
 _LISTS: Final[tuple[ListKind, ...]] = ("tools", "prompts", "resources")
 
 
 class Subscriptions:
-    """Subscriptions of callers to list changes, and to resources and tasks of upstreams.
+    """The subscriptions of all callers.
 
     Attributes:
-        closing: Set once every stream has to end.
+        closing: Set when every stream has to end, because the process is stopping.
     """
 
     def __init__(
@@ -63,7 +67,10 @@ class Subscriptions:
     async def listen(
         self, request_id: str | int | float, params: dict[str, Any], principal: Principal, profile: str, emit: Emit
     ) -> bytes:
-        """Serve `subscriptions/listen` (MCP 2026-07-28, "Subscriptions") until cancelled or `closing` is set.
+        """Answer `subscriptions/listen` (MCP 2026-07-28, "Subscriptions"): notify the caller until `closing` is set.
+
+        Returns:
+            The serialized result, which ends the stream.
 
         Raises:
             RpcError: The request is invalid, or too many streams are open.
@@ -87,7 +94,7 @@ class Subscriptions:
         ]
         meta = {SUBSCRIPTION_KEY: request_id}
 
-        # The acknowledgement has to come first, so earlier notifications are queued until then.
+        # The first message has to be the acknowledgement, so notifications before it are queued here.
         held: list[dict[str, Any]] | None = []
 
         def notify(method: str, params: dict[str, Any]) -> None:
@@ -132,7 +139,7 @@ class Subscriptions:
         """Answer `resources/subscribe` (MCP 2025-11-25, "Resources", "Subscriptions").
 
         Raises:
-            RpcError: No server has the URI, or the session has too many subscriptions.
+            RpcError: No upstream has a resource with this URI, or the session has too many subscriptions.
         """
         uri = _uri(params)
         if uri in session.subscribed:
@@ -143,7 +150,7 @@ class Subscriptions:
         def updated(params: dict[str, Any]) -> None:
             session.notify({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params})
 
-        # Charged until the subscription ends.
+        # Charged to the caller's memory quota until the subscription ends.
         held_bytes = _SUBSCRIPTION_BYTES + json_bytes.BYTES_OF_CHARACTER * len(uri)
         session.account.hold(held_bytes)
         try:
@@ -172,7 +179,8 @@ class Subscriptions:
 
     def _offers(self, kind: ListKind, profile: str, principal: Principal) -> bool:
         servers = self._views.view(profile, principal).catalog.servers.values()
-        # The gateway always has tools and prompts; whether there are resources depends on all upstreams.
+        # The gateway has tools and prompts of its own. Resources exist only if an upstream has them; an upstream that
+        # has not listed anything yet may have resources.
         return (
             kind != "resources" or self._upstreams.pending or any(kind in listing.capabilities for listing in servers)
         )
@@ -186,7 +194,7 @@ class Subscriptions:
         server, original = owners[0]
 
         def updated(params: dict[str, Any]) -> None:
-            # A changed configuration may have denied the resource since the subscription began.
+            # Check again: since the subscription began, a changed configuration may have denied the resource.
             if (server, original) in self._owners(uri, profile, principal):
                 notify({**params, "uri": uri})  # the URI that the caller uses, not the upstream's
 
@@ -206,7 +214,7 @@ class Subscriptions:
         task = self._task_ids.owner(exposed, principal.identity, self._views.view(profile, principal))
 
         def updated(params: dict[str, Any]) -> None:
-            # The tool may have been denied since the subscription began.
+            # Check again: since the subscription began, the caller may have lost access to the task's tool.
             if self._permits_task(exposed, profile, principal):
                 in_parts = task.wrapper in self._views.view(profile, principal).result_rules
                 notify(self._task_ids.announced(params, task, principal.identity, in_parts=in_parts))
@@ -227,7 +235,7 @@ class Subscriptions:
 
 
 def _notification(method: str, params: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
-    """Return a notification of a subscription, with the subscription's id."""
+    """Return a notification with the subscription's id in `_meta`."""
     own = params.get("_meta")
     params = {**params, "_meta": {**(own if isinstance(own, dict) else {}), **meta}}
     return {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params}

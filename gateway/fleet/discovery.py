@@ -1,4 +1,8 @@
-"""Convert an upstream's response into a listing and check each item separately."""
+"""Convert a server's response into a listing, and check each item separately.
+
+A listing is the tools, prompts, resources and skills that a server lists. An invalid item is quarantined: it is not
+exposed, and the reason is recorded. Hints are the `annotations` of a tool, such as `readOnlyHint`.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +34,24 @@ from registry.schema.packed_definition import PackedDefinition
 
 log = logging.getLogger(__name__)
 
-# Checking this many schemas takes a few milliseconds; more are checked in a thread to keep the event loop responsive.
+# Checking the schemas of this many tools takes a few milliseconds. More are checked in a thread, so that the event loop
+# stays responsive.
 INLINE_TOOLS: Final = 8
-# Prompts and resources have no schemas and take a few microseconds each.
+# The same for prompts and resources, which have no schemas and take a few microseconds each.
 INLINE_ITEMS: Final = 200
-# At startup, all servers list at the same time, and a rule often concerns several of them.
+# The delay before rules are checked: at startup, all servers list concurrently, and a rule may concern several of them.
 _SETTLED_S: Final = 1.0
-# How many items of a listing are logged when they enter quarantine; `/admin/quarantine` shows all of them.
+# How many quarantined items of a listing are logged; `/admin/quarantine` shows all of them.
 _MAX_LOGGED: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListingSource:
-    """The connection on which a listing was received.
+    """The server and connection from which a listing was received.
 
     Attributes:
-        epoch: The number of the connection.
-        transport: The transport, which decides how invalid header annotations are handled.
+        epoch: The number of the connection, which counts up with each new connection of the server.
+        transport: The transport, which decides how invalid `x-mcp-header` annotations are handled.
         strict: Whether to quarantine tools whose arguments cannot be checked.
     """
 
@@ -66,9 +71,10 @@ def listing_of(
     """Return the new listing of a server, based on its response and the previous listing.
 
     Args:
-        raw: The unchecked response. Omitted lists are kept while the server declares them. Long lists are consumed.
+        raw: The unchecked response. Lists that it omits are copied from `before`, as long as the server declares them.
+            Long lists in it are emptied.
         before: The previous listing of this server.
-        hints: The hints that the tools were first listed with, if there is no previous listing.
+        hints: The hints with which the tools were listed first, used if there is no previous listing.
     """
     server, transport, strict = source.server, source.transport, source.strict
     quarantined: list[ItemIssue] = []
@@ -100,7 +106,7 @@ def listing_of(
             # Equal items remain the same objects, so that values memoized for them remain valid.
             if admission.items != items.get(kind, ()):
                 items[kind] = admission.items
-        # The request failed: keep the last good items as long as the server declares the capability.
+        # The list request failed: keep the last good items as long as the server declares the capability.
         elif _declares(raw.capabilities, kind):
             continue
         else:
@@ -111,7 +117,7 @@ def listing_of(
         quarantined += [issue for issue in before.quarantined if issue.kind not in renewed]
         repaired += [issue for issue in before.repaired if issue.kind not in renewed]
     earlier_hints = before.first_hints if before is not None else hints or {}
-    # The same object if nothing has changed, as for items.
+    # If the capabilities are equal, keep the same object, as for the items above.
     same = before is not None and before.capabilities == raw.capabilities
     return ServerListing(
         server=server,
@@ -142,12 +148,13 @@ def _declares(capabilities: Mapping[str, Any], kind: ItemKind) -> bool:
 
 
 class _KnownDefinitions:
-    """Replaces unchanged definitions by the objects of the previous listing.
+    """Replaces unchanged definitions with the objects of the previous listing.
 
-    Values that were derived from a definition then remain valid: most listings change nothing, or one tool of many.
+    Values that are cached for these objects then remain valid. Most listings change nothing, or one tool of many.
 
     Attributes:
-        hints: The hints of each new definition by name, so that it does not have to be parsed again.
+        hints: The hints of each definition in the new listing, by tool name; a packed definition would have to be
+            parsed for them.
     """
 
     def __init__(self, before: ListedItems) -> None:
@@ -168,7 +175,7 @@ class _KnownDefinitions:
 def _log_quarantined(
     quarantined: list[ItemIssue], before: ServerListing | None, *, epoch: int, server: ServerName
 ) -> None:
-    """Log the items that were not in quarantine before; a server may list every second."""
+    """Log only items that were not in quarantine before, since a server may list every second."""
     earlier = frozenset(before.quarantined) if before is not None else frozenset()
     new = [finding for finding in quarantined if finding not in earlier]
     for finding in new[:_MAX_LOGGED]:
@@ -179,7 +186,7 @@ def _log_quarantined(
 
 
 def is_short(raw: RawListing) -> bool:
-    """Return whether checking a response takes only a few milliseconds; longer ones are checked in a thread."""
+    """Return whether checking a response takes only a few milliseconds. Longer responses are checked in a thread."""
     other_items = [item for items in raw.prompts_and_resources.values() for item in items]
     return (
         (raw.tools is None or len(raw.tools) <= INLINE_TOOLS)
@@ -189,9 +196,9 @@ def is_short(raw: RawListing) -> bool:
 
 
 def _parsed_items(items: list[Any]) -> Iterator[Any]:
-    """Yield items without secrets. A long list is consumed.
+    """Yield the parsed items, with secrets in descriptions redacted. A long list is emptied.
 
-    Each item is parsed on demand, so that ten thousand new definitions reuse the memory of those already consumed.
+    Each item of a long list is parsed on demand, so that it can use the memory of earlier items.
     """
     if len(items) <= INLINE_TOOLS:
         yield from SECRETS.scrub_descriptions(list(map(_parse_item, items)))
@@ -206,7 +213,8 @@ def _parse_item(tool: Any) -> Any:
     try:
         return json_bytes.parsed(tool)
     except json_bytes.MalformedJson:
-        # A number in a split list does not fit into a float: it becomes infinite, and intake rejects the tool.
+        # A number does not fit into a float. The standard parser reads it as infinity, and `admit_tools` rejects the
+        # tool.
         return json.loads(bytes(tool.text))
 
 
@@ -217,13 +225,13 @@ def _instructions(raw: RawListing, before: ServerListing | None) -> str | None:
 
 
 class UnmatchedSettings:
-    """Logs once which settings of a server do not match any of its items."""
+    """Logs once which settings in a server's configuration do not match any of its items."""
 
     def __init__(self) -> None:
         self._logged: dict[str, set[ItemIssue]] = {}
 
     def log_new(self, server: str, warnings: Iterable[ItemIssue]) -> None:
-        """Log the new warnings about a server."""
+        """Log the warnings about unmatched settings that were not logged before."""
         unmatched = {issue for issue in warnings if issue.code in UNMATCHED}
         for issue in sorted(unmatched - self._logged.get(server, set()), key=lambda issue: issue.tool):
             # An error, because the operator believes that the item is hidden.
@@ -233,13 +241,13 @@ class UnmatchedSettings:
 
 
 class UnmatchedRules(Reconfigurable):
-    """Logs once which rules cannot apply to any item, and checks again after each change of a list."""
+    """Logs once which policy rules match nothing, and checks again after each change of the catalog."""
 
     def __init__(self, registry: Registry, unmatched: Callable[[], list[str]]) -> None:
-        """Watch a registry.
+        """Watch the catalog of a registry.
 
         Args:
-            unmatched: Return a text for each rule, pattern and condition that nothing matches.
+            unmatched: Returns a text for each rule, pattern and condition that nothing matches; called in a thread.
         """
         self._unmatched = unmatched
         self._changed = anyio.Event()

@@ -1,4 +1,9 @@
-"""All upstreams, each with its link, its last good listing and its shape."""
+"""All upstreams, which are called servers here, each with its link, its listing and its configuration.
+
+A link maintains the connection to a server, and its epoch counts the connections. A listing is what a server lists: its
+tools, prompts and resources. The snapshot stores the last good listings on disk. The registry combines all listings
+into the catalog, according to its shape, which is derived from the configuration.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +44,8 @@ from registry.lock.lockfile import Lockfile
 
 log = logging.getLogger(__name__)
 
-# The longest time that orchestrators wait: an unresponsive upstream must not make the others unavailable.
+# After this time, the gateway is ready even if some servers have not responded: an unresponsive server must not make
+# the others unavailable.
 _READY_WITHIN_S: Final = 5.0
 
 NotesOf = Callable[[str], Mapping[str, tuple[Note, ...]]]
@@ -50,12 +56,12 @@ class FleetPorts:
     """Callbacks of a fleet.
 
     Attributes:
-        notes_of: Return the operators' notes about the tools of a server.
-        admits: Raises `ConfigError` for a server that cannot be served here.
-        on_update: Called with the server and the change of a watched resource or task.
+        notes_of: Returns the operators' notes about the tools of a server.
+        admits: Raises `ConfigError` for a server that this gateway cannot run.
+        on_update: Called with the server and the update of a resource or task that a caller has subscribed to.
         on_started: Called with each new link before it connects.
-        on_gone: Called with the alias of each link that is taken out of service.
-        on_refused: Called when an upstream has rejected the configured credentials.
+        on_gone: Called with the alias of a server whose link is replaced or removed.
+        on_refused: Called when a server has rejected the configured credentials.
     """
 
     notes_of: NotesOf
@@ -67,17 +73,17 @@ class FleetPorts:
 
 
 class Fleet(Reconfigurable):
-    """All upstreams.
+    """All servers.
 
     Attributes:
-        links: The link of each upstream, by alias.
-        servers: The configuration of each upstream, by alias.
-        lock: The approved listings.
+        links: The link of each server, by alias.
+        servers: The configuration of each server, by alias.
+        lock: Compares listings with the approved ones, and holds changes.
         listings: The listings that all callers share.
-        has_snapshot: Some servers are listed from the snapshot.
-        left_out: Configured servers that are not served, with the reason.
-        sign_ins: The credentials for upstreams.
-        users: The links of single callers, for upstreams with account linking.
+        has_snapshot: True if the gateway started with listings from the snapshot.
+        left_out: The servers in the configuration that are not used, each with the reason.
+        sign_ins: The credentials for servers.
+        users: The links that each belong to one caller, to servers that each caller signs in to.
     """
 
     def __init__(
@@ -117,7 +123,7 @@ class Fleet(Reconfigurable):
         """Publish the listings of the snapshot, then start all links concurrently.
 
         Args:
-            resting: Servers that are not connected, and are known only from the snapshot.
+            resting: Servers that are not connected; callers see their listings from the snapshot.
         """
         servers, self.left_out = config.servers, config.left_out
         self._prefix = config.gateway.names.prefix
@@ -149,7 +155,7 @@ class Fleet(Reconfigurable):
         return partial(self._apply, change.after, steps, lockfile)
 
     def _apply(self, config: Config, steps: ReloadSteps, lockfile: Lockfile | None) -> None:
-        """Apply another configuration in a single new catalog, leaving all other servers untouched."""
+        """Apply another configuration and publish a single new catalog; unchanged servers are not touched."""
         servers, self.left_out = config.servers, config.left_out
         self._prefix, max_length = config.gateway.names.prefix, config.gateway.names.max_length
         self.lock.replace(config, lockfile)
@@ -168,11 +174,12 @@ class Fleet(Reconfigurable):
                 fresh[alias] = entry
                 starting[alias] = 0
             elif alias in steps.adjust:
-                # Limits, names and descriptions do not affect the connection, so the upstream does not list again.
+                # Limits, names and descriptions do not affect the connection, so the server does not have to list
+                # again.
                 self.links[alias].use(entry)
                 self.users.adjust(alias, entry)
             elif alias in steps.replace or alias in steps.add:
-                # The wrappers stay listed until the new connection has listed.
+                # The wrappers stay in the catalog until the server has listed on the new connection.
                 starting[alias] = self._retire_link(alias)
             else:
                 continue
@@ -183,10 +190,10 @@ class Fleet(Reconfigurable):
             self._start_link(alias, servers[alias], epoch=epoch)
 
     async def _prepare(self, config: Config, steps: ReloadSteps, lock: ListingLock) -> None:
-        """Build in a thread what `_apply` needs; this changes nothing visible.
+        """Build in a thread the catalog that `_apply` publishes. Callers do not see any change yet.
 
         Args:
-            lock: The lock after the change.
+            lock: The listing lock with the new configuration.
         """
         servers, names = config.servers, config.gateway.names
         removed = {
@@ -208,7 +215,7 @@ class Fleet(Reconfigurable):
         await self._updates.prepare(planned)
 
     async def relock(self, lockfile: Lockfile | None) -> None:
-        """Publish all listings again under another lock file, or under none."""
+        """Review and publish all listings again with another lock file; None for no lock file."""
         self.lock.use_lockfile(lockfile)
         servers, length = dict(self.servers), self._registry.shape.max_length
 
@@ -221,7 +228,11 @@ class Fleet(Reconfigurable):
         self._own.republish(self.servers)
 
     def _with_changed_sharing(self, servers: Mapping[str, ServerConfig], steps: ReloadSteps) -> set[str]:
-        """Return the servers that start or stop listing per caller, whose lists must not be shown to other callers."""
+        """Return the servers whose listings have to be removed, so that no caller sees another caller's listing.
+
+        These servers change between shared and per-caller listings, or have per-caller listings and get a new
+        connection.
+        """
         return {
             alias
             for alias, link in self.links.items()
@@ -230,10 +241,10 @@ class Fleet(Reconfigurable):
         }
 
     def check_new(self, alias: str, config: ServerConfig) -> None:
-        """Check that another upstream can be added.
+        """Check that another server can be added.
 
         Raises:
-            ConfigError: The alias is invalid or in use, or the server cannot be served here.
+            ConfigError: The alias is invalid or in use, or this gateway cannot run the server.
         """
         self._ports.admits(alias, config)
         if alias in self.servers:
@@ -259,7 +270,14 @@ class Fleet(Reconfigurable):
         drop: Iterable[ServerName] = (),
         put: Iterable[ServerListing] = (),
     ) -> None:
-        """Rebuild the catalog from the current configuration, with the aliases of `order` first."""
+        """Rebuild the catalog from the current configuration.
+
+        Args:
+            order: Aliases of the servers that come first in the catalog.
+            max_length: The maximum length of names; None for the current one.
+            drop: Servers whose listings are removed.
+            put: Listings to add.
+        """
         self.servers = _in_order(self.servers, order)
         self.listings.stored.identify(self.servers)
         length = self._registry.shape.max_length if max_length is None else max_length
@@ -273,7 +291,7 @@ class Fleet(Reconfigurable):
         return Shape(max_length=max_length, servers=shapes)
 
     def _check_aliases(self, change: ConfigChange) -> None:
-        """Check aliases of a new configuration against those that were added at run time.
+        """Check the aliases of a new configuration against those of servers that were added at run time.
 
         Raises:
             ConfigError: Two aliases look the same to a host.
@@ -295,32 +313,32 @@ class Fleet(Reconfigurable):
         )
 
     def faulty(self, alias: str) -> bool:
-        """Return whether a configured server is not served because of an error in its entry."""
+        """Return whether a server in the configuration is not used because its entry has an error."""
         left_out = self.left_out.get(alias)
         return left_out is not None and left_out.faulty and alias not in self.servers
 
     def successor(self, alias: str) -> str | None:
-        """Return the present alias of the server that formerly had this alias."""
+        """Return the current alias of the server that had this alias before; None if no such server exists."""
         return self.listings.successor(alias, self.servers) if self.is_retired_alias(alias) else None
 
     @property
     def tried(self) -> bool:
-        """Return whether every upstream was tried once or is listed from the snapshot."""
+        """Return whether every server has been tried once, or has a listing from the snapshot."""
         listed = self._registry.catalog.servers
         return all(link.tried.is_set() or alias in listed for alias, link in self.links.items())
 
     @property
     def ready(self) -> bool:
-        """Return whether lists are complete or come from the snapshot, or the time to wait for them is over."""
+        """Return whether `tried` is true, or the time to wait for servers is over."""
         return self.tried or anyio.current_time() - self._began_s >= _READY_WITHIN_S
 
     @property
     def pending(self) -> bool:
-        """Return whether some upstream has not listed anything yet."""
+        """Return whether some server has not listed anything yet."""
         return any(alias not in self._registry.catalog.servers for alias in self.links)
 
     async def settled(self, timeout_s: float) -> None:
-        """Wait until every upstream was tried once or is listed from the snapshot, or the timeout expires."""
+        """Wait until `tried` is true, or the timeout expires."""
         with anyio.move_on_after(timeout_s):
             for alias, link in list(self.links.items()):
                 if alias not in self._registry.catalog.servers:
@@ -342,17 +360,17 @@ class Fleet(Reconfigurable):
         connector = own or connector_of(alias, config.in_root(), self._client, credentials=credentials)
         link = UpstreamLink(alias, config, connector, ports, epoch=epoch, per_user=per_user)
         self.links[alias] = link
-        # Called before the link runs, because its first connection has to restore subscriptions.
+        # Called before the link runs, so that its first connection can restore the callers' subscriptions.
         self._ports.on_started(alias, link)
         self._group.start_soon(link.run)
 
     async def try_server(
         self, alias: str, config: ServerConfig, on_start: Callable[[ProcessStart], None]
     ) -> RawListing:
-        """Connect to a server that is not part of the fleet, list its items, and disconnect. Nothing is exposed.
+        """Connect to a server that is not part of the fleet, list its items, and disconnect. Callers do not see them.
 
         Args:
-            on_start: Called with the start of its process.
+            on_start: Called when the server's process starts, with an object that describes the start.
 
         Raises:
             GatewayError: The server could not be started or listed.
@@ -369,8 +387,8 @@ class Fleet(Reconfigurable):
         try:
             async with connector_of(alias, config, self._client).open(ports) as session:
                 return await session.fetch_listing(limit_s=config.start_limit_s)
-        except Exception as error:  # boundary: a server on trial must not break the request of the administrator
-            # The task group of the connection wraps each error in a group.
+        except Exception as error:  # boundary: an unknown server must not break the administrator's request
+            # The task group of the connection wraps the error in an exception group.
             cause = innermost(error)
             if isinstance(cause, GatewayError):
                 raise cause from None
@@ -378,7 +396,7 @@ class Fleet(Reconfigurable):
             raise ConnectionLost(f"unexpected {type(cause).__name__}", sent=False) from None
 
     def _retire_link(self, alias: str) -> int:
-        """Take a link out of service, close it once its calls have ended, and return its last epoch."""
+        """Remove a link, close it in the background once its calls have ended, and return its last epoch."""
         link = self.links.pop(alias)
         self.users.drop_server(alias)
         self._ports.on_gone(alias)
@@ -393,5 +411,5 @@ def _in_order(servers: Mapping[str, ServerConfig], order: Iterable[str]) -> dict
 
 
 def _hide_secrets(servers: Iterable[ServerConfig]) -> None:
-    """Redact the secrets of these servers in all output. One call for all: each call is as expensive as any other."""
+    """Redact the secrets of these servers in all output, with a single call, because each call is expensive."""
     SECRETS.hide({value for config in servers for value in config.secrets()})

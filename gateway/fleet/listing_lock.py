@@ -1,4 +1,9 @@
-"""Compare every listing with the approved state, and hold the differences."""
+"""Compare every listing with the approved one, and hold the differences.
+
+A listing is what a server lists: its tools, prompts and resources. The lock file contains the approved listing of each
+server. A held change is not shown to callers: they see the item as approved, or not at all if it is new, until an
+administrator approves the change. An alias is the name of a server in the configuration.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +64,15 @@ from registry.lock.review import (
 log = logging.getLogger(__name__)
 
 MIN_DIGEST_CHARS: Final = 16
-"""Long enough that a server cannot construct another change with the same beginning of the digest."""
-# Changes per server that are logged individually; further ones are only counted.
+"""The minimum length of a digest prefix in an approval: long enough that a server cannot construct another change whose
+digest has the same prefix."""
+# The number of changes per server that are logged individually; further changes are only counted.
 _MAX_LOGGED: Final = 10
-# The limit of changes per server remembered as logged; beyond it, some may be logged again.
+# The limit of changes per server that are remembered as logged. Beyond it, a change may be logged again.
 _MAX_REMEMBERED: Final = 10_000
-# A shared object, so that equal listings are compared by identity.
+# One object for all listings without hints, so that they can be compared by identity.
 _NO_HINTS: Final[Mapping[str, Hints]] = {}
-# Without a lock file, only this many of the latest changes per server are stored.
+# Without a lock file, the limit of stored changes per server; the latest are kept.
 _MAX_KEPT: Final = 100
 
 
@@ -75,7 +81,7 @@ class NotApproved(GatewayError):
 
 
 class ChangedAgain(NotApproved):
-    """A server has changed its listing since the changes were shown."""
+    """A server has changed its listing since the changes were shown to the administrator."""
 
 
 @dataclass(slots=True)
@@ -83,12 +89,13 @@ class _Server:
     """The state of one server.
 
     Attributes:
-        listing: The latest listing, including held items.
-        config: The configuration that the listing was received with.
-        changes: The current changes.
-        since_s: When each change was first seen, by key.
+        listing: The latest listing as the server sent it, including held items.
+        config: The server's configuration when the listing was received.
+        changes: The current changes; without a lock file, the latest ones.
+        since_s: When each change was first seen, by the key of the change.
         logged: The keys of changes that were logged.
-        is_shared: All callers share the listing; otherwise it belongs to one caller.
+        is_shared: True if all callers share the listing, False if it belongs to one caller.
+        flapping: Detects items that differ at each start of the server.
     """
 
     listing: ServerListing
@@ -102,15 +109,15 @@ class _Server:
 
 
 class ListingLock:
-    """Holds items of a server that differ from the approved ones.
+    """Compares listings with the approved ones, and decides which items callers see.
 
-    Without a lock file, a server whose policy holds something is compared with its first listing. Otherwise its first
-    listing and all later ones are trusted, and changes are only reported.
+    Without a lock file, a server whose policy holds any class of changes is compared with its first listing. If the
+    policy holds nothing, all listings of the server are trusted, and changes are only reported.
 
     Attributes:
         path: The path of the lock file, whether it exists or not.
-        lockfile: The approved listings; None without a lock file.
-        decisions: The latest decisions about changes.
+        lockfile: The content of the lock file; None without a lock file.
+        decisions: The latest decisions of administrators about changes.
     """
 
     def __init__(
@@ -126,8 +133,8 @@ class ListingLock:
 
         Args:
             lockfile: The content of the lock file.
-            first_listings: The first listings of servers; by default in memory.
-            decisions: The latest decisions; by default in memory.
+            first_listings: The first listings of servers; by default, they are stored only in memory.
+            decisions: The latest decisions; by default, they are stored only in memory.
             announces: Whether this process logs changes; one of several processes does.
         """
         self._announces = announces
@@ -137,9 +144,9 @@ class ListingLock:
         self._settings = config.gateway.lock
         self._folder = config.path.parent if config.path is not None else None
         self._servers: dict[str, _Server] = {}
-        # The last review of each server and its inputs: a thread may have computed it in advance.
+        # The inputs and the result of each server's last review, which a thread may have computed in advance.
         self._reviews: dict[str, tuple[tuple[object, ...], Review]] = {}
-        # Serialized lazily, since this takes a second for many tools, and stored with the lock file that it belongs to.
+        # A lock file and its text. Serialized on demand, since this takes a second for many tools.
         self._text: tuple[Lockfile, str] | None = None
         self._patterns = name_patterns(config)
         self.path = lock_path(config)
@@ -149,7 +156,7 @@ class ListingLock:
 
     @property
     def text(self) -> str | None:
-        """Return the serialized lock file; None without one."""
+        """Return the serialized content of the lock file; None without a lock file."""
         if self.lockfile is None:
             return None
         if self._text is None or self._text[0] is not self.lockfile:
@@ -157,7 +164,7 @@ class ListingLock:
         return self._text[1]
 
     def expect(self, lockfile: Lockfile) -> None:
-        """Serialize a lock file that is about to be used, in a thread, if its text was ever requested."""
+        """If `text` was ever requested, serialize a lock file that is about to be used, which may take a second."""
         if self._text is not None:
             self._text = lockfile, lockfile.to_text()
 
@@ -182,18 +189,18 @@ class ListingLock:
     # Settings
 
     async def read_lockfile(self, config: Config) -> Lockfile | None:
-        """Return the content of the lock file of another configuration; None if there is none.
+        """Return the content of another configuration's lock file; None if the file does not exist.
 
         Raises:
             ConfigError: The lock file cannot be used.
         """
-        # If the lock file in use is deleted, its approvals remain in force.
+        # If the lock file in use was deleted, its approvals remain in force, so a missing file is not an error.
         is_known = self.lockfile is not None and lock_path(config) == self.path
         read = partial(read_lockfile, lock_path(config)) if is_known else partial(read_approved, config)
         return await anyio.to_thread.run_sync(read)
 
     def replace(self, config: Config, lockfile: Lockfile | None) -> None:
-        """Apply another configuration and the content of its lock file."""
+        """Apply another configuration and the content of its lock file, and log new warnings."""
         path = lock_path(config)
         if lockfile is None and self.lockfile is not None and path == self.path:
             log.error("lock file removed: its content applies until the next start: %s", path)
@@ -205,7 +212,10 @@ class ListingLock:
             self._log_missing_file()
 
     def under(self, config: Config, lockfile: Lockfile | None) -> ListingLock:
-        """Return the lock as `replace` would change it, for reviews in advance, which need not be repeated then."""
+        """Return a copy to which another configuration is applied.
+
+        Reviews by the copy are stored in this lock as well, so that they are not repeated after `replace`.
+        """
         preview = copy(self)
         preview.adopt(config, lockfile)
         return preview
@@ -214,7 +224,7 @@ class ListingLock:
         path = lock_path(config)
         is_usual = config.gateway.lock.file is None and self._settings.file is None
         if lockfile is None and (path == self.path or (is_usual and config.path == self._config.path)):
-            # Removing or renaming the lock file must not make everything trusted.
+            # Keep the current approvals: removing or renaming the lock file must not make everything trusted.
             path, lockfile = self.path, self.lockfile
         self.path, self._settings, self.lockfile = path, config.gateway.lock, lockfile
         self._config = config
@@ -226,23 +236,26 @@ class ListingLock:
         self.lockfile = lockfile
 
     def identity_of(self, config: ServerConfig) -> str:
-        """Return the identity of the program or URL of an entry."""
+        """Return a text that identifies the program or URL in a server's configuration."""
         return config.launch_identity(self._folder)
 
     @property
     def state(self) -> tuple[Lockfile | None, Lockfile]:
-        """Return what listings are compared with; the objects are replaced with every change."""
+        """Return the lock file and the first listings, which listings are compared with.
+
+        Each change creates new objects, so that states can be compared by identity.
+        """
         return self.lockfile, self._first.lockfile
 
     def approved_for(self, config: ServerConfig) -> Lockfile | None:
-        """Return the approved listings that apply to a server; None if all its listings are trusted."""
+        """Return the lock file, or else the first listings if the server's policy holds changes; otherwise None."""
         if self.lockfile is not None:
             return self.lockfile
         decisions = {**self._settings.policy.decisions, **config.lock.decisions}
         return self._first.lockfile if "hold" in decisions.values() else None
 
     def policy_of(self, config: ServerConfig) -> Policy:
-        """Return the decision for each class of changes of a server."""
+        """Return the decision about each class of changes for a server: `hold`, `warn` or `accept`."""
         locked = self.lockfile is not None
         decisions: Mapping[str, Any] = {**self._settings.policy.decisions, **config.lock.decisions}
         policy: dict[ChangeClass, Any] = {}
@@ -253,14 +266,19 @@ class ListingLock:
     # Listings
 
     def listing_of(self, alias: str, config: ServerConfig | None = None) -> ServerListing | None:
-        """Return the listing of a server, including held items; with `config`, only if its identity is the same."""
+        """Return the latest listing of a server, including held items; None without a listing.
+
+        Args:
+            config: The server's configuration. If its program or address differs from the one that sent the listing,
+                return None.
+        """
         server = self._servers.get(alias)
         if server is None or (config is not None and server.config.identity_key() != config.identity_key()):
             return None
         return server.listing
 
     def review(self, alias: str, listing: ServerListing, config: ServerConfig) -> Review:
-        """Compare a listing with the approved or previous one. This has no side effects and may run in any thread."""
+        """Compare a listing with the approved or previous one. May run in any thread; only caches the result."""
         identity, policy = self.identity_of(config), self.policy_of(config)
         server = self._servers.get(alias)
         approved: Surface | None = None
@@ -268,12 +286,13 @@ class ListingLock:
         if lockfile is not None:
             approved = lockfile.servers.get(alias)
             if approved is None and self.lockfile is None:
-                return Review(listing=listing)  # the first listing
+                return Review(listing=listing)  # the first listing of the server
         elif server is None or server.config.identity_key() != config.identity_key():
             return Review(listing=listing)  # trusted on first use
         of = listing, (server.listing if server is not None else None) if lockfile is None else approved
         reviewed = self._reviews.get(alias)
-        # Patterns decide whether a rename matters; otherwise, nothing is held.
+        # A rename is held only if a pattern in the configuration matches one of the two names but not the other.
+        # Without approved listings, nothing is held.
         patterns = (self._patterns, own_patterns(config)) if lockfile is not None else ((), ())
         inputs = identity, policy, patterns
         if reviewed is not None and reviewed[0][2:] == inputs and all(map(is_, reviewed[0], of)):
@@ -288,7 +307,7 @@ class ListingLock:
         return result
 
     def review_all(self, servers: Mapping[str, ServerConfig]) -> list[ServerListing]:
-        """Return the listings that `reviewed_again` would show. This has no side effects and may run in any thread."""
+        """Return the listings that `reviewed_again` would return, without recording anything. May run in any thread."""
         shared = [(alias, config, self._servers.get(alias)) for alias, config in servers.items()]
         return [
             server.listing if self.approved_for(config) is None else self.review(alias, server.listing, config).listing
@@ -303,7 +322,7 @@ class ListingLock:
 
         Args:
             reviewed: The result of `review`.
-            is_shared: All callers share the listing; otherwise it belongs to one caller.
+            is_shared: True if all callers share the listing, False if it belongs to one caller.
         """
         server = self._servers.get(alias)
         if server is None:
@@ -333,7 +352,7 @@ class ListingLock:
         self._reviews.pop(alias, None)
 
     def reviewed_again(self, servers: Mapping[str, ServerConfig]) -> list[tuple[str, ServerListing]]:
-        """Return each shared listing as it should be shown under the current settings."""
+        """Review and record each shared listing again with the current settings; return the listings to show."""
         again: list[tuple[str, ServerListing]] = []
         for alias, config in servers.items():
             server = self._servers.get(alias)
@@ -349,7 +368,7 @@ class ListingLock:
     # Administration
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return every change with its difference, for `/admin/changes`; may run in a thread."""
+        """Return every change of every server as a row for `/admin/changes`. May run in a thread."""
         rejected = self.decisions.rejected()
         return [
             change_row(
@@ -385,18 +404,19 @@ class ListingLock:
         """Approve the current listing of a server, and write the lock file.
 
         Args:
-            item: Approve only the item with this upstream name.
+            item: Approve only the item with this name; names are those that the server uses.
             kind: Approve only items of this kind.
-            classes: Approve only changes without any other class.
-            digests: The digests, or their beginnings, of the changes that were shown; others are not approved.
+            classes: Approve only changes all of whose classes are listed here.
+            digests: The digests of the changes that the administrator has seen, or prefixes of these digests. Nothing
+                is approved if the current changes differ from them.
             by: The administrator who approves.
 
         Returns:
-            The names of the approved items, and of those left because they have other classes, too.
+            The names of the approved items, and the names of the items that also have changes of other classes.
 
         Raises:
             NotApproved: There is no such change, or the file cannot be written.
-            ChangedAgain: A change does not match the given digests.
+            ChangedAgain: The current changes differ from `digests`.
         """
         server = self._servers.get(alias)
         if server is None:
@@ -417,13 +437,17 @@ class ListingLock:
         return [item_name(alias, change) for change in approved_now], [item_name(alias, change) for change in remaining]
 
     def reject(self, alias: str, digests: Collection[str], *, by: str = "") -> list[str]:
-        """Record that held changes were rejected: they stay held, and are no longer waiting for a decision.
+        """Record that held changes were rejected. They stay held, but are not shown as waiting for a decision any more.
+
+        Args:
+            digests: The digests of the changes, or prefixes of these digests.
+            by: The administrator who rejects.
 
         Returns:
             The names of the rejected items.
 
         Raises:
-            NotApproved: A change of the digests is not held.
+            NotApproved: One of the digests does not belong to a held change.
         """
         server = self._servers.get(alias)
         held = [each.change for each in server.changes if each.decision == "hold"] if server is not None else []
@@ -434,10 +458,10 @@ class ListingLock:
         return [item_name(alias, change) for change in chosen]
 
     def undo(self, decision_id: str, *, by: str = "") -> list[str]:
-        """Undo a decision: what was approved is compared again with what was approved before.
+        """Undo a decision. After an undone approval, items are compared with the definitions approved before.
 
         Returns:
-            The names of the items.
+            The names of the items of the decision.
 
         Raises:
             NotApproved: The decision does not exist, or cannot be undone.
@@ -459,12 +483,12 @@ class ListingLock:
         """Write a lock file with the current listings of all servers.
 
         Args:
-            servers: The configured servers. Entries of other servers are dropped; those of servers that have not listed
-                anything are kept.
+            servers: The configured servers. Entries of other servers are dropped. A server that has not listed anything
+                keeps its entry.
             by: The administrator who approves.
 
         Returns:
-            The servers that have listed.
+            The servers whose listings were approved.
 
         Raises:
             NotApproved: The file cannot be written.
@@ -477,7 +501,8 @@ class ListingLock:
             server = self._servers[alias]
             approved = (self.approved_for(server.config) or Lockfile()).servers.get(alias)
             entries[alias] = surface = surface_of(server.listing, self.identity_of(server.config))
-            # The first lock file records what servers list, and decides nothing.
+            # Writing the first lock file is not a decision, unless the server was compared with its first listing
+            # before.
             if (self.lockfile or approved) is not None and (changes := changes_of(approved, surface)):
                 decided[alias] = changes
         self._write(Lockfile(entries, before.configuration))
@@ -495,7 +520,8 @@ class ListingLock:
         try:
             self._first.put(alias, surface)
         except OSError as error:
-            # Keep serving: this process still compares with the listing; the next start trusts its own first listing.
+            # Keep serving: this process still compares with the listing. After a restart, the server's next listing is
+            # trusted as the first one.
             reason = error.strerror or type(error).__name__
             log.error("first listing not stored: %s", reason, extra={"server": alias})
 
@@ -508,7 +534,7 @@ class ListingLock:
         if self._config.path is not None and not other_configuration(self.path, self._config.path):
             lockfile = replace(lockfile, configuration=name_in(self.path, self._config.path))
         try:
-            # The file may be newer than the state in memory.
+            # Read the file again: another process may have changed it since it was loaded.
             current = read_lockfile(self.path)
         except ConfigError as error:
             raise NotApproved(str(error)) from None
@@ -591,7 +617,10 @@ def _check_shown(alias: str, changes: Iterable[Change], digests: Collection[str]
 
 
 def _with_approved_hints(reviewed: Review) -> Review:
-    """Return a review under a lock file: the approved hints decide about permissions, not the first listed ones."""
+    """Return a review whose listing has the approved hints instead of the hints that the server listed first.
+
+    Hints are annotations such as `readOnlyHint`, which can decide about permissions.
+    """
     hints = {
         decided.change.name: hints_of(decided.change.before.get("annotations"))
         for decided in reviewed.changes

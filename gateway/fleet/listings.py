@@ -1,4 +1,9 @@
-"""The last good listings, shared or per caller, and their way into the catalog."""
+"""Put the last good listings, shared or per caller, into the catalog.
+
+A listing is what a server lists: its tools, prompts and resources. The registry combines all listings into the catalog.
+A link is the connection to a server, and its epoch counts the link's connections. The listing lock holds changes of a
+listing back until an administrator approves them.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +32,14 @@ from registry.catalog.registry import Registry
 from registry.catalog.shape import Shape
 from registry.lock.review import Review
 
-# Building a catalog of this many tools takes 5 ms, which other requests can wait.
+# Catalogs of up to this many tools are built in the event loop. This takes 5 ms, during which other requests can wait.
 _MAX_BUILT_INLINE: Final = 256
-# While connections keep changing, a catalog built in a thread is soon outdated; then it is built in the event loop.
+# How often a catalog is built in a thread. If connections keep changing, every result is outdated when it is complete;
+# after this many attempts, the catalog is built in the event loop.
 _MAX_BUILT_ASIDE: Final = 3
 
 Confirm = Callable[[], ServerListing | None]
-"""Return the listing to publish now, usually the announced one; None if it is outdated."""
+"""A function that returns the listing to publish now, or None if the listing is outdated."""
 Planned = tuple[Shape, Iterable[ServerName], Iterable[ServerListing]]
 """The shape of a catalog, the servers to remove from it, and the listings to add."""
 
@@ -41,15 +47,15 @@ Planned = tuple[Shape, Iterable[ServerName], Iterable[ServerListing]]
 class CatalogUpdates:
     """Builds catalogs in a thread, one at a time and in the order of the listings.
 
-    Readers see the old catalog until the new one is complete. Listings that arrive during a build are built together,
-    because all servers list at the same time at startup.
+    Readers see the old catalog until the new one is complete. Listings that arrive during a build are combined into the
+    next build, since all servers list concurrently at startup.
     """
 
     def __init__(self, registry: Registry, worker: anyio.CapacityLimiter | None = None) -> None:
-        """Update a registry; if others change it as well, a catalog may have to be built again.
+        """Initialize the updates of a registry. A build is repeated if other code changes the registry meanwhile.
 
         Args:
-            worker: Limits the number of threads; None for one.
+            worker: Limits the number of threads; by default, one.
         """
         self._registry = registry
         self._worker = worker or anyio.CapacityLimiter(1)
@@ -60,8 +66,8 @@ class CatalogUpdates:
         """Put a listing into the registry.
 
         Args:
-            listing: The expected result of `confirm`.
-            confirm: Called once, when the listing is put.
+            listing: The expected result of `confirm`, with which the catalog is built in advance.
+            confirm: Called when the catalog is complete; returns the listing that is published.
         """
         if not self._waiting and self._is_small(len(listing.tools)):
             self._put([(listing, confirm)])
@@ -71,7 +77,7 @@ class CatalogUpdates:
         try:
             async with self._building:
                 if entry not in self._waiting:
-                    return  # it was built together with another listing
+                    return  # another call of `put` has published this listing, too
                 group = list(self._waiting)
                 for _ in range(_MAX_BUILT_ASIDE):
                     if await self._build_in_thread(
@@ -86,11 +92,11 @@ class CatalogUpdates:
                 self._waiting.remove(entry)
 
     async def prepare(self, plan: Callable[[], Planned], *, more_tools: int = 0) -> None:
-        """Build in a thread what a later call of `Registry.reshape` needs, so that the call is fast.
+        """Build in a thread the catalog for a later call of `Registry.reshape`, so that the call is fast.
 
         Args:
-            plan: Return the arguments of that call; called in a thread.
-            more_tools: The number of tools that it adds to the catalog.
+            plan: Returns the arguments of that call; called in a thread.
+            more_tools: The number of tools that the call adds to the catalog.
         """
         if not self._waiting and self._is_small(more_tools):
             return
@@ -104,7 +110,7 @@ class CatalogUpdates:
         return self._registry.build_ahead(shape=shape, drop=drop, put=put)
 
     async def _build_in_thread(self, build: Callable[[], object]) -> bool:
-        """Build in a thread; return whether the result is still up to date."""
+        """Build in a thread; return whether the registry has not changed since the build began."""
         return await run_in_thread(build, limiter=self._worker) is self._registry.catalog
 
     def _is_small(self, more_tools: int = 0) -> bool:
@@ -118,15 +124,16 @@ class CatalogUpdates:
 
 LEADS_BACK: Final = "skipped: it is a loop that connects back to this gateway, so tools would be listed endlessly"
 SIGN_IN_TOOL: Final = "sign_in"
-"""The tool of a server for callers without a linked account: a host calls only listed tools."""
+"""The only tool of a server for callers that have not signed in to the server. A host calls only listed tools, so the
+sign-in needs a tool."""
 
 
 class OwnListings:
-    """Listings of single callers.
+    """Listings that each belong to one caller, called the owner.
 
-    A server with account linking may list different items to each caller. A caller's listing is never shown to another
-    caller. Before linking an account, a caller sees one tool, which asks for the sign-in. The lock file applies equally
-    to each caller's listing.
+    A server that each caller signs in to may list different items to each caller. A caller's listing is never shown to
+    another caller. Before the sign-in, the caller sees only the tool `sign_in`. The lock file applies to each caller's
+    listing.
     """
 
     def __init__(self, registry: Registry, lock: ListingLock, instance: str, worker: anyio.CapacityLimiter) -> None:
@@ -134,14 +141,14 @@ class OwnListings:
         self._instance = instance
         self._registry = registry
         self._lock = lock
-        # The listing of each server including held items, by owner and alias.
+        # The listings as the servers sent them, including held items, by owner and alias.
         self._unheld: dict[tuple[str, str], ServerListing] = {}
 
     async def put(self, link: ListedLink, raw: RawListing) -> bool:
-        """Put the listing of a caller's own link into the registry, and return whether it has changed.
+        """Put a listing from a caller's own link into the registry, and return whether the listing has changed.
 
         Raises:
-            LoopDetected: The server is this gateway, or a gateway that has it as an upstream.
+            LoopDetected: The server is this gateway, or a gateway that has this gateway as an upstream.
         """
         if self._instance in gateways_of(raw.capabilities):
             raise LoopDetected(LEADS_BACK)
@@ -156,7 +163,8 @@ class OwnListings:
 
     def _show(self, owner: str, alias: str, config: ServerConfig, listing: ServerListing, review: Review) -> None:
         if self._lock.lockfile is not None or self._lock.listing_of(alias) is None:
-            # Compared with the approved state; without it, listings of different callers are not compared.
+            # Record the listing to compare it with the approved one. Without a lock file, only the first caller's
+            # listing is recorded, because listings of different callers must not be compared with each other.
             self._lock.record(alias, listing, config, review, is_shared=False)
         visible = review.listing if self._lock.lockfile is not None else listing
         self._unheld[owner, alias] = listing
@@ -165,23 +173,23 @@ class OwnListings:
             self._unheld = {key: listing for key, listing in self._unheld.items() if key[0] in self._registry.owners}
 
     def republish(self, servers: Mapping[str, ServerConfig]) -> None:
-        """Publish all listings again under a changed lock file."""
+        """Review and publish all listings again after the lock file has changed."""
         for (owner, alias), listing in list(self._unheld.items()):
             if alias in servers and self._registry.own_listing(owner, ServerName(alias)) is not None:
                 review = self._lock.review(alias, listing, servers[alias])
                 self._show(owner, alias, servers[alias], listing, review)
 
     def forget(self, alias: str) -> None:
-        """Remove the listings of a server, of which the connections are already closed."""
+        """Remove the listings of a server whose connections are already closed."""
         self._unheld = {key: listing for key, listing in self._unheld.items() if key[1] != alias}
         self._registry.drop_own(ServerName(alias))
 
     def has_listing(self, link: ListedLink) -> bool:
-        """Return whether the registry has a listing of this caller."""
+        """Return whether the registry has this server's listing for the owner of the link."""
         return self._registry.own_listing(link.owner, ServerName(link.server)) is not None
 
     def epoch_of(self, server: str, owner: str) -> int:
-        """Return the epoch of the listing of a server and a caller; 0 without one."""
+        """Return the epoch of a server's listing for a caller; 0 without a listing."""
         listing = self._registry.own_listing(owner, ServerName(server))
         return listing.epoch if listing is not None else 0
 
@@ -195,12 +203,13 @@ async def reviewed(
     worker: anyio.CapacityLimiter,
     hints: Mapping[str, Hints] | None = None,
 ) -> tuple[ServerListing, Review]:
-    """Return the new listing and its review; a long response is consumed.
+    """Build the listing from a server's response, and compare it with the approved one.
 
     Args:
+        raw: The response. Long lists in it are emptied.
         before: The previous listing.
-        worker: Limits the number of threads that check long responses, each of which slows down the event loop.
-        hints: The hints that the tools were first listed with, if there is no previous listing.
+        worker: Limits the number of threads that check long responses, because each thread slows down the event loop.
+        hints: The tool annotations with which the tools were listed first, used if there is no previous listing.
     """
     alias, config = link.server, link.config
     source = ListingSource(
@@ -219,7 +228,7 @@ async def reviewed(
 
 
 def placeholder(alias: str, config: ServerConfig) -> ServerListing:
-    """Return the listing of a server for callers without a linked account."""
+    """Return the listing of a server for callers that have not signed in to the server."""
     name = config.display_name or alias
     tool = {
         "name": SIGN_IN_TOOL,
@@ -229,7 +238,7 @@ def placeholder(alias: str, config: ServerConfig) -> ServerListing:
         "annotations": {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": True},
     }
     capabilities = {"tools": {"listChanged": True}, "resources": {"subscribe": True}}
-    # Epoch 0 precedes those of callers' connections, which begin with 1.
+    # Epoch 0 precedes the epochs of callers' connections, which begin with 1.
     return ServerListing(
         server=ServerName(alias),
         epoch=0,
@@ -244,7 +253,7 @@ class SharedListings:
     """Listings that all callers share, in the registry and on disk.
 
     Attributes:
-        stored: The last good listing of each server, on disk.
+        stored: The last good listings on disk.
     """
 
     def __init__(
@@ -265,9 +274,9 @@ class SharedListings:
             links: The current link of each server, by alias.
             updates: Puts listings into the registry.
             stored: The stored listings.
-            instance: The id of this gateway, for detecting loops.
+            instance: The id of this gateway, for detecting a server that connects back to the gateway.
             worker: Limits the number of threads that check listings.
-            is_per_user: Return whether a server lists to each caller separately.
+            is_per_user: Returns whether each caller has its own listing of a server.
         """
         self._registry = registry
         self._lock = lock
@@ -293,7 +302,7 @@ class SharedListings:
             Whether the listing differs from the previous one.
 
         Raises:
-            LoopDetected: The server is this gateway, or a gateway that has it as an upstream.
+            LoopDetected: The server is this gateway, or a gateway that has this gateway as an upstream.
         """
         alias, config, epoch = link.server, link.config, link.epoch
         if self._instance in gateways_of(raw.capabilities) and self._links.get(alias) is link:
@@ -301,22 +310,22 @@ class SharedListings:
             self._lock.forget(alias)
             raise LoopDetected(LEADS_BACK)
         state = self._lock.state
-        # Not the listing in the catalog, where held items are replaced by the approved ones.
+        # Not the listing in the catalog, in which held items are replaced with the approved ones.
         before = self._lock.listing_of(alias, config)
         hints = self.stored.first_hints(alias, config)
         listing, review = await reviewed(link, raw, self._lock, before=before, worker=self._worker, hints=hints)
 
         def confirm() -> ServerListing | None:
-            # The link may have been replaced since; its listing says nothing about the new one.
+            # Meanwhile, the link may have been replaced, or a later connection of the link may have listed.
             listed = self._registry.catalog.servers.get(ServerName(alias))
             if self._links.get(alias) is not link or (listed is not None and epoch < listed.epoch):
                 return None
-            # The lock file may have changed while a thread reviewed the listing.
+            # Review again if the lock file has changed while a thread reviewed the listing.
             current_review = (
                 review if all(map(is_, self._lock.state, state)) else self._lock.review(alias, listing, config)
             )
             if raw.confirmed:
-                # Stored as soon as callers see it, since the process may end at any time.
+                # Store the listing as soon as callers see it, since the process may end at any time.
                 self.stored.put(alias, config, listing)
             return self._lock.record(alias, listing, config, current_review)
 
@@ -332,7 +341,8 @@ class SharedListings:
 
     def has_listing(self, link: ListedLink) -> bool:
         """Return whether the catalog has a listing of this server."""
-        # Another server may have had the alias; its tools stay listed until this one lists.
+        # If the alias belonged to another server before, that server's listing stays in the catalog until this server
+        # lists.
         listed = ServerName(link.server) in self._registry.catalog.servers
         return listed and self.stored.find(link.server, link.config) is not None
 
@@ -350,12 +360,12 @@ class SharedListings:
         if listing is not None and listing.origin == "live" and alias in self._listed_s:
             return anyio.current_time() - self._listed_s[alias]
         if listing is not None and saved is not None:
-            # After a restart, only the wall clock is available, which may have been set back.
+            # Listed before a restart, so only the wall clock is available, which may have been set back.
             return max(0.0, time.time() - saved.at_s)
         return None
 
     def successor(self, former: str, servers: Mapping[str, ServerConfig]) -> str | None:
-        """Return the alias of the server that formerly had another alias."""
+        """Return the current alias of the server that had the alias `former` before; None if no such server exists."""
         current = self.stored.ids.current_alias(former)
         if current is not None:
             return current
@@ -365,7 +375,7 @@ class SharedListings:
         return next((alias for alias, config in servers.items() if fingerprint(config) == former_fingerprint), None)
 
     def forget(self, alias: str, config: ServerConfig) -> None:
-        """Remove a server, keeping only the fingerprint of its alias."""
+        """Remove a server, and store only its fingerprint, so that a renamed server can be recognized."""
         self.stored.retire(alias, config)
         self._lock.forget(alias)
         self._listed_s.pop(alias, None)
@@ -373,12 +383,16 @@ class SharedListings:
     # Stored and reviewed listings
 
     def restore_listings(self, servers: Mapping[str, ServerConfig]) -> list[ServerListing]:
-        """Return the stored listings of servers whose connection settings have not changed."""
+        """Return the listings to publish before these servers are connected.
+
+        This is the stored listing if the server's program or address has not changed, or the `sign_in` tool if callers
+        have to sign in to the server.
+        """
         listings: list[ServerListing] = []
         for alias, config in servers.items():
             listing, is_shared = self._stored_listing(alias, config), not self._is_per_user(config)
             if not is_shared:
-                # The stored listing is from a time when all callers shared it.
+                # A stored listing is from a time when all callers shared the listing.
                 self.stored.forget(alias)
             if listing is not None and is_shared:
                 listing = self._lock.record(alias, listing, config, self._lock.review(alias, listing, config))
@@ -387,7 +401,7 @@ class SharedListings:
         return listings
 
     def find_restorable(self, servers: Mapping[str, ServerConfig]) -> list[ServerListing]:
-        """Return what `restore_listings` would return, without side effects; may run in any thread."""
+        """Return what `restore_listings` would return, without changing anything. May run in any thread."""
         return [
             listing if self._is_per_user(config) else self._lock.review(alias, listing, config).listing
             for alias, config in servers.items()
@@ -395,11 +409,11 @@ class SharedListings:
         ]
 
     def reviewed_again(self, servers: Mapping[str, ServerConfig]) -> list[ServerListing]:
-        """Return the listings of these servers under a changed lock file."""
+        """Review these servers' listings again after the lock file has changed; return the listings to publish."""
         return self._as_connected(listing for _, listing in self._lock.reviewed_again(servers))
 
     def to_review_again(self, servers: Mapping[str, ServerConfig], lock: ListingLock) -> list[ServerListing]:
-        """Return what `reviewed_again` would return under this lock, without side effects; may run in any thread."""
+        """Return what `reviewed_again` would return with this lock, without any changes. May run in any thread."""
         return self._as_connected(lock.review_all(servers))
 
     def _as_connected(self, listings: Iterable[ServerListing]) -> list[ServerListing]:
@@ -413,7 +427,7 @@ class SharedListings:
 
 
 class Listings:
-    """The listings of all upstreams, shared and per caller, and the single thread that builds catalogs from them."""
+    """The listings of all servers, shared and per caller, and the updates that combine them into a catalog."""
 
     def __init__(
         self,
@@ -430,10 +444,10 @@ class Listings:
         Args:
             links: The current link of each server, by alias.
             stored: The stored listings.
-            instance: The id of this gateway, for detecting loops.
-            is_shared: Return whether the gateway distinguishes several callers.
+            instance: The id of this gateway, for detecting a server that connects back to the gateway.
+            is_shared: Returns whether the gateway distinguishes several callers.
         """
-        # A single thread for all upstreams, because the event loop competes with every running thread.
+        # A single thread for all servers, because each running thread slows down the event loop.
         worker = anyio.CapacityLimiter(1)
         self._is_shared = is_shared
         self.lock = lock
@@ -451,12 +465,12 @@ class Listings:
         )
 
     def is_per_user(self, config: ServerConfig | None) -> bool:
-        """Return whether a server lists to each caller separately."""
+        """Return whether each caller has its own listing of a server."""
         return config is not None and config.per_user and self._is_shared()
 
 
 def with_state_of(listing: ServerListing, current: ServerListing | None) -> ServerListing:
-    """Return a listing that was reviewed again, with the current state of its connection."""
+    """Return a listing with the connection state of `current`, the server's listing in the catalog."""
     if current is None:
         return listing
     state = current.epoch, current.stale, current.origin

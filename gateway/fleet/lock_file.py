@@ -1,4 +1,8 @@
-"""Read and write the lock file, and show changes to administrators."""
+"""Read and write the lock file, and describe changes to administrators.
+
+The lock file contains the approved listing of each server: its tools, prompts and resources. A changed item is held,
+which hides the change from callers until an administrator approves it, or is let through with or without a warning.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +40,17 @@ OF_OTHERS: Final = (
     "another configuration, run `typegate lock --config FILE` with that one, which adds its name; {name} then gets its "
     "own lock file. Otherwise remove it"
 )
-"""Describes a lock file that probably belongs to another configuration than `name`."""
+"""The text about a lock file that probably does not belong to the configuration `name`."""
 _DECODED_BYTES: Final = 1024 * 1024
-# The configuration's name is the first member of the file.
+# How much of a lock file is read to find the name of its configuration, which is the first member of the file.
 _BEGINNING_BYTES: Final = 4_096
 
 
 def lock_path(config: Config) -> Path | None:
-    """Return the path of a configuration's lock file, whether it exists or not; None if there is no place for one.
+    """Return the path of a configuration's lock file, whether the file exists or not.
 
-    Two configurations in one folder have different lock files, each of which names its configuration.
+    None means that the configuration is not in a file, and that `gateway.lock.file` is not an absolute path. Two
+    configurations in one folder have different lock files by default, each of which names its configuration.
     """
     folder = config.path.parent if config.path is not None else None
     configured = config.gateway.lock.file
@@ -60,22 +65,23 @@ def lock_path(config: Config) -> Path | None:
 def _usual_path(config: Path) -> Path:
     """Return the default path of a configuration's lock file.
 
-    This is typegate.lock, unless that file belongs to another configuration in the same folder. If that configuration
-    no longer exists, it was probably renamed, so its lock file is used and its servers stay locked.
+    The default is `typegate.lock`, or `typegate.NAME.lock` if that file exists or if `typegate.lock` belongs to another
+    existing configuration. If the configuration that `typegate.lock` names no longer exists, it was probably renamed,
+    so its lock file is used and its servers stay locked.
     """
     usual, own = config.parent / FILE_NAME, config.parent / f"typegate.{config.name}.lock"
     return own if own.is_file() or other_configuration(usual, config) else usual
 
 
 def other_configuration(path: Path, config: Path | None) -> str:
-    """Return the other existing configuration that a lock file belongs to; otherwise an empty string."""
+    """Return the configuration file that a lock file names, if the file exists and is not `config`; otherwise empty."""
     try:
         with path.open("rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 return ""
             beginning = stream.read(_BEGINNING_BYTES).decode("utf-8", "replace")
     except OSError:
-        return ""  # reported when the whole file is read
+        return ""  # `read_lockfile` reports the error
     name = configuration_in(beginning)
     owner = path.parent / name
     is_other = bool(name) and config is not None and owner.is_file() and not _is_same(owner, config)
@@ -83,7 +89,7 @@ def other_configuration(path: Path, config: Path | None) -> str:
 
 
 def name_in(path: Path, config: Path) -> str:
-    """Return the name of a configuration in a lock file."""
+    """Return the name by which a lock file refers to its configuration: a path relative to the lock file."""
     return Path(os.path.relpath(config.absolute(), path.absolute().parent)).as_posix()
 
 
@@ -122,7 +128,7 @@ def lock_notes(config: Config, lockfile: Lockfile | None) -> list[str]:
 
 
 def is_of_others(config: Config, lockfile: Lockfile) -> bool:
-    """Return whether a lock file names no configuration, and contains servers but none of this configuration."""
+    """Return whether a lock file names no configuration, and has entries only for servers of other configurations."""
     aliases = {*config.servers, *config.left_out}
     return (
         not lockfile.configuration and bool(lockfile.servers) and bool(aliases) and aliases.isdisjoint(lockfile.servers)
@@ -137,7 +143,7 @@ def _is_same(first: Path, second: Path) -> bool:
 
 
 def read_lockfile(path: Path | None) -> Lockfile | None:
-    """Read the lock file; return None without one.
+    """Read the lock file; return None if it does not exist.
 
     Raises:
         ConfigError: The file cannot be used.
@@ -164,7 +170,7 @@ def read_lockfile(path: Path | None) -> Lockfile | None:
 
 
 def read_approved(config: Config) -> Lockfile | None:
-    """Read the lock file for a gateway that is about to serve; return None if none exists and none is configured.
+    """Read the lock file for a gateway that is about to start; return None if it does not exist and is not configured.
 
     Raises:
         ConfigError: The file cannot be used, or the configuration names a file that does not exist.
@@ -172,7 +178,7 @@ def read_approved(config: Config) -> Lockfile | None:
     path = lock_path(config)
     lockfile = read_lockfile(path)
     if lockfile is None and config.gateway.lock.file is not None:
-        # A lost file or a mistyped path must not make locked servers trusted.
+        # Not ignored, because a lost file or a mistyped path would make locked servers trusted.
         raise ConfigError(
             f"there is no lock file at {path or config.gateway.lock.file}; `typegate lock --config FILE` writes it, "
             "and without gateway.lock.file all server listings are trusted",
@@ -183,17 +189,17 @@ def read_approved(config: Config) -> Lockfile | None:
 
 
 def _decode_text(content: bytes) -> str:
-    """Decode one megabyte at a time, because decoding blocks other threads."""
+    """Decode UTF-8, one megabyte at a time, because decoding blocks other threads."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     parts = [content[start : start + _DECODED_BYTES] for start in range(0, len(content), _DECODED_BYTES)]
     try:
         return "".join([*map(decoder.decode, parts), decoder.decode(b"", final=True)])
     except UnicodeDecodeError:
-        return content.decode("utf-8-sig")  # whose error has the position in the whole file
+        return content.decode("utf-8-sig")  # its error has the position in the whole file
 
 
 def write_lockfile(path: Path, lockfile: Lockfile) -> bool:
-    """Write the lock file atomically; return whether it has changed.
+    """Write the lock file atomically; return whether its content has changed.
 
     Raises:
         OSError: The file cannot be written.
@@ -205,7 +211,7 @@ def write_lockfile(path: Path, lockfile: Lockfile) -> bool:
             return False
         mode = target.stat().st_mode & 0o7777
     except FileNotFoundError:
-        # The file contains no secrets and is meant for version control.
+        # Readable by others: the file contains no secrets and is meant for version control.
         mode = 0o644
     write_whole(target, content, mode=mode)
     return True
@@ -216,19 +222,19 @@ FIRST_LISTINGS: Final = "first-listings.lock"
 
 
 class FirstListings:
-    """The first listing of each server, against which `hold` compares where there is no lock file.
+    """The first listing of each server, with which later listings are compared if there is no lock file.
 
-    The file has the form of a lock file. An approval replaces a listing in it.
+    The file has the format of a lock file. An approval replaces the server's listing in it.
 
     Attributes:
-        lockfile: The listings.
+        lockfile: The listings, as the content of a lock file.
     """
 
     def __init__(self, state_dir: Path | None, *, saves: bool = True) -> None:
         """Read the stored listings.
 
         Args:
-            state_dir: The state directory; None to keep the listings in memory.
+            state_dir: The state directory; None to store the listings only in memory.
             saves: Whether this process writes the file; one of several processes does.
 
         Raises:
@@ -236,15 +242,15 @@ class FirstListings:
         """
         self._path = state_dir / FIRST_LISTINGS if state_dir is not None else None
         self._saves = saves
-        # A state directory that is not a directory costs what is stored in it, but does not prevent a start.
+        # If the state directory is not a directory, the gateway starts without stored listings.
         has_folder = state_dir is not None and state_dir.is_dir()
         self.lockfile = (read_lockfile(self._path) if has_folder else None) or Lockfile()
 
     def put(self, alias: str, surface: Surface) -> None:
-        """Store what a server is trusted with from now on.
+        """Store the listing with which later listings of a server are compared.
 
         Raises:
-            OSError: The file cannot be written; the listing is kept in memory.
+            OSError: The file cannot be written; the listing is stored only in memory.
         """
         self.lockfile = self.lockfile.with_server(alias, surface)
         if self._path is not None and self._saves:
@@ -254,26 +260,27 @@ class FirstListings:
 
 DECISIONS: Final = "decisions.json"
 """The file in the state directory with the latest decisions about changed definitions."""
-# Months of decisions by hand; each may contain the definitions of a whole server.
+# The limits of stored decisions: months of manual decisions, each of which may contain all definitions of a server.
 _MAX_DECISIONS: Final = 200
 _MAX_DECISIONS_BYTES: Final = 2 * 1024 * 1024
-# A larger decision is kept without definitions, and cannot be undone: it would displace many others.
+# Larger decisions are stored without definitions, so that they do not displace many others; an approval without
+# definitions cannot be undone.
 _MAX_DECISION_BYTES: Final = 512 * 1024
 _ID_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockDecision:
-    """A decision about changes of a server.
+    """A decision of an administrator about changes of one server.
 
     Attributes:
-        at_s: When it was made, in seconds since 1970.
+        at_s: When the decision was made, in seconds since 1970.
         by: The name of the administrator.
-        changes: The changes; without definitions if they are too large.
+        changes: The changes; without the old and new definitions if these are too large.
         digests: The key of each change.
-        is_whole: Whether `changes` has definitions.
-        undone_s: When the decision was undone, or None.
-        undone_by: The name of the administrator who has undone it.
+        is_whole: Whether `changes` has the definitions.
+        undone_s: When the decision was undone, in seconds since 1970; None if it is in force.
+        undone_by: The name of the administrator who has undone the decision.
     """
 
     id: str
@@ -293,7 +300,7 @@ class LockDecision:
         return self.undone_s is None and (self.is_whole or self.action == "rejected")
 
     def row(self) -> dict[str, Any]:
-        """Return the decision as a row, without definitions."""
+        """Return the decision as a row for administrators, without definitions."""
         return {
             "id": self.id,
             "at": round(self.at_s, 3),
@@ -313,14 +320,14 @@ class LockDecisions:
     """The latest decisions about changed definitions, oldest first.
 
     Attributes:
-        latest: The decisions; replaced with every change.
+        latest: The decisions; a new tuple after every change.
     """
 
     def __init__(self, state_dir: Path | None, *, saves: bool = True) -> None:
-        """Read the stored decisions; a file that cannot be read is ignored.
+        """Read the stored decisions; a file that cannot be read is ignored with a warning.
 
         Args:
-            state_dir: The state directory; None to keep the decisions in memory.
+            state_dir: The state directory; None to store the decisions only in memory.
             saves: Whether this process writes the file; one of several processes does.
         """
         self._path = state_dir / DECISIONS if state_dir is not None else None
@@ -328,7 +335,7 @@ class LockDecisions:
         self.latest: tuple[LockDecision, ...] = self._read_decisions()
 
     def _read_decisions(self) -> tuple[LockDecision, ...]:
-        """Return the decisions in the file; none if it cannot be read."""
+        """Return the decisions in the file; an empty tuple if the file cannot be read."""
         try:
             stored = json_bytes.loads(self._path.read_bytes()) if self._path is not None else []
             return tuple(map(_decision_of, stored))
@@ -339,7 +346,7 @@ class LockDecisions:
             return ()
 
     def read_added(self) -> None:
-        """Read what another process has added to the file, or has undone there, since this process has read it."""
+        """Read from the file the decisions that another process has added or undone since the last read."""
         if not self._saves:
             return
         by_id = {each.id: each for each in self.latest}
@@ -351,7 +358,7 @@ class LockDecisions:
             self.latest = latest
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return all decisions as they are stored."""
+        """Return all decisions in the form in which the file stores them."""
         return [asdict(each) for each in self.latest]
 
     def find(self, decision_id: str) -> LockDecision | None:
@@ -384,14 +391,17 @@ class LockDecisions:
         self._replace(tuple(undone if each.id == decision.id else each for each in self.latest))
 
     def rejected(self) -> dict[str, LockDecision]:
-        """Return the decision in force about each rejected change, by server and key of the change."""
+        """Return the decision that rejects each rejected change, by `SERVER KEY`, with the key of the change.
+
+        A change that was approved later, or whose rejection was undone, is not included.
+        """
         decided = {
             f"{each.server} {digest}": each for each in self.latest if each.undone_s is None for digest in each.digests
         }
         return {key: each for key, each in decided.items() if each.action == "rejected"}
 
     def replace_all(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Replace all decisions by those of another process."""
+        """Replace all decisions with those of another process, which have the stored form."""
         latest = tuple(sorted(map(_decision_of, entries), key=lambda each: each.at_s))
         if latest != self.latest:
             self._replace(latest)
@@ -408,7 +418,7 @@ class LockDecisions:
             make_private_folder(self._path.parent)
             write_whole(self._path, json_bytes.dumps(self.entries()))
         except OSError as error:
-            # Keep serving: the decision itself is in force, and its history lasts until the next start.
+            # Keep serving: the decision is in force, and its entry here lasts until the next start.
             log.warning("decisions not written: %s", error.strerror or type(error).__name__)
 
 
@@ -422,27 +432,28 @@ def _decision_of(entry: Mapping[str, Any]) -> LockDecision:
     return LockDecision(**{**entry, **times, "changes": changes, "digests": tuple(entry["digests"])})
 
 
-# The approved version and two others: an update of the server adds only one.
+# An item with this many versions flaps: the approved version and two others. An update of the server adds only one
+# version.
 _VERSIONS: Final = 3
-# The limit of tracked items per server; if more of them change, the first ones are enough for a warning.
+# The limit of tracked items per server. If more items change, the first ones are enough for a warning.
 _MAX_ITEMS: Final = 2_000
 
 
 @dataclass(slots=True)
 class Flapping:
-    """Detects items that differ at each start.
+    """Detects items of a server that differ at each start of the server.
 
     Attributes:
-        seen: The digests of the versions seen, by kind and name.
+        seen: The digests of the versions of each item, by kind and name.
     """
 
     seen: dict[tuple[str, str], set[str]] = field(default_factory=dict)
 
     def note(self, change: Change, versions: tuple[str, str]) -> None:
-        """Record a change.
+        """Record the versions of a changed item.
 
         Args:
-            versions: The digests of both versions.
+            versions: The digests of the approved and of the listed version.
         """
         key = (change.kind, change.name)
         if change.before is None or change.after is None or (key not in self.seen and len(self.seen) >= _MAX_ITEMS):
@@ -452,12 +463,12 @@ class Flapping:
             seen_versions.update(versions)
 
     def flaps(self, change: Change) -> bool:
-        """Return whether more versions of an item were seen than an update explains."""
+        """Return whether more versions of the changed item were seen than an update of the server explains."""
         return len(self.seen.get((change.kind, change.name), ())) >= _VERSIONS
 
 
 def flapping_advice(decided: ReviewedChange) -> str:
-    """Return what an administrator can do about an item that differs at each start."""
+    """Return a text that says what an administrator can do about an item that differs at each start."""
     calming = ", ".join(f"{each}: warn" for each in decided.change.classes if each not in ("added", "removed"))
     return (
         "it differs at each start, so an approval is valid only until the next start; "
@@ -466,7 +477,7 @@ def flapping_advice(decided: ReviewedChange) -> str:
 
 
 def name_patterns(config: Config) -> tuple[str, ...]:
-    """Return the patterns of rules, profiles and groups that select tools and prompts of any server."""
+    """Return the patterns in rules, profiles and groups, which select tools and prompts of any server."""
     gateway = config.gateway
     selections = (*gateway.groups.values(), *gateway.profiles.values())
     lists = [patterns for rule in gateway.policy.rules for patterns in (rule.patterns, rule.wrappers)]
@@ -475,13 +486,19 @@ def name_patterns(config: Config) -> tuple[str, ...]:
 
 
 def own_patterns(config: ServerConfig) -> tuple[str, ...]:
-    """Return the names and patterns in a server's entry that select its tools and prompts."""
+    """Return the names and patterns in a server's configuration that select its tools and prompts."""
     lists = (config.allow.tools, config.allow.prompts, config.deny.tools, config.deny.prompts)
     return tuple(dict.fromkeys([*config.tools, *(pattern for patterns in lists for pattern in patterns or ())]))
 
 
 def distinguishes(alias: str, patterns: tuple[str, ...], own: tuple[str, ...], was: str, name: str) -> bool:
-    """Return whether a pattern matches only one of two names of an item."""
+    """Return whether a pattern matches the old or the new name of a renamed item, but not both.
+
+    Args:
+        patterns: The result of `name_patterns`.
+        own: The result of `own_patterns`.
+        was, name: The old and the new name.
+    """
 
     def selects(pattern: str, original: str) -> bool:
         exposed = f"{alias}{NAME_SEPARATOR}{original}"
@@ -493,12 +510,12 @@ def distinguishes(alias: str, patterns: tuple[str, ...], own: tuple[str, ...], w
 
 
 _STATES: Final = {"hold": "held", "warn": "warned", "accept": "accepted"}
-# The strongest signs are enough to judge a text.
+# The limit of reported flags per change. The strongest flags are enough to judge a text.
 _MAX_FLAGS: Final = 5
 
 
 def item_name(alias: str, change: Change) -> str:
-    """Return the name of a changed item on the command line."""
+    """Return the name that commands use for a changed item, such as `bank__balance`."""
     return f"{alias}{NAME_SEPARATOR}{change.name}" if change.name else f"{alias} ({change.kind})"
 
 
@@ -510,17 +527,17 @@ def change_row(
     advice: str | None = None,
     rejected: LockDecision | None = None,
 ) -> dict[str, Any]:
-    """Return a change as a row.
+    """Return a change as a row for administrators.
 
     Args:
-        since_s: When the change was first seen.
-        rejected: The decision that rejects the change.
-        advice: What to do about an item that differs at each start.
+        since_s: When the change was first seen, in seconds since 1970.
+        advice: The result of `flapping_advice`; None for an item that does not differ at each start.
+        rejected: The decision that rejects the change; None if it was not rejected.
     """
     change = decided.change
-    # The change may consist of invisible characters.
+    # Make invisible characters visible: the change may consist of them.
     visible = replace(change, before=visible_json(change.before), after=visible_json(change.after))
-    # A held item is not listed, so its suspicion is shown only here.
+    # Check for suspicious text here, too: a held item is not in the catalog, where other items are shown as suspicious.
     texts = texts_of(change.after if isinstance(change.after, Mapping) else {change.kind: change.after})
     suspicion = suspicion_of(texts)
     return {

@@ -1,4 +1,7 @@
-"""Operators' notes about tools, stored on disk until they expire."""
+"""Operators' notes about tools, stored on disk until they expire.
+
+A note is appended to the description of its tool. A failure note says that the tool fails at present.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ from registry.schema.schemas import digest
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "notes.json"
-# Notes are written by hand, and every change rewrites the whole file; a thousand notes take about 300 kB.
+# Notes are written by hand, and every change rewrites the whole file, which has about 300 kB with a thousand notes.
 MAX_NOTES: Final = 1_000
-# Check at least hourly, since notes expire by the wall clock, which may be set.
+# Check for expired notes at least hourly: they expire by the wall clock, which may be set.
 _MAX_WAIT_S: Final = 3_600.0
 # Avoids a busy loop if a note expires now and the clock stands still.
 _MIN_WAIT_S: Final = 0.05
-# The size of a note's id, shown as 16 characters: unguessable, and short enough for a URL.
+# The size of a note's id, which is shown as 16 characters: unguessable, and short enough for a URL.
 _ID_BYTES: Final = 8
 
 
@@ -40,10 +43,12 @@ class NoteRefused(GatewayError):
 
 
 class OperatorNotes:
-    """All notes, which are applied to the registry's shape and appended to descriptions.
+    """All notes. Changes are applied to the registry, which appends the notes to tool descriptions.
 
     Args:
-        on_cleared: Called with the server and the tool whose failure notes were removed after a successful call.
+        state_dir: The directory of the file; None to store the notes only in memory.
+        writes: Whether this process writes the file; one of several processes does.
+        on_cleared: Called with the server and tool after a successful call has removed the tool's failure notes.
     """
 
     def __init__(
@@ -82,8 +87,12 @@ class OperatorNotes:
     def add(self, wrapper: ToolWrapper, text: str, *, of_failure: bool, lasts_s: float | None) -> str:
         """Attach a note to the current definition of a tool; return the note's id.
 
+        Args:
+            of_failure: Whether a successful call removes the note.
+            lasts_s: The seconds until the note expires; None for no expiry.
+
         Raises:
-            NoteRefused: The text is empty or too long, or there are too many notes.
+            NoteRefused: The text is empty or too long, there are too many notes, or the tool no longer exists.
         """
         text = clean(text).strip()
         if not 0 < len(text) <= MAX_NOTE_LENGTH:
@@ -117,7 +126,7 @@ class OperatorNotes:
         return self._filter(lambda owner, name, note: (owner, name) != key or not note.of_failure)
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return all notes as they are stored."""
+        """Return all notes in the form in which the file stores them."""
         return [
             {"server": server, "tool": tool, **asdict(note)}
             for (server, tool), notes in self._notes.items()
@@ -125,7 +134,7 @@ class OperatorNotes:
         ]
 
     def replace_all(self, entries: list[dict[str, Any]]) -> None:
-        """Replace all notes."""
+        """Replace all notes with these entries, which have the stored form."""
         notes = _notes_of(entries)
         if notes != self._notes:
             self._replace(notes)
@@ -137,7 +146,7 @@ class OperatorNotes:
     async def run(self) -> None:
         """Remove notes that have expired or whose tool has changed, until cancelled."""
         while True:
-            self._changed = anyio.Event()  # set before the check, so that a change during the check is noticed
+            self._changed = anyio.Event()  # reset before the check, so that a change during the check is noticed
             self._filter(self._is_valid)
             ends_s = [n.until_s for notes in self._notes.values() for n in notes if n.until_s is not None]
             wait_s = min([_MAX_WAIT_S, *(end - self._clock() for end in ends_s)])
@@ -148,7 +157,7 @@ class OperatorNotes:
         if note.until_s is not None and note.until_s <= self._clock():
             return False
         definition = self._definition(server, tool)
-        # The tool of a disconnected server may return unchanged.
+        # Keep the note if the tool is missing: its server may be disconnected, and list the same tool again later.
         return definition is None or digest(definition) == note.digest
 
     def _definition(self, server: str, tool: str) -> Mapping[str, Any] | None:
@@ -172,7 +181,7 @@ class OperatorNotes:
         return True
 
     def _replace(self, notes: dict[tuple[str, str], tuple[Note, ...]]) -> None:
-        # Only these servers get a new shape, so that values memoized for the others remain valid.
+        # Change only these servers' settings in the registry, so that cached values for other servers remain valid.
         touched = {ServerName(server) for server, _ in {*notes, *self._notes}}
         self._notes = notes
         self._changed.set()

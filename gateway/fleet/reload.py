@@ -1,4 +1,8 @@
-"""Apply a changed configuration to a running gateway, completely or not at all."""
+"""Apply a changed configuration to a running gateway, completely or not at all.
+
+The configuration in effect is the configuration file (the base), plus the changes that administrators have made on the
+admin page (the overlay).
+"""
 
 from __future__ import annotations
 
@@ -37,9 +41,9 @@ class ReloadSteps:
     Attributes:
         add, remove: New and removed servers.
         replace: Servers that need a new connection; calls on the old connection finish first.
-        adjust: Servers of which only limits, names or descriptions change.
+        adjust: Servers that keep their connection, because only limits, names or descriptions change.
         hooks: Names of hooks that were added, removed or changed.
-        later: Keys that take effect only at the next start.
+        later: Changed keys that take effect only at the next start.
     """
 
     add: tuple[str, ...]
@@ -51,11 +55,11 @@ class ReloadSteps:
 
 
 def plan(before: Config, after: Config) -> ReloadSteps:
-    """Return the changes between two configurations."""
+    """Return the steps from one configuration to another."""
     old, new = before.servers, after.servers
-    # Unchanged servers appear in no step: their connections, calls and listings are not touched.
+    # Servers that exist in both configurations and differ. Unchanged servers are not touched at all.
     both = [alias for alias in new if alias in old and new[alias] != old[alias]]
-    # Sockets are bound and tokens are handed out at startup; neither can change while clients use them.
+    # These keys are read only at startup: for example, sockets cannot be rebound while clients use them.
     later = [
         key
         for key, was, now in (
@@ -83,7 +87,8 @@ def _hooks(before: Config, after: Config) -> tuple[str, ...]:
     return tuple(name for name in {**old, **new} if old.get(name) != new.get(name))
 
 
-# Applying a change takes at most a second, even with thousands of tools.
+# How long to wait for another process to change the overlay, which takes it at most a second even with thousands of
+# tools.
 _LOCK_S: Final = 5.0
 _LOCK_POLL_S: Final = 0.02
 
@@ -94,11 +99,11 @@ class Reloader:
     """Keeps a gateway in sync with its configuration file; an invalid file leaves the running configuration unchanged.
 
     Attributes:
-        error: Why the current file is not used.
-        count: The number of reloads.
-        stamp: A digest of the files besides the main file.
-        base: The configuration in the file, without the changes of administrators.
-        overlay: The changes of administrators.
+        error: Why the current content of the file is not in effect; None if it is.
+        count: The number of successful reloads.
+        stamp: A digest of all files that the configuration consists of or uses, except for the main file.
+        base: The configuration in the file, without the overlay.
+        overlay: The changes that administrators have made.
     """
 
     def __init__(
@@ -115,22 +120,23 @@ class Reloader:
 
         Args:
             active: The configuration in effect.
-            check: Raises `ConfigError` for a configuration that cannot be served.
-            strict: Whether an error in the entry of one server rejects the whole file.
-            base: The configuration without the changes of administrators; None if there are none.
-            overlay: The changes of administrators; None to begin without changes and to store none.
-            admits: Raises `ConfigError` for a server that cannot be added here.
+            check: Raises `ConfigError` for a configuration that this gateway cannot run with.
+            strict: Whether an error in one server's entry rejects the whole file.
+            base: The configuration without the overlay; None if they are equal.
+            overlay: The changes that administrators have made; None to begin without changes, and not to store any.
+            admits: Raises `ConfigError` for a server that this gateway cannot run.
         """
         self._strict = strict
         self.base = base if base is not None else active.current
         self.overlay = overlay if overlay is not None else Overlay()
         self._admits = admits
-        # A concurrent change and reload would undo each other.
+        # Changes and reloads are applied one at a time, since concurrent ones would undo each other.
         self._changing = anyio.Lock()
         self._active = active
         self._check = check
         self._loaded_at_s = time.time()
-        # The configuration read last, even if it was rejected: the operator is about to correct its files.
+        # The configuration that was read last. Its files are watched even if it was rejected, since the operator is
+        # going to correct them.
         self._latest = active.current
         self.error: str | None = None
         self.count = 0
@@ -139,7 +145,7 @@ class Reloader:
 
     @property
     def text(self) -> str | None:
-        """Return the text that the running configuration was read from; None without a file."""
+        """Return the text of the configuration file that is in effect; None without a file."""
         return self.base.text
 
     @property
@@ -153,7 +159,7 @@ class Reloader:
         return self._active.current
 
     def row(self) -> dict[str, Any]:
-        """Return the state of the file, for `/admin/config`."""
+        """Return the state of the configuration as a row for `/admin/config`."""
         telemetry = self.config.gateway.telemetry
         return {
             "file": str(self.path) if self.path is not None else None,
@@ -171,7 +177,12 @@ class Reloader:
         }
 
     async def run(self, *, hangups: bool, reloaded: OnReloaded | None = None) -> None:
-        """Reload when the file changes or at SIGHUP, until cancelled; await `reloaded` after each reload."""
+        """Reload when a file changes, until cancelled.
+
+        Args:
+            hangups: Whether to reload at SIGHUP, too.
+            reloaded: Awaited after each successful reload.
+        """
         if self.path is not None:
             changed = partial(self.reload, self.path, reloaded=reloaded)
             overlay = self.overlay
@@ -182,7 +193,7 @@ class Reloader:
             await follow(self.path, changed, hangups=hangups, other_files=self._find_other_files, seen=seen)
 
     async def _find_other_files(self) -> OtherFiles:
-        # In a thread, because the main file has to be read.
+        # In a thread, because the main file has to be read to find the files that it includes.
         return await anyio.to_thread.run_sync(self._other_files)
 
     def _other_files(self) -> OtherFiles:
@@ -211,7 +222,7 @@ class Reloader:
             log.exception("configuration rejected")
 
     async def reload_if_changed(self) -> None:
-        """Reload if a file besides the main file has changed, even if the watch has not noticed it."""
+        """Reload if a file other than the main file has changed, even if `run` has not noticed the change yet."""
         path = self.path
         if path is not None and not self._is_checking:
             self._is_checking = True
@@ -222,17 +233,17 @@ class Reloader:
                 self._is_checking = False
 
     async def reload_when_suspected(self) -> None:
-        """Look for changed files after each report of `ActiveConfig.suspect`, until cancelled."""
+        """Call `reload_if_changed` after each call of `ActiveConfig.suspect`, until cancelled."""
         while True:
             await self._active.wait_suspected()
             await self.reload_if_changed()
 
     async def change(self, edit: Edit, check: Callable[[Config], None] = lambda config: None) -> None:
-        """Change the overlay of administrators.
+        """Change the overlay.
 
         Args:
-            edit: The changes to add and to remove.
-            check: Raises `ConfigError` for a configuration that is not wanted.
+            edit: The changes to add to the overlay and to remove from it.
+            check: Raises `ConfigError` to reject the resulting configuration.
 
         Raises:
             ConfigError: The changes cannot be used; nothing has changed.
@@ -252,7 +263,7 @@ class Reloader:
         descriptor = self.overlay.open_lock()
         try:
             end_s = anyio.current_time() + _LOCK_S
-            # Polled instead of waiting in a thread, which could acquire the lock after its caller was cancelled.
+            # Polled, because a thread that waits for the lock could acquire it after the waiting task was cancelled.
             while descriptor is not None and not try_lock(descriptor, write=True):
                 if anyio.current_time() > end_s:
                     what = f"another process has been changing {self.overlay.path} for {_LOCK_S:g} s; try again"
@@ -277,8 +288,8 @@ class Reloader:
 
         Args:
             path: The file that the text is from.
-            quiet: Do not log, because another process does.
-            changes: The changes of administrators; None for the current ones.
+            quiet: If true, do not log the reload, because another process does.
+            changes: The overlay to apply; None for the current overlay.
 
         Raises:
             ConfigError: The configuration cannot be used; nothing has changed.
@@ -289,7 +300,7 @@ class Reloader:
     async def _apply(self, text: str, path: Path | None, *, quiet: bool, changes: Sequence[Change]) -> None:
         # Computed before the files are read, so that a change in between causes another reload.
         stamp = _stamp(await self._find_other_files())
-        # In a thread, because a large file or one with references must not block calls.
+        # In a thread, because reading a large file, or one with references to other files, must not block calls.
         base = await anyio.to_thread.run_sync(
             partial(loaded, text, path=path, strict=self._strict, added=added_names(changes))
         )
@@ -323,7 +334,8 @@ class Reloader:
             log.warning("%s takes effect at the next start", key)
 
     def _check_still_sound(self, config: Config, path: Path | None) -> None:
-        # An error in the entry of a running server is probably a mistake, and must not stop the server.
+        # Reject the configuration if the entry of a running server has an error, which is probably a mistake and must
+        # not stop the server.
         broken = [
             f"{alias}: {entry.reason}"
             for alias, entry in config.left_out.items()
@@ -334,10 +346,10 @@ class Reloader:
 
 
 def _digest_as_read(path: Path, text: str | None) -> bytes | None:
-    """Return the digest of a file that still contains this text; otherwise None."""
+    """Return the digest of a file if it still contains this text; otherwise None."""
     digest = digest_of(path)  # computed before reading, so that a change in between differs from it
     try:
-        # A pipe can be read only once.
+        # Not compared if the file is a pipe, which can be read only once.
         return digest if not path.is_file() or read(path) == text else None
     except ConfigError:
         return None  # the error is reported when the file is loaded

@@ -1,8 +1,9 @@
-"""Identifiers of servers that outlive a changed alias, address or program.
+"""Identifiers of servers that stay the same if the alias, address or program of the server changes.
 
-An identifier is derived from the first alias of its server, so that replicas with separate state directories agree on
-it, and is stored with the snapshot. In a changed configuration, a server is recognized by its alias and fingerprint, or
-else by its fingerprint (the alias was changed), or else by its alias (the address or program was changed).
+An identifier is derived from the first alias of its server, so that replicas with separate state directories use the
+same identifier. The snapshot stores it. A fingerprint is a digest of the server's program or address. In a changed
+configuration, a server is recognized by its alias and fingerprint, or else by its fingerprint (if the alias was
+changed), or else by its alias (if the address or program was changed).
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ from hashlib import sha256
 from itertools import count
 from typing import Any, Final
 
-# 48 bits: equal digests are unlikely among thousands of servers, and are told apart if they occur.
+# 48 bits: equal digests are unlikely among thousands of servers, and `_new_id` avoids them.
 _DIGEST_CHARS: Final = 12
-# Removed servers and former aliases to keep. Callers may remember names for weeks, in which few servers are renamed.
+# The limits of stored removed servers, and of stored former aliases per server. Callers may use old names for weeks,
+# and few servers are renamed in that time.
 _MAX_REMOVED: Final = 200
 _MAX_FORMER: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """What is known of the server with an identifier.
+    """The server that an identifier stands for.
 
     Attributes:
-        alias: The alias, or the last one if the server was removed.
-        fingerprint: The fingerprint of its configuration, as in the snapshot.
-        former: Earlier aliases, latest last.
+        alias: The current alias, or the last alias if the server was removed.
+        fingerprint: The digest that `snapshot.fingerprint` computes from the server's configuration.
+        former: Earlier aliases, the latest last.
     """
 
     alias: str
@@ -36,15 +38,15 @@ class ServerIdentity:
     former: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return the form in which it is stored."""
+        """Return the identity as a JSON object for the snapshot."""
         return {"alias": self.alias, "fingerprint": self.fingerprint, "former": list(self.former)}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> ServerIdentity:
-        """Parse the stored form.
+        """Parse the JSON object in the snapshot.
 
         Raises:
-            KeyError, TypeError: It is malformed.
+            KeyError, TypeError: The object is malformed.
         """
         return cls(
             str(document["alias"]), str(document["fingerprint"]), tuple(str(alias) for alias in document["former"])
@@ -55,7 +57,7 @@ class ServerIds:
     """The identifier of each server.
 
     Attributes:
-        identities: The known servers by identifier, including removed ones; longest known first.
+        identities: The known servers by identifier: first the removed servers, then the configured ones.
     """
 
     def __init__(self) -> None:
@@ -63,7 +65,7 @@ class ServerIds:
         self._by_alias: dict[str, str] = {}
 
     def restore(self, identities: Mapping[str, ServerIdentity]) -> None:
-        """Continue with stored identifiers."""
+        """Set the identities that were read from the snapshot."""
         self.identities = dict(identities)
 
     def get(self, alias: str) -> str | None:
@@ -79,7 +81,7 @@ class ServerIds:
         return current
 
     def identify(self, fingerprints: Mapping[str, str]) -> bool:
-        """Assign identifiers to the configured servers, and return whether anything has changed.
+        """Assign an identifier to each configured server, and return whether any identity has changed.
 
         Args:
             fingerprints: The fingerprint of each server, by alias, in the order of the configuration.
@@ -87,7 +89,7 @@ class ServerIds:
         before = self.identities
         unassigned, assigned = dict(before), dict[str, str]()
 
-        # The order matters: if an alias was given to another server, the fingerprint tells which server is which.
+        # The order matters: if an alias was moved to another server, the fingerprint identifies the server.
         for trait in (_alias_and_fingerprint, _fingerprint_alone, _alias_alone):
             keys_by_trait = defaultdict[object, list[str]](list)
             for key, identity in unassigned.items():
@@ -124,7 +126,7 @@ def _new_id(alias: str, existing: Iterable[str]) -> str:
     """Return an identifier for a server that was first seen with this alias."""
     used = set(existing)
     for attempt in count():
-        # An alias contains no NUL, so a later attempt does not give the first identifier of another alias.
+        # An alias contains no NUL, so a later attempt is never equal to the text of another alias.
         text = alias if attempt == 0 else f"{alias}\0{attempt}"
         identifier = f"srv-{sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]}"
         if identifier not in used:

@@ -1,8 +1,8 @@
-"""Store the last good listings on disk, so that a start does not have to wait for upstreams.
+"""Store the last good listings on disk, so that a start does not have to wait for servers.
 
-The file contains what upstreams publish about their tools, and digests of their connection settings, but no headers,
-environments or arguments. It is replaced atomically. A file that is damaged, has another version or belongs to another
-user is ignored with a warning.
+A listing is what a server lists: its tools, prompts and resources. The file, called the snapshot, contains the listings
+and digests of connection settings, but no headers, environments or arguments. It is replaced atomically. A file that is
+damaged, has another version or belongs to another user is ignored with a warning.
 """
 
 from __future__ import annotations
@@ -35,20 +35,27 @@ log = logging.getLogger(__name__)
 # The version of the file format; other versions are not read.
 VERSION: Final = 2
 FILE_NAME: Final = "snapshot.json"
-# Thousands of tools take a few megabytes; reading a larger file would delay the start.
+# Larger files are ignored, since reading them would delay the start. Thousands of tools take a few megabytes.
 MAX_BYTES: Final = 256 * 1024 * 1024
-# Listings that arrive together are written once; a crash within this time loses only their snapshot.
+# The delay before a change is written, so that listings that arrive together are written once. A crash within this time
+# loses only their stored form.
 _SAVE_AFTER_S: Final = 0.2
-# 128 bits of a hexadecimal SHA-256 digest do not collide by accident.
+# 128 bits of a SHA-256 digest in hexadecimal form: enough to exclude accidental collisions.
 _FINGERPRINT_CHARS: Final = 32
-# Former aliases to keep. Callers may use an old name for weeks, and few operators rename more servers in that time.
+# The limit of stored former aliases. Callers may use an old name for weeks, and few operators rename more servers in
+# that time.
 _MAX_FORMER: Final = 200
 _LISTS: Final = frozenset({"tools", *ITEM_KEYS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedListing:
-    """A stored listing, with its time and the fingerprint of its server."""
+    """A stored listing.
+
+    Attributes:
+        fingerprint: The fingerprint of the server that sent the listing.
+        at_s: When the listing was received, in seconds since 1970.
+    """
 
     fingerprint: str
     at_s: float
@@ -61,8 +68,8 @@ class Snapshot:
 
     Attributes:
         listings: The stored listings, by alias.
-        former: The fingerprints of removed servers, by former alias, in the order of removal.
-        ids: The known servers, by identifier.
+        former: The fingerprints of removed servers, by the alias that they had, in the order of removal.
+        ids: The identity of each known server, by identifier (see `server_ids`).
     """
 
     listings: dict[str, SavedListing] = field(default_factory=dict)
@@ -71,23 +78,23 @@ class Snapshot:
 
 
 def fingerprint(config: ServerConfig) -> str:
-    """Return a digest of what identifies a server: its program and arguments, or its URL; no secrets."""
+    """Return a digest of the settings that identify a server: its program and arguments, or its URL, but no secrets."""
     return hashlib.sha256(json_bytes.dumps(config.identity_key())).hexdigest()[:_FINGERPRINT_CHARS]
 
 
 def load(state_dir: Path) -> Snapshot:
-    """Return the stored snapshot; empty if it does not exist or cannot be trusted."""
+    """Return the stored snapshot; empty if the file does not exist, is damaged or belongs to another user."""
     path = state_dir / FILE_NAME
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             if hasattr(os, "geteuid") and status.st_uid not in (os.geteuid(), 0):
-                # Another user could insert tools, and hints that relax permissions.
+                # Another user could have inserted tools, and annotations that relax permissions.
                 raise ForeignFile(f"{path} belongs to another user (id {status.st_uid})")
             if status.st_size > MAX_BYTES:
                 raise ValueError("it is too large")
             raw = file.read()
-        # An interrupted write or a disk error must not become wrappers.
+        # A file damaged by an interrupted write or a disk error must not become part of the catalog.
         checksum, _, body = raw.partition(b"\n")
         if hashlib.sha256(body).hexdigest().encode() != checksum:
             raise ValueError("its checksum is wrong")
@@ -114,7 +121,7 @@ class _Document(msgspec.Struct):
 
 
 def _parse_document(body: bytes) -> Any:
-    """Parse a snapshot, one definition at a time, because parsing blocks other threads."""
+    """Parse a snapshot one definition at a time, because parsing all at once would block other threads for long."""
     try:
         document = msgspec.json.decode(body, type=_Document)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -136,17 +143,17 @@ def _parse_value(text: msgspec.Raw) -> Any:
 
 
 def _pack_tool(item: Any, kind: str) -> Any:
-    # One at a time: ten thousand parsed definitions at once would fragment the heap.
+    # Packed immediately after parsing, because ten thousand parsed definitions at once would fragment the heap.
     return PackedDefinition.pack(item) if kind == "tools" and isinstance(item, Mapping) else item
 
 
 def save(state_dir: Path, snapshot: Snapshot) -> None:
-    """Store a snapshot; if the file cannot be written, only log a warning."""
+    """Write a snapshot; if the file cannot be written, log a warning."""
     entries = {
         alias: {
             "fingerprint": saved.fingerprint,
             "at": saved.at_s,
-            # One at a time, because serializing blocks other threads.
+            # Serialized one at a time, because serializing all at once would block other threads for long.
             "tools": [json_bytes.UnparsedJson(json_bytes.dumps(tool)) for tool in saved.listing.tools],
             "prompts": list(saved.listing.prompts),
             "resources": list(saved.listing.resources),
@@ -171,7 +178,7 @@ def save(state_dir: Path, snapshot: Snapshot) -> None:
 
 
 def _parse_entry(alias: str, entry: dict[str, Any]) -> SavedListing:
-    # Check only what later code relies on. Definitions passed intake before they were stored, and schemas are checked
+    # Check only what later code relies on: definitions were checked before they were stored, and schemas are checked
     # when they are compiled.
     kinds: list[tuple[str, str]] = [("tools", "name"), *ITEM_KEYS.items()]
     entry = {"skills": (), **entry}  # earlier versions did not list skills
@@ -181,7 +188,8 @@ def _parse_entry(alias: str, entry: dict[str, Any]) -> SavedListing:
             raise ValueError(f"one of its {kind} is malformed")
     if not isinstance(entry["capabilities"], dict):
         raise ValueError("its capabilities are malformed")
-    # Snapshots of earlier versions have no first hints; the hints of the stored tools are used in that case.
+    # First hints are the annotations with which a tool was listed first. Snapshots of earlier versions lack them, and
+    # the annotations of the stored tools are used instead.
     hints_by_tool = entry.get("firstHints", {})
     listing = ServerListing(
         server=ServerName(alias),
@@ -204,7 +212,7 @@ def _parse_entry(alias: str, entry: dict[str, Any]) -> SavedListing:
 
 
 class StoredListings:
-    """The last good listing of each server, and its identifier, written to disk soon after a change.
+    """The last good listing and the identifier of each server. Changes are written to disk after a short delay.
 
     Attributes:
         ids: The identifiers of the servers.
@@ -214,9 +222,9 @@ class StoredListings:
         """Initialize without listings.
 
         Args:
-            state_dir: The directory of the snapshot; None to keep everything in memory.
-            recalls: Whether to use stored listings. If not, new listings are added to the snapshot for a gateway that
-                is started later.
+            state_dir: The directory of the snapshot; None to store everything only in memory.
+            recalls: Whether to use the listings in the snapshot. If false, new listings are added to the snapshot for a
+                gateway that starts later.
             saves: Whether this process writes the snapshot; one of several processes does.
         """
         self._saves = saves
@@ -224,7 +232,8 @@ class StoredListings:
         self._recalls = recalls
         self._stored: dict[str, SavedListing] = {}
         self._former: dict[str, str] = {}
-        # The hints that tools were first listed with, if stored listings are not used.
+        # If stored listings are not used: the fingerprint of each server, and the annotations with which its tools were
+        # listed first, by alias.
         self._hints: dict[str, tuple[str, Mapping[str, Hints]]] = {}
         self._unsaved = anyio.Event()
         self.ids = ServerIds()
@@ -248,16 +257,16 @@ class StoredListings:
         return sum(len(stored.listing.tools) for stored in self._stored.values())
 
     def get(self, alias: str) -> SavedListing | None:
-        """Return the stored listing of an alias, even if its server has changed."""
+        """Return the stored listing for an alias, even if the alias belongs to another server now."""
         return self._stored.get(alias)
 
     def find(self, alias: str, config: ServerConfig) -> ServerListing | None:
-        """Return the last good listing of this server."""
+        """Return the last good listing of this server; None if none is stored."""
         stored = self._stored.get(alias)
         return stored.listing if stored is not None and stored.fingerprint == fingerprint(config) else None
 
     def first_hints(self, alias: str, config: ServerConfig) -> Mapping[str, Hints]:
-        """Return the hints that the tools of this server were first listed with, as far as they are stored."""
+        """Return the annotations with which this server's tools were listed first, as far as they are stored."""
         stored = self.find(alias, config)
         if stored is not None:
             return stored.first_hints
@@ -271,22 +280,22 @@ class StoredListings:
         self._unsaved.set()
 
     def identify(self, servers: Mapping[str, ServerConfig]) -> None:
-        """Assign identifiers to the configured servers."""
+        """Assign an identifier to each configured server."""
         if self.ids.identify({alias: fingerprint(config) for alias, config in servers.items()}):
             self._unsaved.set()
 
     def forget(self, alias: str) -> None:
-        """Remove the listing of a server."""
+        """Remove the stored listing of a server."""
         self._stored.pop(alias, None)
         self._unsaved.set()
 
     def former_fingerprint(self, alias: str) -> str | None:
-        """Return the fingerprint of the server that has or had this alias; None if unknown."""
+        """Return the fingerprint of the server that has this alias or had it last; None if unknown."""
         stored = self._stored.get(alias)
         return stored.fingerprint if stored is not None else self._former.get(alias)
 
     def retire(self, alias: str, config: ServerConfig) -> None:
-        """Remove the listing of a server, keeping only the fingerprint of its alias."""
+        """Remove the stored listing of a server, and store only the server's fingerprint, by its alias."""
         self._former.pop(alias, None)
         self._former[alias] = fingerprint(config)
         while len(self._former) > _MAX_FORMER:
@@ -300,7 +309,8 @@ class StoredListings:
                 await self._unsaved.wait()
                 await anyio.sleep(_SAVE_AFTER_S)
             finally:
-                # Also at shutdown and without interruption, because the next start serves from the snapshot.
+                # Write pending changes at shutdown, too, and shielded from cancellation, because the next start uses
+                # them.
                 if self._unsaved.is_set():
                     self._unsaved = anyio.Event()
                     with anyio.CancelScope(shield=True):
@@ -310,7 +320,7 @@ class StoredListings:
     def _save(self, snapshot: Snapshot) -> None:
         assert self._state_dir is not None
         if not self._recalls:
-            # Keep what another process has stored since, unless it concerns the same server.
+            # Keep the entries for other servers, which another process may have stored since.
             stored = load(self._state_dir)
             former_of_others = {
                 alias: digest for alias, digest in stored.former.items() if alias not in snapshot.listings

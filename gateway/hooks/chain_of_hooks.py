@@ -15,7 +15,8 @@ from registry.catalog.names import ServerName
 from registry.catalog.registry import Registry
 from registry.catalog.uris import denies_uri
 
-# Callers choose the URIs that match a resource template, so their number is unlimited. 20,000 chains take a few MB.
+# The limit of cached chains, which take a few MB. Callers choose the URIs that match a resource template, so the number
+# of chains would otherwise be unlimited.
 _MAX_CACHED: Final = 20_000
 _PHASES: Final[Mapping[Kind, tuple[str, str]]] = {
     "tool": ("before_call", "after_call"),
@@ -32,10 +33,10 @@ class HookTarget:
     Attributes:
         name: The name that callers use.
         original: The upstream's own name.
-        private_connections: Whether the upstream may have one connection per session.
+        private_connections: Whether sessions may have upstream connections of their own.
         private_results: Whether the upstream declares its list as private (`cacheScope`), or has a process for each
             caller or session.
-        definition: The definition of a tool as received from the upstream.
+        definition: The tool's definition as the upstream sent it; None for prompts and resources.
     """
 
     kind: Kind
@@ -51,23 +52,23 @@ class HookTarget:
 
     @property
     def phases(self) -> tuple[str, str]:
-        """The phases before and after a call of this kind."""
+        """The names of the phases before and after a call of this kind."""
         return _PHASES[self.kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookChain:
-    """The hooks of one target, sorted in advance by what each phase of a call does with them.
+    """The hooks of one target, in groups that are computed in advance.
 
     Attributes:
-        sequential: Hooks that run one after the other, by priority; after a call in reverse order.
-        concurrent: Hooks that run concurrently, after the sequential ones.
-        audits: Hooks that only receive events.
+        sequential: Hooks that run one after the other, by priority before a call and in reverse order after it.
+        concurrent: Hooks that run concurrently with each other, after the sequential ones.
+        audits: Audit hooks, which receive events through a queue.
         per_principal: Whether any of the hooks has a condition on the principal.
-        first_phase, last_phase: The phases before and after a call.
-        before, after: The sequential hooks of each phase, in execution order.
-        concurrent_before, concurrent_after: The concurrent hooks of each phase.
-        sees_results: Whether any hook examines results.
+        first_phase, last_phase: The names of the phases before and after a call.
+        before, after: The sequential hooks that run before and after a call, in execution order.
+        concurrent_before, concurrent_after: The concurrent hooks that run before and after a call.
+        sees_results: Whether any hook, including audit hooks, runs after a call.
     """
 
     target: HookTarget
@@ -108,7 +109,7 @@ class HookChain:
         )
 
     def hooks_after_answer(self, runner: HookRunner) -> tuple[HookRunner, ...]:
-        """Return the sequential hooks that see an answer given by `runner`: those that run before it."""
+        """Return the sequential hooks that run after a call if `runner` has answered it: those before `runner`."""
         outer = self.sequential[: self.sequential.index(runner)]
         return tuple(hook for hook in self.after if hook in outer)
 
@@ -125,7 +126,7 @@ class HookChains:
     """The chains of one configuration. A call keeps using the chain it started with.
 
     Attributes:
-        in_flight: Number of calls that use these chains. See `begin_call`.
+        in_flight: The number of calls that use these chains; see `begin_call`.
     """
 
     def __init__(self, runners: Iterable[HookRunner], registry: Registry) -> None:
@@ -134,7 +135,7 @@ class HookChains:
         self._registry = registry
         self._by_wrapper: dict[str, tuple[ToolWrapper, HookChain]] = {}
         self._by_key: dict[tuple[Kind, str, str], HookChain] = {}
-        # Keyed by id(chain) and principal. The value holds the chain, so that its id cannot be reused.
+        # Keyed by id(chain) and principal. The value contains the chain, so that its id cannot be reused.
         self._by_principal: dict[tuple[int, str], tuple[HookChain, HookChain]] = {}
         self._catalog: object = None
         self.in_flight = 0
@@ -145,7 +146,8 @@ class HookChains:
         if self._registry.catalog is not self._catalog:
             self._drop_outdated()
         cached = self._by_wrapper.get(wrapper.name)
-        # A call may use an older catalog, in which the wrapper of this name has another definition.
+        # Compare the wrapper: a call may use an older catalog, in which the wrapper of this name has another
+        # definition.
         if cached is not None and cached[0] is wrapper:
             return cached[1]
         listing = self._registry.catalog.servers.get(wrapper.server)
@@ -160,7 +162,7 @@ class HookChains:
                 digest=wrapper.digest,
                 read_only=wrapper.hints.get("readOnlyHint") is True,
                 private_connections=shape.private_connections,
-                # A server that was just removed no longer has a listing; treat its results as private.
+                # A server that was just removed has no listing; treat its results as private.
                 private_results=listing is None or listing.scope == "private" or shape.has_instances,
                 definition=wrapper.definition,
             )
@@ -198,7 +200,8 @@ class HookChains:
         return self._chain(target, any_name=True)
 
     def _drop_outdated(self) -> None:
-        # Catalogs are replaced as a whole, so comparing identity is enough. Between replacements only URIs accumulate.
+        # Catalogs are replaced as a whole, so compare their identity. Between replacements, only chains for URIs
+        # accumulate.
         catalog = self._registry.catalog
         if catalog is not self._catalog or len(self._by_key) >= _MAX_CACHED:
             self._by_wrapper.clear()
@@ -221,10 +224,10 @@ class HookChains:
 
         return HookChain.from_runners(target, filter(applies, self.runners))
 
-    # Hooks that a reload has removed are closed only after the last call that uses them.
+    # Count calls, because hooks that a reload has removed are closed only after the last call that uses them.
 
     def begin_call(self) -> None:
-        """Count a call, which has to call `end_call` at its end."""
+        """Count a call. The caller has to call `end_call` afterwards."""
         self.in_flight += 1
 
     def end_call(self) -> None:
@@ -247,7 +250,7 @@ class HookChains:
 def _matches_target(patterns: list[str] | None, target: HookTarget) -> bool:
     if _matches(patterns, target.name, target.original):
         return True
-    # A different spelling of its URI must not let a resource bypass a hook.
+    # Also match other spellings of a URI, so that a caller cannot bypass a hook by spelling the URI differently.
     return patterns is not None and target.kind != "tool" and denies_uri(target.original, tuple(patterns))
 
 
@@ -272,7 +275,7 @@ def unmatched_conditions(runners: Iterable[HookRunner], catalog: Catalog, chains
     for runner in runners:
         conditions, is_unmatched = runner.entry.conditions, False
         for pattern in conditions.wrappers or ():
-            # A server with resource templates may serve resources that it does not list.
+            # Not checked: if there are resource templates, servers may have resources that they do not list.
             if pattern == "*" or ("://" in pattern and items.templates):
                 continue
             if not any(fnmatchcase(name, pattern) for name in names):

@@ -1,4 +1,4 @@
-"""Run third-party functions and coroutines so that a hanging one does not block anything else.
+"""Run third-party functions and coroutines so that hanging code does not block anything else.
 
 A cancel scope around each hook would cost 8 µs and could not abandon a coroutine that swallows its cancellation.
 `TimedRun` adds no cost to a coroutine that never suspends, starts its timer only at the first suspension, and abandons
@@ -16,10 +16,11 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-# The manual in `hook` documents eight: enough for hooks that wait for a disk or a database, and few enough that the
-# threads of a dozen hooks use little memory.
+# The limit of threads per hook, which the manual in `hook` documents: enough for hooks that wait for a disk or a
+# database, and few enough that the threads of a dozen hooks use little memory.
 MAX_THREADS: Final = 8
-# Calls that may wait for a thread. With the default timeout of 5 s, more calls would not all get a thread in time.
+# The limit of calls that wait for a thread. With the default timeout of 5 s, further calls would not get a thread in
+# time.
 MAX_WAITING_JOBS: Final = 256
 
 
@@ -28,10 +29,10 @@ class ThreadsBusy(Exception):
 
 
 class DaemonThreads:
-    """A pool of daemon threads, each started on demand.
+    """A pool of daemon threads for one hook, each started on demand.
 
-    `anyio.to_thread` is unsuitable: its threads keep the process alive, and a hook that hangs would use up a limit that
-    is shared with the rest of the gateway.
+    `anyio.to_thread` is unsuitable: its threads keep the process alive, and hanging hooks would use up the limit of
+    threads, which is shared with the rest of the gateway.
     """
 
     def __init__(self, name: str, limit: int = MAX_THREADS) -> None:
@@ -43,10 +44,10 @@ class DaemonThreads:
         self._unfinished = 0
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run a function and return its result. After a cancellation the function continues; its result is dropped.
+        """Run a function and return its result. If cancelled, the function continues, but its result is dropped.
 
         Raises:
-            ThreadsBusy: The function was not run.
+            ThreadsBusy: Too many calls are waiting for a thread; the function was not run.
         """
         if self._unfinished >= self._limit + MAX_WAITING_JOBS:
             raise ThreadsBusy
@@ -55,7 +56,7 @@ class DaemonThreads:
 
         def finished(value: T | None, error: BaseException | None) -> None:
             self._unfinished -= 1
-            if outcome.done():  # cancelled in the meantime
+            if outcome.done():  # the call was cancelled in the meantime
                 return
             if error is None:
                 outcome.set_result(value)  # type: ignore[arg-type] # None only where T is None
@@ -92,10 +93,12 @@ class DaemonThreads:
             job()
 
 
-# Time for a cancelled coroutine to close files and connections, which takes milliseconds; the caller waits for it.
+# The time for a cancelled coroutine to close files and connections, during which the caller waits. Closing them takes
+# milliseconds.
 GRACE_S: Final = 0.5
-# An expired anyio scope cancels again in every iteration of the loop. A coroutine that awaits in several `finally`
-# blocks needs one iteration for each; a coroutine that survives a hundred is swallowing cancellations.
+# The limit of cancellations before a coroutine is abandoned. An expired anyio scope in the coroutine cancels again in
+# every iteration of the event loop. A coroutine that awaits in several `finally` blocks needs one iteration for each; a
+# coroutine that survives a hundred cancellations is swallowing them.
 MAX_CANCELLATIONS: Final = 100
 # A sentinel, because a coroutine may yield any value, including None.
 NOT_BEGUN: Final = object()
@@ -113,7 +116,7 @@ class TimedRun(Awaitable[T]):
     """Awaits a coroutine in the current task with a timeout.
 
     Raises:
-        TimedOut: The timeout expired; the coroutine was cancelled, and abandoned if it did not end.
+        TimedOut: The timeout expired. The coroutine was cancelled, and abandoned if the cancellation did not end it.
         BaseExceptionRaised: The coroutine raised a `BaseException` that is not an `Exception`.
         CancelledError: The task itself was cancelled.
     """
@@ -147,7 +150,7 @@ class TimedRun(Awaitable[T]):
         return (yield from self._step_until_done(waits_for))
 
     def _step_until_done(self, waits_for: Any) -> Generator[Any, Any, T]:
-        """Step the coroutine, relaying yielded and sent values, until it ends or is abandoned."""
+        """Resume the coroutine repeatedly, relaying yielded and sent values, until it ends or is abandoned."""
         coroutine, loop = self._coroutine, asyncio.get_running_loop()
         self._task = task = asyncio.current_task()
         assert task is not None
@@ -166,7 +169,8 @@ class TimedRun(Awaitable[T]):
                     if self._cancelled_by_us:
                         self._cancelled_by_us, grace_is_over = False, timed_out
                         timed_out = True
-                        # Undone immediately, so that the task does not appear cancelled to anyone else.
+                        # Undo the task's cancellation immediately, so that the task does not appear cancelled to other
+                        # code.
                         task.uncancel()
                         timer = loop.call_later(GRACE_S, self._time_out)
                     else:
@@ -182,8 +186,8 @@ class TimedRun(Awaitable[T]):
                 try:
                     waits_for = coroutine.send(sent) if thrown is None else coroutine.throw(thrown)
                 except BaseException as error:
-                    # Scopes inside the coroutine have undone their own cancellations; the remaining ones are the
-                    # task's.
+                    # Scopes inside the coroutine have undone their own cancellations. Any remaining cancellation was
+                    # requested for the task itself.
                     if cancelled is not None and task.cancelling() > requested:
                         raise cancelled from None
                     if timed_out:
@@ -202,5 +206,5 @@ class TimedRun(Awaitable[T]):
         self._task.cancel()
 
     def _abandon(self) -> None:
-        with suppress(BaseException):  # boundary: the coroutine refuses to end and will not be stepped again
+        with suppress(BaseException):  # boundary: the coroutine refuses to end and will not be resumed
             self._coroutine.close()

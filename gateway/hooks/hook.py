@@ -9,18 +9,18 @@ from typing import Any, ClassVar, Literal
 from gateway.hooks.payloads import deep_copy
 
 Kind = Literal["tool", "prompt", "resource", "completion"]
-# Which later calls may receive the same result; see `Metadata.shared_within`.
+# Which later calls may get the same result; see `Metadata.shared_within`.
 Sharing = Literal["principal", "session", "request"]
 CallRoute = Literal["wrapper", "invoke_tool"]
 Mode = Literal["transform", "validate", "audit", "concurrent"]
 # The first code of the range that JSON-RPC 2.0 reserves for server errors.
 BLOCK_CODE = -32000
-"""The JSON-RPC code of a `Block` that does not set its own."""
+"""The JSON-RPC error code of a `Block` that does not set a code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """Information about a call, kept separate from its arguments.
+    """Information about a call, in addition to its arguments.
 
     Attributes:
         kind: `tool` for a tool call, `prompt` for fetching a prompt, `resource` for reading a resource, `completion`
@@ -32,15 +32,15 @@ class Metadata:
         session: The caller's session id; None in modern protocol versions, which do not have sessions.
         request_id: The JSON-RPC id of the request, unique only within its connection.
         call_id: The gateway's id of this call, globally unique.
-        via: The route of the call: `wrapper` or `invoke_tool`.
+        via: How the caller called the tool: by its own name (`wrapper`), or with `invoke_tool`.
         tags: The tags of the server.
         profile: The caller's profile.
         digest: A digest of the tool's definition, which changes when the definition changes.
         read_only: Whether the tool declares that it does not modify anything (`readOnlyHint`).
-        shared_within: Which later equal calls may receive this result. `principal`: any call of the same principal.
-            `session`: only calls in this session, because the upstream distinguishes sessions or may have asked this
-            session's user. `request`: none, because the upstream declares its results private or received answers
-            from a user.
+        shared_within: Which later calls with equal arguments may get this result. `principal`: all calls of the same
+            principal. `session`: only calls in this session, because the upstream distinguishes sessions or may have
+            asked this session's user for input. `request`: no other call, because the upstream declares its results
+            private or has received input from a user.
         connection: The number of the upstream connection. It changes after a reconnect or a new sign-in.
         elapsed_ms: Duration of the call including its hooks. Set only for audit hooks after a call.
         blocked_by: The hook that blocked the call. Set only for audit hooks after a blocked call.
@@ -91,7 +91,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The upstream's name of the tool, prompt or resource, on both routes."""
+        """The upstream's own name of the tool or prompt, or URI of the resource, also in calls with `invoke_tool`."""
         return self._name
 
     @property
@@ -101,7 +101,7 @@ class Call:
         A resource has `{"uri": …}`, a completion `{"argument": {"name", "value"}}` and, if the caller sent one,
         `context`.
         """
-        # Copied on first access, so that hooks that only read metadata do not pay for a copy.
+        # Copied on first access, so that nothing is copied for hooks that read only metadata.
         if self._own is None:
             self._own = deep_copy(self._args)
         return self._own
@@ -109,14 +109,14 @@ class Call:
     @property
     def metadata(self) -> Metadata:
         """Further information about the call."""
-        # Built on first access, because most hooks do not read it.
+        # Built on first access, because most hooks do not read metadata.
         if not isinstance(self._metadata, Metadata):
             self._metadata = self._metadata()
         return self._metadata
 
     @property
     def memo(self) -> dict[str, Any]:
-        """A dictionary for this hook and this call: entries stored before the call are available after it."""
+        """A dictionary for this hook and this call: entries stored before the call are available after the call."""
         if self._memo is None:
             self._memo = {}
         return self._memo
@@ -129,15 +129,15 @@ class Call:
 
     def with_args(self, args: dict[str, Any]) -> Call:
         """Return this call with different arguments, for a `transform` hook to return."""
-        # `self.memo`, not `self._memo`: both calls must share one dictionary even if it does not exist yet.
+        # `self.memo`, not `self._memo`, creates the dictionary if necessary: both `Call` objects must share it.
         return Call(name=self._name, args=args, metadata=self._metadata, memo=self.memo, definition=self._definition)
 
     def unchecked(self) -> Any:
-        """Return the arguments in the hook's current, unchecked state. For internal use."""
+        """Return the arguments as the hook has left them, without checks. For internal use."""
         return self._args if self._own is None else self._own
 
     def is_untouched(self, args: dict[str, Any]) -> bool:
-        """Return whether the call has these arguments and the hook has not copied them. For internal use."""
+        """Return whether the call has these arguments, and the hook has not accessed them. For internal use."""
         return self._own is None and self._args is args
 
     def __repr__(self) -> str:
@@ -165,7 +165,7 @@ class Result:
 
     @property
     def content(self) -> list[Any]:
-        """All items of a tool's content, messages of a prompt or contents of a resource."""
+        """The content items of a tool result, the messages of a prompt, or the contents of a resource."""
         items = next((self.value[key] for key in ("content", "messages", "contents") if key in self.value), None)
         return items if isinstance(items, list) else []
 
@@ -177,14 +177,14 @@ class Result:
     @property
     def is_error(self) -> bool:
         """Whether the tool reports a failure."""
-        return self._value.get("isError") is True  # read from the original, to avoid a copy for one member
+        return self._value.get("isError") is True  # reads the original, to avoid a copy for one member
 
     def with_value(self, value: dict[str, Any]) -> Result:
         """Return a result with a different value, for a `transform` hook to return."""
         return Result(value)
 
     def unchecked(self) -> Any:
-        """Return the result in the hook's current, unchecked state. For internal use."""
+        """Return the result as the hook has left it, without checks. For internal use."""
         return self._value if self._own is None else self._own
 
 
@@ -195,7 +195,7 @@ class Block:
     Attributes:
         reason: A short text for the caller.
         description: Further details.
-        code: The JSON-RPC code to use if blocks are answered as protocol errors (`blockAs: error`).
+        code: The JSON-RPC error code, used if blocks are answered as protocol errors (`blockAs: error`).
     """
 
     reason: str
@@ -205,13 +205,13 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Returned by a hook before a call to answer it instead of the upstream. Later hooks do not see the call."""
+    """Returned by a hook before a call to answer the call instead of the upstream. Later hooks do not see the call."""
 
     value: dict[str, Any]
 
 
 class HookFailed(Exception):
-    """A hook failed. The text is a predicate for a sentence that starts with the hook's name."""
+    """A hook failed. The text continues a sentence that starts with the hook's name, such as `raised ValueError`."""
 
 
 Before = Call | Block | Answer | None
@@ -220,14 +220,16 @@ HookReturn = Before | After
 
 
 class Hook:
-    """Base class of hooks. Override the phases that you need; phases that are not overridden cost nothing.
+    """Base class of hooks. Each method named `before_…` or `after_…` is a phase: override the phases that you need.
+
+    Phases that are not overridden cost nothing.
 
     One instance serves all calls until its entry in the configuration changes.
 
     **Order.** The gateway routes a call, checks permissions, repairs the arguments, adds defaults and validates them;
     then it runs the `before` phase. If a hook changes the arguments, they are validated again. After the upstream has
-    answered, the `after` phase runs in reverse order, and then the gateway adds hints to error results. A call through
-    `invoke_tool` runs its hooks once, as a call of the tool it names. Hooks do not see calls with invalid arguments.
+    answered, the `after` phase runs in reverse order, and then the gateway adds hints to error results. For a call
+    through `invoke_tool`, only the hooks of the called tool run. Hooks do not see calls with invalid arguments.
 
     **Return values.** Return `None` to change nothing, `call.with_args(...)` or `result.with_value(...)` to change the
     arguments or the result, a `Block` to stop the call, or, before a call, an `Answer`. Any other return value, an
@@ -239,9 +241,10 @@ class Hook:
       priority.
     - `validate` may only block.
     - `concurrent` may only block; these hooks run concurrently, after the sequential ones.
-    - `audit` receives copies afterwards, one at a time and in order. No call waits for an audit hook, and its return
-      value has no effect. It sees the arguments that were sent and the result that was returned, including blocked
-      calls (`metadata.blocked_by`). Events that do not fit into its queue are dropped, counted and logged.
+    - `audit` hooks receive copies through a queue, one at a time and in order. No call waits for an audit hook, and the
+      hook's return value has no effect. The hook sees the arguments that were sent and the result that was returned,
+      also for blocked calls (`metadata.blocked_by`). Events that do not fit into the queue are dropped and counted, and
+      the first dropped event is logged.
 
     **`async def` or `def`.** An `async def` phase runs on the event loop and must not block it. A `def` phase runs in a
     thread. Each hook has up to eight threads; while all of them are busy, further calls wait for a thread until their
@@ -277,7 +280,7 @@ class Hook:
         return None
 
     def after_call(self, call: Call, result: Result) -> After | Awaitable[After]:
-        """Inspect or change a tool's result. `call` has the arguments that were sent."""
+        """Inspect or change a tool's result. `call.args` are the arguments that were sent."""
         return None
 
     def before_prompt(self, call: Call) -> Before | Awaitable[Before]:

@@ -1,13 +1,15 @@
 """Convert arguments to the formats of other gateways, and describe exceptions of hooks.
 
+A hook's `payloadFormat` selects the form in which the hook receives the arguments of a tool call:
+
     native          {…arguments}
     nested          {tool_name, tool_args: {…arguments}, client_session_id}
     metadata        {arguments: {…arguments}, metadata: {tool_name, client_session_id, …}}
     flatMetadata    {…arguments, metadata: {tool_name, client_session_id, …}}
 
-The first three formats are lossless. `flatMetadata` rejects arguments with a key `metadata`. In protocol versions
-without sessions, `client_session_id` is the name of the caller, so that hooks with per-session state still distinguish
-callers.
+The first three formats can represent all arguments. `flatMetadata` rejects arguments with a key `metadata`. In protocol
+versions without sessions, `client_session_id` is the name of the caller, so that hooks that store something for each
+session still distinguish callers.
 """
 
 from __future__ import annotations
@@ -20,17 +22,19 @@ from gateway.hooks.hook import Call, Metadata, Result
 from gateway.hooks.payloads import BadPayload
 from gateway.process.secrets import SECRETS
 
-# Maximum length of an exception's text: a sentence or two. Some libraries put a whole document there.
+# Maximum length of an exception's text: a sentence or two. Some libraries raise exceptions that contain a whole
+# document.
 _MAX_ERROR_CHARS: Final = 500
-# A larger call is not compared with an exception's text, because the comparison would delay other calls.
+# If the call's values are longer in total, they are not compared with an exception's text, because that would delay
+# other calls.
 _MAX_VALUES_CHARS: Final = 100_000
-# Shorter values occur in texts by chance.
+# Shorter values are not removed from texts, in which they occur by chance.
 _MIN_TELLING_CHARS: Final = 3
 _WORD: Final = re.compile(r"[\w.@+-]{3,}")
 
 
 def error_text(error: BaseException, call: Call | None = None, result: Result | None = None) -> str:
-    """Return an exception's text as the end of a sentence, without values from the call.
+    """Return an exception's text as the end of a sentence (`: TEXT`), without values from the call.
 
     Args:
         call: The call whose argument values are removed from the text.
@@ -69,7 +73,7 @@ def _is_informative(value: str) -> bool:
 
 
 def where_raised(error: BaseException) -> str:
-    """Return the file and line that raised the exception. Its text may contain call values; see `error_text`."""
+    """Return the file and line that raised an exception, as ` at FILE:LINE`; empty if unknown."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" at {error.filename.rsplit('/', 1)[-1]}:{error.lineno}"  # not the line that compiled the file
     trace = error.__traceback__
@@ -86,7 +90,7 @@ _ARGUMENTS: Final = {"nested": "tool_args", "metadata": "arguments"}
 
 
 def metadata_to_json(metadata: Metadata) -> dict[str, Any]:
-    """Return the metadata as JSON with keys in camelCase."""
+    """Return the metadata as a JSON object with keys in camelCase."""
     row: dict[str, Any] = {
         "kind": metadata.kind,
         "wrapper": metadata.wrapper,
@@ -118,7 +122,7 @@ def encode(shape: Format, args: dict[str, Any], metadata: Metadata) -> dict[str,
         return {**added, _ARGUMENTS[shape]: args}
     if shape == "metadata":
         return {_ARGUMENTS[shape]: args, METADATA: {**added, **metadata_to_json(metadata)}}
-    # `decode` could not distinguish this argument from the added metadata.
+    # Rejected, because `decode` could not distinguish this argument from the added metadata.
     if METADATA in args:
         raise BadPayload("cannot receive an argument named `metadata` (payloadFormat: flatMetadata)")
     return {**args, METADATA: {**added, **metadata_to_json(metadata)}}

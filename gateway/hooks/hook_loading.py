@@ -34,9 +34,11 @@ from registry.catalog.registry import Registry
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-# For all hooks together. Importing a model or a large framework takes seconds; anything slower is probably waiting.
+# The time limit for importing the code of all hooks together. A large framework takes seconds; slower code probably
+# waits for something.
 LOAD_S: Final = 30.0
-# `Hook.start` documents ten seconds: enough to connect to a database, while a reload waits for all hooks in turn.
+# The time limit of `Hook.start`, which its docstring states: enough to connect to a database. A reload waits for one
+# hook after the other.
 START_S: Final = 10.0
 ENTRY_POINT_GROUP: Final = "typegate.hooks"
 BUILTIN_HOOKS: Final = {
@@ -55,7 +57,7 @@ _ADAPTERS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookSource:
-    """The inputs that a hook was built from. Equal sources produce equal hooks.
+    """The inputs from which a hook is built. Equal sources produce equal hooks.
 
     Attributes:
         config: The hook's entry in the configuration.
@@ -67,7 +69,7 @@ class HookSource:
 
 
 async def load_hooks(config: Config, running: Iterable[HookRunner] = ()) -> tuple[HookRunner, ...]:
-    """Return the started hooks of a configuration, reusing running hooks whose source has not changed.
+    """Start the hooks of a configuration, and return them. Running hooks whose source has not changed are reused.
 
     Raises:
         ConfigError: A hook cannot be loaded or does not start.
@@ -105,7 +107,7 @@ async def load_hooks(config: Config, running: Iterable[HookRunner] = ()) -> tupl
 
 
 def hook_files(config: Config) -> tuple[Path, ...]:
-    """Return the files that the hooks of a configuration are built from."""
+    """Return the files from which the hooks of a configuration are built."""
     folder = config.path.parent if config.path is not None else Path()
     return tuple(file for entry in config.gateway.hooks for file in _files_of(entry, folder))
 
@@ -202,7 +204,11 @@ class _FreshLoader(SourceFileLoader):
 
 
 def _import_file(path: Path, modules: dict[Path, ModuleType]) -> ModuleType:
-    """Import a file again for each configuration. Hooks from the same file share the module."""
+    """Import a file, unless `modules` contains its module. A file is imported again for each new configuration.
+
+    Args:
+        modules: The modules that were imported for this configuration, by path.
+    """
     path = path.resolve()
     if path in modules:
         return modules[path]
@@ -214,14 +220,14 @@ def _import_file(path: Path, modules: dict[Path, ModuleType]) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError("it is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before execution: dataclasses and pickle look up their module there
+    sys.modules[name] = module  # before execution, because dataclasses and pickle look up their module there
     spec.loader.exec_module(module)
     modules[path] = module
     return module
 
 
 def _entry_points() -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points  # imported lazily: slow, and few configurations need it
+    from importlib.metadata import entry_points  # imported lazily: slow, and rarely needed
 
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
@@ -245,12 +251,13 @@ def _config_error(config: Config, index: int, what: str, expected: str, *, key: 
     return ConfigError(f"{what}; expected {expected}" if expected else what, file=file, key=where)
 
 
-# All hooks close concurrently, each within its own limits; the extra half second is for logging failures.
+# The time limit for closing all hooks at shutdown. They close concurrently, each within its own limits; the additional
+# half second is for logging failures.
 _CLOSE_ALL_S: Final = CLOSE_S + GRACE_S + 0.5
 
 
 class ActiveHooks(Reconfigurable):
-    """Creates the invocation of each call, and owns the lifetime of every hook.
+    """Creates the object that runs the hooks of a call, and starts, replaces and closes the hooks.
 
     Attributes:
         runners: The hooks in the order of the configuration; empty if none is configured.
@@ -273,7 +280,7 @@ class ActiveHooks(Reconfigurable):
                 await anyio.sleep_forever()
         finally:
             self._group = None
-            # Shielded, because the gateway is usually being cancelled here while hooks still have files to close.
+            # Shielded: this usually runs during a cancellation, and hooks still have to close their files.
             with anyio.move_on_after(_CLOSE_ALL_S, shield=True):
                 async with anyio.create_task_group() as closing:
                     for runner in {*self.runners, *self._retiring}:
@@ -283,19 +290,19 @@ class ActiveHooks(Reconfigurable):
         return partial(self.replace, await load_hooks(change.after, self.runners))
 
     def replace(self, runners: Iterable[HookRunner]) -> None:
-        """Use these hooks for new calls. Calls in flight finish with the hooks they started with."""
+        """Use these hooks for new calls. Calls in flight finish with their old hooks."""
         before, self.runners = self.runners, tuple(runners)
         retired, self._chains = self._chains, HookChains(self.runners, self._registry)
         for runner in self.runners:
-            if runner not in before:  # the queue of a reused hook is already running
+            if runner not in before:  # a reused hook's queue is already running
                 self._start_queue(runner)
         removed = [runner for runner in before if runner not in self.runners]
         self._retiring += removed
         retired.retire(partial(self._close_soon, removed))
 
     def tool_call(self, wrapper: ToolWrapper, via: CallRoute, caller: HookCaller) -> Invocation:
-        """Return the invocation of one tool call."""
-        # Most gateways have no hooks: their calls pay only for this test.
+        """Return the object that runs the hooks of a tool call."""
+        # Fast path: most gateways have no hooks.
         if not self.runners:
             return PASS_THROUGH
         chains = self._chains
@@ -305,16 +312,17 @@ class ActiveHooks(Reconfigurable):
         return PASS_THROUGH if chain.is_empty else HookInvocation(chain, caller, via, chains)
 
     def prompt_or_resource(self, kind: Kind, server: str, name: str, original: str, caller: HookCaller) -> Invocation:
-        """Return the invocation of a request for a prompt, a resource, or a completion of either."""
+        """Return the object that runs the hooks of a request for a prompt, a resource or a completion."""
         if not self.runners:
             return PASS_THROUGH
         return self._invocation(self._chains.for_prompt_or_resource(kind, server, name, original), caller)
 
     def task_result(self, server: str, wrapper_name: str, caller: HookCaller) -> Invocation:
-        """Return the invocation for the result of a task, based on the tool that started the task."""
+        """Return the object that runs the hooks on a task's result: the hooks of the tool that started the task."""
         wrapper = self._registry.catalog.get(wrapper_name)
         if wrapper is None or wrapper.server != server:
-            # The tool is unknown, so run every hook that may apply: better one too many than an unredacted result.
+            # The tool no longer exists, so its conditions cannot be checked. Run every hook that may apply: otherwise,
+            # for example, a result might not be redacted.
             return self._invocation(self._chains.for_unknown_tool(server), caller)
         return self._invocation(self._chains.for_wrapper(wrapper), caller)
 
@@ -323,7 +331,7 @@ class ActiveHooks(Reconfigurable):
         return [runner.row() for runner in self._chains.runners]
 
     def wrapper_rows(self) -> list[dict[str, Any]]:
-        """Return one row for each tool, prompt and resource that has hooks, listing those before and after it."""
+        """Return one row for each tool, prompt and resource that has hooks, with the names of its hooks."""
         return [
             {"kind": chain.target.kind, "name": chain.target.name, "server": chain.target.server, **chain.order()}
             for chain in self._all_chains()

@@ -1,4 +1,8 @@
-"""Run one call through its hooks."""
+"""Run the hooks of one call, send the call, and apply what the hooks return.
+
+A target is the tool, prompt or resource that is called. A chain contains its hooks. A phase is a step before or after
+the call.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +42,11 @@ from registry.views.view import View
 
 
 class HookRefusal(RpcError):
-    """A hook blocked the call, which is answered with a JSON-RPC error."""
+    """A hook blocked the call, or changed its error, and the caller gets this JSON-RPC error."""
 
 
 class HookCaller(Protocol):
-    """Information about the caller that hooks receive."""
+    """The caller, with the properties that hooks can see."""
 
     @property
     def principal(self) -> Principal: ...
@@ -63,7 +67,7 @@ class Rejection:
     """The reason why a request cannot be sent after hooks have run.
 
     Attributes:
-        text: The problem: a phrase if hooks caused it, otherwise a complete answer for the caller.
+        text: The problem: a phrase if hooks caused the problem, otherwise a complete text for the caller.
         by_hooks: Whether the hooks' changes caused the problem.
     """
 
@@ -75,19 +79,20 @@ class HookedRequest(Protocol):
     """A request that is ready to be sent."""
 
     async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> Rejection | None:
-        """Apply the arguments that the hooks produced. Return the reason why they are now invalid, or None."""
+        """Apply the arguments after the hooks' changes. Return the reason if the request is now invalid, or None."""
 
     def send(self) -> Awaitable[Any]:
-        """Send the request and return the upstream's raw result."""
+        """Send the request and return the upstream's unprocessed result."""
 
 
 class Invocation:
     """The invocation of a call without hooks, which forwards everything unchanged.
 
-    It has no state, so all such calls share `PASS_THROUGH`. `HookInvocation` overrides every method.
+    The class has no state, so all such calls share the object `PASS_THROUGH`. `HookInvocation` overrides every method.
 
     Attributes:
-        answer: The result to return instead of the upstream's: a block or a hook's answer.
+        answer: The result to return instead of the upstream's, from a hook that has blocked or answered the call; else
+            None.
         changed_by: The hooks that changed the arguments.
         blocked_by: The hook that blocked the call.
     """
@@ -105,19 +110,19 @@ class Invocation:
         return None
 
     def use_connection(self, number: int) -> None:
-        """Set the number of the upstream connection, for the hooks' metadata."""
+        """Set the number of the upstream connection, which hooks receive in the metadata."""
 
     def send(self, arguments: Any, request: HookedRequest) -> Awaitable[Any]:
-        """Run the hooks before the call, send the request, and return the result after running the hooks after it.
+        """Run the hooks before the call, send the request, run the hooks after the call, and return the result.
 
         Raises:
-            HookRefusal: A hook blocked the call and is configured to answer with a protocol error.
+            HookRefusal: A hook blocked the call, and the block is answered with a protocol error.
         """
         # Not a coroutine function, so that the caller awaits the request directly.
         return request.send()
 
     async def after(self, result: Any) -> Any:
-        """Run the hooks after the call and return the result. Values that are not final results are returned unchanged.
+        """Run the hooks after the call and return the result; a value that is not a result is returned unchanged.
 
         Raises:
             HookRefusal: As for `send`.
@@ -125,17 +130,20 @@ class Invocation:
         return result
 
     async def after_earlier_call(self, result: Any) -> Any:
-        """Like `after`, but for the result of a task if the call that started it is no longer in memory."""
+        """Like `after`, for a task's result if the call that started the task is no longer in memory."""
         return result
 
     def note_error(self) -> None:
-        """Count an upstream error against the hooks that changed the arguments."""
+        """Count an error of the upstream in the statistics of each hook that changed the arguments."""
 
     async def after_error(self, error: RpcError) -> dict[str, Any] | None:
-        """Run the hooks on an upstream's protocol error, and return a result if one of them changed it.
+        """Run the hooks after the call on an upstream's protocol error.
+
+        Returns:
+            The result to return instead of the error, or None if no hook changed the error.
 
         Raises:
-            HookRefusal: As for `send`.
+            HookRefusal: A hook blocked the call, or changed the error, and the caller gets a protocol error.
         """
         return None
 
@@ -145,38 +153,43 @@ PASS_THROUGH: Final = Invocation()
 
 BLOCKED_KEY: Final = "typegate/blockedBy"
 """The member of a result's `_meta` that names the hook that blocked the call."""
-# Call ids are unique across restarts and processes (64 random bits) and cheap to create (a counter).
+# A call id consists of 64 random bits, which make it unique across restarts and processes, and a counter, which is
+# cheap.
 _CALL_IDS: Final = itertools.count(1)
 _PROCESS_ID: Final = secrets.token_hex(8)
-# Appended to every text about a block or failure, because a model must know whether the tool ran before it retries.
+# Appended to every text about a block or failure, so that a model can decide whether to retry.
 _OUTCOMES: Final = {
     "tool": "The tool was {}called.",
     "prompt": "The prompt was {}fetched.",
     "resource": "It was {}read.",
     "completion": "Its values were {}asked for.",
 }
-# Not final results: hooks see the result of a task when the caller requests it, and a question leads to another call.
+# Types of results that hooks do not see, because they are not final: a task's result is requested later, and after an
+# input request, the caller repeats the call.
 _UNFINISHED: Final = frozenset({"task", "input_required"})
-# An upstream's error text may be long; an audit event only needs enough to recognize it.
+# The limit of an error text in an audit event: enough to recognize the error.
 _MAX_ERROR_CHARS: Final = 500
 
 
-# A hook's result, or a coroutine that produces it.
+# What a hook has returned, its failure, or a coroutine that returns it.
 _Started = HookReturn | HookFailed | Coroutine[Any, Any, HookReturn]
 
 
 class HookInvocation(Invocation, Struct, eq=False):
-    """One call of a target that has hooks. Enter it, then call `send`. Each hook runs at most once per phase."""
+    """The invocation of a call that has hooks. Use it as a context manager, and call `send` in the context.
+
+    Each hook runs at most once per phase.
+    """
 
     _chain: HookChain
     _caller: HookCaller
     _via: CallRoute
     _chains: HookChains
-    # The sequential hooks that run after a call that a hook has answered; None without such an answer.
+    # If a hook has answered the call: the sequential hooks that run after it; otherwise None.
     _seen_by: tuple[HookRunner, ...] | None = None
     _before_ran: bool = False
     _finished: bool = False
-    # Set when a hook suspends before the call, so that other tasks may have run.
+    # True once a hook has suspended, so that other tasks may have run.
     _has_waited: bool = False
     _started_s: float = 0.0
     _metadata: Metadata | None = None
@@ -194,7 +207,7 @@ class HookInvocation(Invocation, Struct, eq=False):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # A call that was sent but has no result, because it was cancelled or failed, is still audited.
+        # Audit the call even if it has no result, because it was cancelled or has failed.
         if self._before_ran and not self._finished and self._chain.audits:
             self._audit(error_result(f"No answer: {'the call was given up' if error is None else _in_words(error)}."))
         self._chains.end_call()
@@ -207,7 +220,7 @@ class HookInvocation(Invocation, Struct, eq=False):
         self._before_ran = True
         if chain.audits:
             self._started_s = time.perf_counter()
-        if isinstance(arguments, dict):  # null and absent arguments are equivalent
+        if isinstance(arguments, dict):  # null is equivalent to absent arguments
             self._args = arguments
         for runner in chain.before:
             started = self._start(chain.first_phase, runner, None)
@@ -218,7 +231,7 @@ class HookInvocation(Invocation, Struct, eq=False):
         if self.answer is None:
             for runner in chain.audits:
                 runner.enqueue(chain.first_phase, self._describe(), self._args, None)
-            # Revalidate only if the arguments or, after a suspension, the tool may have changed.
+            # Validate again only if hooks changed the arguments, or if the tool may have changed during a suspension.
             if self._has_waited or self.changed_by:
                 rejection = await request.revise(self._args, self.changed_by)
                 if rejection is not None:
@@ -230,7 +243,7 @@ class HookInvocation(Invocation, Struct, eq=False):
                 return result
             if isinstance(result, dict):
                 try:
-                    result = json_bytes.parse_members(result)  # parse everything, because hooks may examine any member
+                    result = json_bytes.parse_members(result)  # hooks may read any member
                 except json_bytes.MalformedJson as error:
                     raise UpstreamProtocolError.unreadable(chain.target.server, error) from None
         return await self.after(result)
@@ -238,7 +251,7 @@ class HookInvocation(Invocation, Struct, eq=False):
     async def after(self, result: Any) -> Any:
         if self._finished or not self._before_ran or not _is_result(result):
             return result
-        self._finished = True  # set first: if a hook fails the call, the hooks must not run again
+        self._finished = True  # set before the hooks run: if one fails, they must not run again
         chain = self._chain
         if self.blocked_by is None and result.get("resultType") not in _UNFINISHED:
             answer, self._result = self.answer, result
@@ -249,7 +262,7 @@ class HookInvocation(Invocation, Struct, eq=False):
             result = self._result
             if chain.concurrent_after and self.answer is None:
                 await self._run_concurrent(chain.last_phase, chain.concurrent_after, result)
-            if self.answer is not answer:  # a hook has blocked, which overrides even another hook's answer
+            if self.answer is not answer:  # a hook has blocked, which replaces even a hook's answer
                 result = self.answer
         if chain.audits:
             self._audit(result)
@@ -265,7 +278,7 @@ class HookInvocation(Invocation, Struct, eq=False):
                 runner.counts["refused"] += 1
 
     async def after_error(self, error: RpcError) -> dict[str, Any] | None:
-        # Presented as a result, so that hooks that examine results see every text that reaches a caller.
+        # Convert the error to a result, so that hooks that examine results see every text that callers get.
         meta = {UPSTREAM_ERROR_KEY: error.to_object()}
         presented = error_result(error.message, meta=meta)
         if self._chain.target.kind != "tool":
@@ -275,14 +288,14 @@ class HookInvocation(Invocation, Struct, eq=False):
             return None
         if self._chain.target.kind == "tool":
             return result
-        # Prompts and resources have no error results, so the changed error becomes a protocol error again.
+        # Prompts and resources have no error results, so convert the changed result to a protocol error again.
         error_meta = result.get("_meta", {}).get(UPSTREAM_ERROR_KEY)
         if isinstance(error_meta, dict) and isinstance(error_meta.get("message"), str):
             raise HookRefusal(error.code, error_meta["message"], error_meta.get("data"))
         raise HookRefusal(error.code, "A hook has removed the server's error message.")
 
     def _start(self, phase: str, runner: HookRunner, result: Result | None) -> _Started:
-        """Run one hook up to its first suspension. Return None, or a value to pass to `_apply`."""
+        """Run one hook up to its first suspension. Return None if the hook changes nothing, or a value for `_apply`."""
         call = self._calls.get(runner)
         if call is None or not call.is_untouched(self._args):
             call = self._new_call(runner, call)
@@ -292,7 +305,7 @@ class HookInvocation(Invocation, Struct, eq=False):
             return _unless_ignored(failure, runner)
 
     async def _apply(self, started: _Started, phase: str, runner: HookRunner) -> bool:
-        """Apply a hook's outcome to the call. Return whether to skip the remaining hooks of this phase."""
+        """Apply what a hook has returned. Return whether to skip the remaining hooks of this phase."""
         if isinstance(started, Coroutine):
             self._has_waited = True
             try:
@@ -302,7 +315,7 @@ class HookInvocation(Invocation, Struct, eq=False):
         if started is None:
             return False
         if isinstance(started, Call):
-            self._args = started.unchecked()  # the runner's own copy, not shared with any hook
+            self._args = started.unchecked()  # a copy by the runner, which no hook can change
             self.changed_by = (*self.changed_by, runner.name)
             return False
         if isinstance(started, Result):
@@ -316,7 +329,7 @@ class HookInvocation(Invocation, Struct, eq=False):
         return True
 
     async def _run_concurrent(self, phase: str, runners: Iterable[HookRunner], result: dict[str, Any] | None) -> None:
-        """Run the concurrent hooks, and report the first that blocked or failed, in order of priority."""
+        """Run the concurrent hooks. If some block or fail, apply the outcome of the one with the first priority."""
         self._has_waited = True
         returned: dict[HookRunner, HookReturn | HookFailed] = {}
 
@@ -330,21 +343,21 @@ class HookInvocation(Invocation, Struct, eq=False):
         async with anyio.create_task_group() as group:
             for runner in runners:
                 group.start_soon(run, runner)
-        # By priority rather than by time, so that equal calls are refused with the same text.
+        # In the order of priority instead of time, so that equal calls are blocked with the same text.
         for runner in runners:
             if isinstance(verdict := returned[runner], Block | HookFailed):
                 self._stop_call(runner, verdict, phase)
                 return
 
     def _new_call(self, runner: HookRunner, earlier: Call | None) -> Call:
-        """Return the call for one hook, with the hook's memo from the earlier phase if it was called there."""
+        """Return a `Call` for one hook, with the hook's memo from an earlier `Call`, if there is one."""
         memo, target = earlier.memo if earlier is not None else None, self._chain.target
-        # Positional arguments, because this runs for each call and hook, and keywords would take longest of all.
+        # Positional arguments, because this runs for each call and hook, and keywords would be the slowest part.
         call = self._calls[runner] = Call(target.original, self._args, self._describe, memo, target.definition)
         return call
 
     def _describe(self) -> Metadata:
-        """Return the call's metadata, built on first use."""
+        """Return the metadata of the call, which is built on first use."""
         if self._metadata is None:
             target, caller = self._chain.target, self._caller
             self._metadata = Metadata(
@@ -367,10 +380,10 @@ class HookInvocation(Invocation, Struct, eq=False):
         return self._metadata
 
     def _stop_call(self, runner: HookRunner, verdict: Block | HookFailed, phase: str) -> None:
-        """Answer the call with a block or a failure.
+        """Set the answer to an error result about a block or a failure.
 
         Raises:
-            HookRefusal: The answer must be a protocol error; prompts and resources always require one.
+            HookRefusal: The answer has to be a protocol error, as for prompts, resources and `blockAs: error`.
         """
         before = phase == self._chain.first_phase
         outcome = _OUTCOMES[self._chain.target.kind].format("not " if before else "")
@@ -387,13 +400,13 @@ class HookInvocation(Invocation, Struct, eq=False):
         self.blocked_by = runner.name
         self.answer = error_result(text, meta={BLOCKED_KEY: details})
         if as_error:
-            # The error propagates past `after`, so inform the audit hooks here.
+            # Inform the audit hooks here, because the exception prevents `after` from doing so.
             self._finished = True
             self._audit(self.answer)
             raise HookRefusal(details["code"], text, details)
 
     def _reject(self, rejection: Rejection) -> None:
-        """Answer a call whose arguments are no longer valid instead of sending it."""
+        """Set the answer to an error result, because the request is no longer valid."""
         if not rejection.by_hooks:
             self.blocked_by = "gateway"
             self.answer = error_result(f"Not called: the tool has changed.\n\n{rejection.text}")
@@ -429,7 +442,7 @@ def _unless_ignored(failure: HookFailed, runner: HookRunner) -> HookFailed | Non
 def _shared_within(target: HookTarget, caller: HookCaller) -> Sharing:
     if caller.answers or (target.private_results and caller.session_id is None):
         return "request"
-    # A host that can be asked may have been asked, and the result may contain its user's answer.
+    # If the host accepts input requests, the upstream may have asked the user, and the result may contain the answer.
     if caller.session_id is not None and (target.private_results or target.private_connections or caller.can_be_asked):
         return "session"
     return "principal"

@@ -1,4 +1,4 @@
-"""Copy, check and bound the JSON values and settings of hooks."""
+"""Copy and check the JSON values that hooks return, limit their size, and read the settings of hooks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from gateway.http.event_stream import MAX_MESSAGE_BYTES
 from gateway.protocol import json_bytes
 from gateway.protocol.gateway_errors import MAX_QUOTED_CHARS
 
-# The largest answer of an upstream, so that a hook can return any result that it received.
+# As large as the largest accepted response of an upstream, so that a hook can return every result that it received.
 MAX_PAYLOAD_BYTES: Final = MAX_MESSAGE_BYTES
 
 T = TypeVar("T")
 
 
 class BadPayload(ValueError):
-    """A hook returned a value that is not JSON or is too large. The text is a predicate for the hook's name."""
+    """A hook cannot handle a value, or has returned an invalid one. The text is a predicate for the hook's name."""
 
 
 def deep_copy(value: T) -> T:
     """Return a copy of a JSON value that shares no container with it."""
-    # A dict becomes a dict and a list a list, so T is preserved; the type checker cannot see that.
+    # The copy of a dict is a dict and that of a list is a list, so the type is T, which the type checker cannot infer.
     if isinstance(value, dict):
         return {key: deep_copy(item) if isinstance(item, dict | list) else item for key, item in value.items()}  # type: ignore[return-value]
     if isinstance(value, list):
@@ -31,9 +31,9 @@ def deep_copy(value: T) -> T:
 
 
 def plain(value: Any, limit: int = MAX_PAYLOAD_BYTES) -> tuple[Any, int]:
-    """Return a hook's value as plain JSON that shares nothing with it, and its size in bytes.
+    """Return a copy of a hook's value as plain JSON, and the size of the copy in bytes.
 
-    The size is checked before serialization by adding up the lengths of the value's parts.
+    Before serialization, a lower bound of the size is checked, by adding up the lengths of the value's parts.
 
     Raises:
         BadPayload: The value is not JSON, or is larger than the limit.
@@ -41,7 +41,7 @@ def plain(value: Any, limit: int = MAX_PAYLOAD_BYTES) -> tuple[Any, int]:
     if _exceeds(value, limit):
         raise BadPayload(f"returned more than {limit} bytes")
     try:
-        # A round trip through text is the only copy that is certain to drop the hook's own types and references.
+        # Copy by serializing and parsing, which certainly removes all types and references of the hook.
         data = json_bytes.dumps(value)
         if len(data) > limit:
             raise BadPayload(f"returned {len(data)} bytes, which is more than {limit}")
@@ -58,7 +58,8 @@ def _exceeds(value: Any, limit: int) -> bool:
         if isinstance(item, str | bytes):
             size += len(item)
         elif isinstance(item, dict):
-            # Each member takes at least two bytes, a comma and a colon. Visit members only while the value may fit.
+            # Each member takes at least two bytes, a comma and a colon. If these exceed the limit, do not visit the
+            # members.
             size += 2 * len(item)
             if size <= limit:
                 pending += item.keys()
@@ -94,7 +95,7 @@ def read_number(config: Mapping[str, Any], key: str, default: float, *, least: f
         ValueError: The value is not a number within these bounds.
     """
     value = config.get(key, default)
-    # bool is a subclass of int in Python, but a mistake here.
+    # A boolean is a mistake here, although bool is a subclass of int in Python.
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise ValueError(f"{key} has a wrong value; expected a number from {least:g} to {most:g}")
     return float(value)
@@ -115,12 +116,15 @@ def read_flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
 def read_words(
     config: Mapping[str, Any], key: str, default: tuple[str, ...], among: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return a list of words from a vocabulary.
+    """Return a list of words.
+
+    Args:
+        among: The permitted words.
 
     Raises:
         ValueError: The value is not a list, or contains an unknown word.
     """
-    value = config.get(key, list(default))  # a list like the configured value, so that the same check covers both
+    value = config.get(key, list(default))  # a list, so that the checks below also accept the default
     if not isinstance(value, list) or any(word not in among for word in value):
         raise ValueError(f"{key} has a wrong value; expected a list of: {', '.join(among)}")
     return tuple(value)

@@ -1,4 +1,8 @@
-"""Run one configured hook with a timeout, circuit breaker, counters and checks of its result."""
+"""Run a hook with a timeout, a circuit breaker and counters, and check the values that it returns.
+
+A phase is a method of a hook, such as `before_call`. A circuit breaker skips a hook for a while after repeated
+failures.
+"""
 
 from __future__ import annotations
 
@@ -36,19 +40,21 @@ from gateway.upstream.breaker import Breaker
 
 log = logging.getLogger(__name__)
 
-# A hook that writes to a disk handles thousands of events per second, so this is a backlog of less than a second.
+# The limit of queued events per audit hook. A hook that writes to a disk handles thousands of events per second, so
+# this is a backlog of less than a second.
 MAX_EVENTS: Final = 1_000
-# Two results of the largest size that an upstream may send (8 MiB); typical events take a few kilobytes.
+# The limit of their size: two results of the largest size that an upstream may send (8 MiB). Typical events have a few
+# kilobytes.
 MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024
-# How long shutdown waits for queued events. Together with closing the hooks this stays within the 10 s that container
-# runtimes grant a process before they kill it.
+# How long shutdown waits for queued events. Together with closing the hooks, this stays within the 10 s after which
+# container runtimes kill a process.
 DRAIN_S: Final = 2.0
 
 Deliver = Callable[[str, Call, Result | None], Awaitable[object]]
 
 
 class AuditQueue:
-    """Delivers events to one audit hook, one at a time. No call waits for it.
+    """Delivers events to one audit hook, one at a time. Calls do not wait for the delivery.
 
     Args:
         counts: The hook's counters; this class updates `dropped` and `ignored`.
@@ -68,7 +74,7 @@ class AuditQueue:
     def put(self, phase: str, metadata: Metadata, args: dict[str, Any], result: dict[str, Any] | None) -> None:
         """Queue an event, or count it as dropped."""
         try:
-            # Serialized now, because later hooks and the encoder may change these objects in place.
+            # Serialized immediately, because other hooks and the response encoder may change these objects in place.
             data = json_bytes.fitted(json_bytes.dumps([args, result]))
         except json_bytes.MalformedJson:
             data = b""
@@ -92,7 +98,7 @@ class AuditQueue:
         try:
             while not self._closed:
                 await self._changed.wait()
-                # Replaced before draining, so that an event that arrives during the drain sets the new one.
+                # Replaced before draining, so that a hook event that arrives meanwhile sets the new `anyio.Event`.
                 self._changed = anyio.Event()
                 await self._drain()
         finally:
@@ -116,11 +122,12 @@ class AuditQueue:
                 self._counts["ignored"] += 1
 
 
-# Closing usually means closing a file or a connection. `Hook.close` documents these two seconds.
+# The time limit of `Hook.close`, which its docstring states. It usually closes a file or a connection.
 CLOSE_S: Final = 2.0
-# One breaker per phase and principal with recent failures. Principals are API keys, and few gateways have hundreds.
+# The limit of circuit breakers per hook. There is one for each phase and principal with recent failures, and few
+# gateways have hundreds of principals.
 MAX_BREAKERS: Final = 1_024
-# About a page, since a model reads the reason of a block.
+# The limit of a block's reason and description: about a page, since a model reads them.
 MAX_REASON_CHARS: Final = 2_000
 COUNTED: Final = ("changed", "answered", "blocked", "failed", "late", "ignored", "skipped", "dropped", "refused")
 """The outcomes counted for each hook, in addition to its runs."""
@@ -129,10 +136,11 @@ _LIST_MEMBER: Final = {"tool": "content", "prompt": "messages", "resource": "con
 
 
 class _Run(NamedTuple):
-    """One phase of one call in one hook.
+    """One run of a hook: a phase of a call.
 
     Attributes:
-        is_probe: Whether the hook failed recently for this principal, so that a success closes its breaker.
+        result: The result of the call; None in a phase before the call.
+        is_probe: True if the hook has failed recently for this principal, so that success closes the circuit breaker.
     """
 
     phase: str
@@ -143,15 +151,16 @@ class _Run(NamedTuple):
 
 
 class HookRunner:
-    """Runs one hook. Whatever the hook does, the outcome is a checked, private value or `HookFailed`.
+    """Runs one hook. Whatever the hook does, the outcome is `HookFailed` or a checked copy of what it returned.
 
     Attributes:
         entry: The hook's entry in the configuration.
-        mode: The mode from the entry, or else the hook's own.
+        mode: The mode from the entry, or else the hook's default mode.
         queue: The pending events of an audit hook; None in other modes.
-        source: The inputs that the hook was built from; see `hook_loading`.
-        run_count: Number of runs.
-        counts: Number of each outcome in `COUNTED`.
+        source: The `HookSource` from which the hook was built.
+        run_count: The number of runs.
+        counts: The number of runs with each outcome in `COUNTED`.
+        seconds: The total duration of all runs.
     """
 
     def __init__(self, hook: Hook, entry: HookConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -165,14 +174,14 @@ class HookRunner:
         self.last_error: str | None = None
         self.queue = AuditQueue(entry.name, self.counts, self.run) if self.mode == "audit" else None
         self.source: object = None
-        # One breaker per phase, because a hook may fail only before calls, and one per principal, because a principal
-        # whose calls make the hook fail must not disable it for all others.
+        # By phase and principal: a hook may fail in one phase only, and a principal whose calls make the hook fail must
+        # not disable the hook for other principals.
         self._breakers: dict[tuple[str, str], Breaker] = {}
         self._timeout_s = entry.timeout
         self._translates = entry.payload_format != "native"
         self._clock = clock
         self._threads: DaemonThreads | None = None
-        # Each method returns a coroutine.
+        # The methods of the phases, by phase. Each returns a coroutine.
         self._methods: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             phase: method if inspect.iscoroutinefunction(method) else self._in_thread(method)
             for phase in (PHASES[spelled] for spelled in PHASES if spelled in (entry.phases or PHASES))
@@ -200,7 +209,7 @@ class HookRunner:
         return any(not breaker.admits(now_s) for breaker in list(self._breakers.values()))
 
     async def run(self, phase: str, call: Call, result: Result | None = None) -> HookReturn:
-        """Run one phase and return the hook's checked result. Changed arguments are in the native format.
+        """Run one phase, and return what the hook has returned, after checks; changed arguments have the native format.
 
         Args:
             phase: A phase for which `runs` is true.
@@ -215,11 +224,16 @@ class HookRunner:
     def start_phase(
         self, phase: str, call: Call, result: Result | None = None
     ) -> HookReturn | Coroutine[Any, Any, HookReturn]:
-        """Run a phase up to the hook's first suspension; return its result, or a coroutine to await immediately."""
+        """Run a phase like `run`, but only up to the hook's first suspension.
+
+        Returns:
+            The checked return value if the hook does not suspend; otherwise a coroutine, which the caller has to await
+            immediately.
+        """
         if CURRENT.get() is not None:
             note_event("hook", hook=self.name, phase=phase)
         began_s = self._clock()
-        # Metadata is built on demand: without recent failures the principal is not needed.
+        # Without recent failures, do not look up the principal, for which the metadata would have to be built.
         is_probe = self._is_probe(phase, call, began_s) if self._breakers else False
         self.run_count += 1
         try:
@@ -227,7 +241,7 @@ class HookRunner:
             method = self._methods[phase]
             coroutine = method(encoded_call) if result is None else method(encoded_call, result)
             try:
-                # Stepped manually: most hooks never suspend, and then no timer or coroutine is needed.
+                # Run the first step here: most hooks never suspend, so that no timer and no second coroutine is needed.
                 waits_for = coroutine.send(None)
             except StopIteration as end:
                 returned = end.value
@@ -241,11 +255,11 @@ class HookRunner:
         took_s = self._clock() - began_s
         if returned is None and not is_probe and took_s <= self._timeout_s:
             self.seconds += took_s
-            return None  # the fast path, which most runs take
+            return None  # fast path for most runs
         return self._accept(returned, _Run(phase, call, result, began_s, is_probe), took_s)
 
     async def _finish(self, coroutine: Coroutine[Any, Any, Any], waits_for: object, run: _Run) -> HookReturn:
-        """Await the rest of a phase, within the timeout."""
+        """Await the rest of a phase that has suspended, within the timeout."""
         try:
             returned = await TimedRun(coroutine, self._timeout_s, waits_for)
         except Exception as error:  # noqa: BLE001 - boundary: as above
@@ -256,17 +270,17 @@ class HookRunner:
         return self._accept(returned, run, self._clock() - run.began_s)
 
     def _accept(self, returned: Any, run: _Run, took_s: float) -> HookReturn:
-        """Return the hook's result after checking it.
+        """Check what the hook has returned, and return the checked value.
 
         Raises:
-            HookFailed: The result is not allowed, or the hook took too long.
+            HookFailed: The value is not allowed, or the hook took too long.
         """
         try:
             checked = None if returned is None else self._check_returned(returned, run.call, run.result, run.phase)
         except Exception as error:  # noqa: BLE001 - boundary: the returned object may run its own code
             raise self._to_hook_failed(error, run) from None
         self.seconds += self._clock() - run.began_s
-        # The timer cannot fire while a hook blocks the event loop.
+        # Checked here, too, because a hook that blocks the event loop prevents the timer from firing.
         if took_s > self._timeout_s:
             detail = f", it blocked the event loop, for up to {took_s:.1f} s"
             raise self._timeout_failure(run.phase, run.call, self._timeout_s, detail)
@@ -292,10 +306,10 @@ class HookRunner:
         return self._record_failure(phase, call, text, error_text(error, call, run.result))
 
     def _is_probe(self, phase: str, call: Call, now_s: float) -> bool:
-        """Return whether this run decides if the breaker of its phase and principal closes.
+        """Return whether the phase and principal have a circuit breaker, so that success of this run closes it.
 
         Raises:
-            HookFailed: The breaker is open.
+            HookFailed: The circuit breaker is open.
         """
         key = (phase, call.metadata.principal)
         breaker = self._breakers.get(key)
@@ -304,7 +318,7 @@ class HookRunner:
         if not breaker.admits(now_s):
             self.counts["skipped"] += 1
             raise HookFailed("is skipped for now, because it has failed repeatedly")
-        # Other calls skip the hook until the outcome of this run is known.
+        # Let other calls skip the hook until the outcome of this run is known.
         self._store_breaker(key, breaker.probing(now_s))
         return True
 
@@ -329,12 +343,12 @@ class HookRunner:
         returned = await threads.run(method, *arguments)
         if isinstance(returned, Awaitable):
             if inspect.iscoroutine(returned):
-                returned.close()  # otherwise Python warns that it was never awaited
+                returned.close()  # otherwise Python warns that the coroutine was never awaited
             raise BadPayload("returned an awaitable; expected `async def`")
         return returned
 
     def report_failure(self, text: str) -> None:
-        """Count and log a failure that was detected only after the hook had run."""
+        """Count and log a failure that was detected only after the run."""
         self.counts["failed"] += 1
         self.last_error = text
         log.warning("hook failed: %s %s", self.name, text)
@@ -346,7 +360,7 @@ class HookRunner:
         return call.with_args(encode(payload_format, call.args, call.metadata))
 
     def _format(self, phase: str) -> Format:
-        # Other gateways define these formats for tools only; prompts and resources keep the native format.
+        # Other gateways define their formats for tools only, so prompts and resources have the native format.
         return self.entry.payload_format if phase in PHASES_OF_TOOLS else "native"
 
     def _timeout_failure(self, phase: str, call: Call, timeout_s: float, detail: str = "") -> HookFailed:
@@ -375,14 +389,14 @@ class HookRunner:
         raise BadPayload(f"returned a {kind}, which is not allowed in this phase")
 
     def _record_failure(self, phase: str, call: Call, text: str, detail: str = "") -> HookFailed:
-        """Count and log a failure. `detail` is for the operator and not shown to callers."""
+        """Count and log a failure. `detail` is added to the text for the operator, but not to the text for callers."""
         now_s, key = self._clock(), (phase, call.metadata.principal)
-        # Read again: other calls may have failed while this one ran.
+        # Look up the breaker again: other calls may have failed during this run.
         breaker = self._breakers.get(key, Breaker())
         self.counts["failed"] += 1
         self.last_error = text + detail
         self._store_breaker(key, breaker.failed(now_s, random(), began_s=now_s))
-        if breaker.admits(now_s):  # the failure that opened the breaker has already been logged
+        if breaker.admits(now_s):  # otherwise, earlier failures that opened the breaker have been logged
             log.warning("hook failed: %s %s", self.name, self.last_error)
         return HookFailed(text)
 
@@ -396,7 +410,7 @@ class HookRunner:
             log.warning("hook close failed: %s %s", self.name, type(error).__name__)
 
     def row(self) -> dict[str, Any]:
-        """Return the hook's state as shown by `/admin/hooks`."""
+        """Return the hook's state as a row for `/admin/hooks`."""
         return {
             "name": self.name,
             "mode": self.mode,
@@ -413,7 +427,8 @@ class HookRunner:
 def _checked_block(block: Block) -> Block:
     if not isinstance(block.reason, str) or not isinstance(block.description, str):
         raise BadPayload("returned a block without a text as its reason")
-    # A hook may set any value. Only integers are valid codes, and bool is a subclass of int.
+    # The hook may have set any value. Only integers are valid codes, but not booleans, although bool is a subclass of
+    # int.
     code = block.code if isinstance(block.code, int) and not isinstance(block.code, bool) else BLOCK_CODE
     return Block(reason=block.reason[:MAX_REASON_CHARS], description=block.description[:MAX_REASON_CHARS], code=code)
 

@@ -1,7 +1,7 @@
-"""One connection to an HTTP/1.1 server, which has one exchange at a time.
+"""One connection to an HTTP/1.1 server. An exchange is one request and its response; a connection has one at a time.
 
 A server sends nearly the same header block with every response: only Content-Length and Date differ.
-`ResponseHeaderCache` caches the parsed form of such header blocks.
+`ResponseHeaderCache` caches the parsed form of such header blocks, so that the parser is not needed for most responses.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from gateway.http.event_stream import PAUSE_BYTES, media_type
 from gateway.http.proxies import Proxy
 from gateway.protocol.gateway_errors import ConnectionLost
 
-# Servers send one or two different header blocks. Servers that vary them every time do not profit.
+# The limit of cached header blocks. Servers send one or two different ones; for servers that vary them every time, the
+# cache has no effect.
 _MAX_CACHED: Final = 512
 MAX_KNOWN_BYTES: Final = 1_536
-"""Servers in use send header blocks of 100 to 600 bytes. A pattern takes ten times the size of its header block, so
-this limit keeps the whole cache below 8 MiB."""
+"""The limit of a cached header block; servers in use send 100 to 600 bytes. A compiled pattern takes ten times the size
+of its header block, so this limit keeps the whole cache below 8 MiB."""
 _STATUS_LINE: Final = b"HTTP/1.1 200 "
 _HEADERS_END: Final = b"\r\n\r\n"
 # The spellings of servers in use. Responses with other spellings are parsed every time.
@@ -31,9 +32,10 @@ _TITLED_LENGTH: Final = b"\r\nContent-Length: "
 _DATE: Final = b"\r\ndate: "
 _TITLED_DATE: Final = b"\r\nDate: "
 _DATE_CHARS: Final = len("Sun, 22 Nov 2026 08:00:00 GMT")
-# Larger responses do not arrive in one read.
+# The limit of digits in Content-Length. Larger responses do not arrive in one read.
 _MAX_DIGITS: Final = 7
-# Headers that change the framing of the body or end the connection. Cookies have to be stored every time.
+# Header blocks with these headers are not cached: they change the framing of the body, end the connection, or contain
+# cookies, which have to be stored every time.
 _SPECIAL: Final = frozenset({"transfer-encoding", "content-encoding", "upgrade", "trailer", "set-cookie"})
 
 
@@ -47,21 +49,26 @@ class ResponseHeaderBlock(Struct, eq=False):
 
     headers: dict[str, str]
     is_json: bool
-    # The latest header block, split around its length, without the final empty line.
+    # The latest header block without the final empty line, split into the bytes before and after the value of
+    # Content-Length.
     _before: bytes
     _after: bytes
     _pattern: re.Pattern[bytes] | None = None
 
     def split(self, data: bytes) -> tuple[int, bytes] | None:
-        """Return the length of the body and its part in `data`; None if the header block differs or more follows."""
+        """Return the length of the body, and the part of the body in `data`.
+
+        Returns None if `data` begins with another header block, or contains more than the body.
+        """
         lines, end, body = data.partition(_HEADERS_END)
         if not end:
             return None
         if lines == b"%b%d%b" % (self._before, len(body), self._after):
-            # Fast path: the same second as the latest response, and the whole body.
+            # Fast path: `data` contains the whole body, and only the length differs from the latest header block.
             return len(body), body
         if self._pattern is None:
-            # Compiled on first use: this takes half a millisecond, and some servers vary the header block.
+            # Compiled on first use: compiling takes half a millisecond. It would be wasted if the server varies the
+            # header block.
             self._pattern = _pattern_of(self._before, self._after)
         match = self._pattern.fullmatch(lines)
         if match is None:
@@ -88,7 +95,7 @@ class ResponseHeaderCache:
         Args:
             data: The first bytes of the response, which contain the whole header block.
             headers: The headers as the parser read them.
-            is_kept: The connection can be used again.
+            is_kept: Whether the connection can be used again.
         """
         if not is_kept or not _SPECIAL.isdisjoint(headers) or not data.startswith(_STATUS_LINE):
             return
@@ -99,8 +106,8 @@ class ResponseHeaderCache:
         if parts is None or len(lines) > MAX_KNOWN_BYTES:
             return
         key, length = parts
-        # One line per parsed header, so none is folded, repeated or ends in a bare LF. An informational response (1xx)
-        # before this one would be a separate header block.
+        # Require one CRLF line per parsed header, so that no header is folded, repeated or ends in a bare LF, and no
+        # informational response (1xx) precedes this one.
         if not lines.count(b"\n") == lines.count(b"\r\n") == len(headers):
             return
         if headers.get("content-length", "").encode("latin-1") != length:
@@ -114,7 +121,7 @@ class ResponseHeaderCache:
 
 
 def _pattern_of(before: bytes, after: bytes) -> re.Pattern[bytes]:
-    """Return a pattern that matches these lines with any date and any length; the length is its only group."""
+    """Return a pattern that matches these lines with any date and any length. The length is the only group."""
     return re.compile(rb"%b(\d{1,%d})%b" % (_with_any_date(before), _MAX_DIGITS, _with_any_date(after)))
 
 
@@ -128,16 +135,16 @@ def _with_any_date(lines: bytes) -> bytes:
 
 
 def _split(data: bytes) -> tuple[tuple[bytes, bytes], bytes] | None:
-    """Split a header block into the bytes before the length, the bytes after it, and the length itself.
+    """Split a header block into the bytes before and after the value of Content-Length, and the value itself.
 
-    The Date header is removed. Returns None if the header block is incomplete or has no length.
+    The date is removed. Returns None if the header block is incomplete or has no Content-Length.
     """
     lines, end, _ = data.partition(_HEADERS_END)
     before, name, after = lines.partition(_DATE)
     if not name:
         before, name, after = lines.partition(_TITLED_DATE)
     if name:
-        # The length of a date is fixed (RFC 9110, section 5.6.7 "Date/Time Formats"), so it hides no header.
+        # The length of a date is fixed (RFC 9110, section 5.6.7 "Date/Time Formats"), so no other header is removed.
         date = after[:_DATE_CHARS]
         if not date.endswith(b" GMT") or b"\n" in date:
             return None
@@ -153,16 +160,16 @@ RESPONSE_HEADERS: Final = ResponseHeaderCache()
 """Shared by all upstreams: the meaning of a header block does not depend on its sender."""
 
 
-# The limits that servers in use apply to requests (8 to 64 KiB). They apply to all header blocks of one response
-# together: informational responses (1xx), headers and trailers.
+# The limits of all header blocks of one response together: informational responses (1xx), headers and trailers. They
+# are as large as the limits that servers in use apply to requests, which are 8 to 64 KiB.
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_HEAD_LINES: Final = 256
-# The only headers read here that are lists, and may therefore be split over several lines.
+# The list headers among the headers that are used here. A list may be split over several header lines.
 _LIST_HEADERS: Final = frozenset({"www-authenticate", "content-encoding"})
 # The size of a status line without its reason phrase, and of the separators in a header line.
 _STATUS_LINE_BYTES: Final = len("HTTP/1.1 200 \r\n")
 _SEPARATORS_BYTES: Final = len(": \r\n")
-# Tiny chunks cost more to read than to send: reading pauses until the caller has consumed this many.
+# Reading pauses while this many chunks wait to be consumed, since tiny chunks cost more to read than to send.
 _PAUSE_PIECES: Final = 2_048
 _TOO_LARGE: Final = (
     f"the headers of the answer are too large: more than {MAX_HEAD_LINES} lines or {MAX_HEAD_BYTES // 1024} KiB"
@@ -170,18 +177,19 @@ _TOO_LARGE: Final = (
 
 
 class HttpConnection(asyncio.Protocol):
-    """One socket.
+    """One connection.
 
     Attributes:
-        origin: The key under which the owner pools this connection.
-        via: The proxy that forwards each request; None if the connection leads to the origin itself.
-        lost: Why the connection can no longer be used; None while it can.
-        status: The status of the response; 0 until its header block has arrived.
-        head_done: The header block of the response has arrived.
-        complete: The whole response has arrived, or no request was sent yet.
-        reusable: The server keeps the connection open after this response.
+        origin: Scheme, host and port as text: the key under which `HttpClient` pools this connection.
+        via: The proxy to which requests are sent in absolute form; None if there is no proxy or it only tunnels.
+        lost: Why the connection can no longer be used; None while the connection is usable.
+        status: The status of the response; valid once `head_done` is true.
+        head_done: True once the header block of the response has arrived.
+        complete: True if the whole response has arrived, or no request was sent yet.
+        reusable: True if the server keeps the connection open after this response.
         set_cookies: The Set-Cookie headers of the response.
-        plain: The complete body of a response with status 200 and a small JSON body in one piece.
+        plain: The body, if the response is complete, has status 200 and is JSON that arrived in one piece; otherwise
+            None.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, origin: str) -> None:
@@ -197,8 +205,9 @@ class HttpConnection(asyncio.Protocol):
         self._idle_since_s = 0.0
         self._first_bytes = b""
         self._body: list[bytes] = []
-        # `_fields` are the lines of the header block that is arriving. `_head_lines` and `_head_bytes` count all blocks
-        # of the response. `_fed_bytes` counts input without any result, for example an endless header.
+        # `_fields` are the headers of the block that is arriving. `_head_lines` and `_head_bytes` count all header
+        # blocks of the response. `_fed_bytes` counts input for which the parser has reported nothing, such as an
+        # endless header.
         self._fields: list[tuple[bytes, bytes]] = []
         self._head_lines = self._head_bytes = self._fed_bytes = 0
         self._buffered_bytes = self._missing_bytes = 0
@@ -218,7 +227,7 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.complete:
-            # Data before a request or after its response would be mistaken for the response to the next request.
+            # Unexpected data, which would be mistaken for the response to the next request.
             self.fail("the peer sent data without a request")
             return
         if not self.head_done:
@@ -241,7 +250,7 @@ class HttpConnection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self.fail(f"the answer is not HTTP ({error})")
         if not self.head_done or self._buffered_bytes == buffered_bytes:
-            # The parser buffers an unfinished header or trailer, so its size is known only from the input.
+            # The parser buffers an unfinished header or trailer, so count the input to limit its size.
             self._fed_bytes += len(data)
             if self._fed_bytes > MAX_HEAD_BYTES and not self.complete:
                 self.fail(_TOO_LARGE)
@@ -249,7 +258,8 @@ class HttpConnection(asyncio.Protocol):
             self._fed_bytes = 0
         if self._first_bytes:
             self._cache_header_block()
-        # The reader of a plain response waits for all of it, or until so much is buffered that it has to be consumed.
+        # Wake the reader of an event stream for each part. Other readers are woken when the response is complete, or
+        # when so much is buffered that reading has paused.
         if self.complete or self._streams or self._paused or self.lost is not None:
             self._wake()
 
@@ -257,7 +267,7 @@ class HttpConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        # Without a declared length, the end of the connection ends the body; otherwise the body is truncated.
+        # The end of the connection completes a body without a declared length. Any other body is truncated.
         if self.head_done and not self.complete and error is None and self._ends_at_close():
             self.complete = True
         if self.lost is None:
@@ -265,7 +275,7 @@ class HttpConnection(asyncio.Protocol):
         self._wake()
 
     def _handle_cached(self, data: bytes) -> bool:
-        """Handle the start of a response, or all of it, if its header block is cached; return whether it is."""
+        """Handle the first data of a response if its header block is cached; return whether the block is cached."""
         header_block = self._latest
         parts = header_block.split(data) if header_block is not None else None
         if header_block is None or parts is None:
@@ -289,10 +299,10 @@ class HttpConnection(asyncio.Protocol):
         return True
 
     def _handle_body(self, data: bytes) -> None:
-        """Handle a part of a body whose header block was cached."""
+        """Handle a part of the body of a response whose header block is cached."""
         missing_bytes = self._missing_bytes - len(data)
         if missing_bytes < 0:
-            # As with the parser: the response is valid, but the connection is not reused.
+            # The response is valid, but the connection must not be reused.
             self.lost = "the peer sent data without a request"
             data, missing_bytes = data[:missing_bytes], 0
         self._missing_bytes = missing_bytes
@@ -325,7 +335,7 @@ class HttpConnection(asyncio.Protocol):
     # httptools callbacks
 
     def on_message_begin(self) -> None:
-        # As in `data_received`, for extra data in the segment that ends the response.
+        # Raised for unexpected data in the same segment as the end of the response; see `data_received`.
         if self.complete:
             raise ValueError("the peer sent data without a request")
 
@@ -352,7 +362,7 @@ class HttpConnection(asyncio.Protocol):
         self._streams = headers.get("content-type", "").lstrip().lower().startswith("text/event-stream")
 
     def _read_repeated(self, fields: list[tuple[bytes, bytes]]) -> None:
-        """Join the lines of list headers and keep every cookie; the last line of any other header counts."""
+        """Join the lines of list headers, and store every cookie. For other repeated headers, the last line counts."""
         lines: dict[str, list[str]] = {}
         for name, value in fields:
             lines.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
@@ -382,7 +392,7 @@ class HttpConnection(asyncio.Protocol):
         self.complete = True
         self.reusable = self._parser.should_keep_alive()
 
-    # Interface of an exchange
+    # Called during an exchange
 
     @property
     def pieces(self) -> int:
@@ -393,7 +403,7 @@ class HttpConnection(asyncio.Protocol):
         """Send a complete request.
 
         Raises:
-            ConnectionLost: The socket is already closed; nothing was sent.
+            ConnectionLost: The connection is already closed; nothing was sent.
         """
         transport = self._transport
         if transport is None or self.lost is not None or transport.is_closing():
@@ -417,7 +427,7 @@ class HttpConnection(asyncio.Protocol):
         """Append the part of the body that has arrived to `parts`; return its size in bytes."""
         taken_bytes, self._buffered_bytes = self._buffered_bytes, 0
         if taken_bytes:
-            # Join the chunks: chunks of one byte must not become a list of millions.
+            # Join the chunks, so that a body in chunks of one byte does not become a list of millions.
             parts += self._body if len(self._body) == 1 else [b"".join(self._body)]
             self._body.clear()
             if self._paused and self._transport is not None and not self._transport.is_closing():
@@ -445,7 +455,7 @@ class HttpConnection(asyncio.Protocol):
         """Return whether the connection can be used for another exchange.
 
         Args:
-            longest_idle_s: The longest time since the end of the last exchange.
+            longest_idle_s: The longest permitted time since the last exchange, in seconds.
         """
         transport = self._transport
         if self.lost is not None or transport is None or transport.is_closing():

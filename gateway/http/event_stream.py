@@ -14,14 +14,14 @@ from typing import Final
 from gateway.process.files import ENDS_BYTES, LineSplitter
 from gateway.protocol.gateway_errors import ConnectionLost
 
-# The limit of a line, an event and a body. It is well above what models can read, and 64 of them (the usual limit of
-# concurrent calls to one upstream) still fit into the memory of a small machine.
+# The limit of a line, an event and a body. It is well above what models can read, and 64 messages of this size (the
+# usual limit of concurrent calls to one upstream) still fit into the memory of a small machine.
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
 PAUSE_BYTES: Final = 512 * 1024
-"""How much is buffered for a slow reader before TCP flow control slows the sender: a few socket buffers."""
+"""How much is buffered for a slow reader before reading from the socket pauses: a few socket buffers."""
 
 
-# Servers use one or two different values.
+# The limit of cached Content-Type headers. A server uses one or two different values.
 _MAX_TYPES: Final = 128
 
 
@@ -34,7 +34,7 @@ def media_type(value: str) -> str:
     return value.partition(";")[0].partition(",")[0].strip().lower()
 
 
-# In milliseconds, eleven days. Longer values are not plausible.
+# The limit of digits in `retry`: nine digits are eleven days in milliseconds, and longer times are not plausible.
 _MAX_RETRY_DIGITS: Final = 9
 
 
@@ -48,13 +48,14 @@ class ServerSentEvent:
 
 
 class EventParser:
-    """Incremental parser. It ignores comments and unknown fields.
+    """Incremental parser of one event stream. Comments and unknown fields are ignored.
 
     Args:
-        skip_large: Skip data over the limit instead of failing, for streams that also contain other responses.
-        on_skipped: Called with the beginning and the end of skipped data.
-        last_id: The last event id of the stream that this one resumes.
-        retry_ms: The reconnection time of that stream.
+        skip_large: Whether to skip an event over the limit instead of failing, for streams that also contain other
+            responses.
+        on_skipped: Called with the beginning and the end of the data of a skipped event.
+        last_id: If this stream resumes another stream, the last event id of that stream.
+        retry_ms: If this stream resumes another stream, the reconnection time of that stream.
 
     Attributes:
         retry_ms: The server's reconnection time in milliseconds; None if it did not send one.
@@ -79,7 +80,7 @@ class EventParser:
         self._data_bytes = 0
         self._event = ""
         self._id: str | None = last_id
-        # The id of the last complete event: an event that was cut off has to be sent again.
+        # The id of the last complete event. The server has to send an incomplete event again.
         self._whole_id: str | None = last_id
         self.retry_ms: int | None = retry_ms
 
@@ -98,7 +99,8 @@ class EventParser:
             event = self._handle_line(line.removesuffix(b"\r"))
             if event is not None:
                 yield event
-        # An event with a skipped line is not dispatched, which only a stream with several responses tolerates.
+        # A line over the limit was skipped. Without `skip_large`, that is an error: the line may be the awaited
+        # response.
         if self._lines.skipped and not self._skip_large:
             raise _too_large()
 

@@ -1,4 +1,7 @@
-"""HTTP/1.1 client with a connection pool and limits per request."""
+"""HTTP/1.1 client with a connection pool and limits per request.
+
+An exchange is one request and its response. The peer is the server at the other end of a connection.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +25,26 @@ from gateway.http.proxies import Proxy, ProxyChoice, open_tunnel, proxy_for, tls
 from gateway.protocol.gateway_errors import ConnectionLost, HttpStatusError, UnusableAnswer
 
 Dial = Callable[[Callable[[], HttpConnection]], Awaitable[HttpConnection]]
-"""Open a connection with the protocol that the given factory creates; raises `OSError` if that fails."""
+"""A function that opens a connection with the protocol that the given factory creates; raises `OSError` on failure."""
 
-# uvicorn and Node close idle connections after 5 s: stop using them before that.
+# How long an idle connection is reused: uvicorn and Node close idle connections after 5 s.
 IDLE_S: Final = 4.0
-# The usual number of concurrent calls in a burst: opening a connection makes a call three times as expensive.
+# The limit of idle connections per origin: the usual number of concurrent calls in a burst. Opening a connection makes
+# a call three times as expensive.
 MAX_IDLE: Final = 256
-# One redirect for a trailing slash and one for a moved path; more indicate a loop.
+# A trailing slash and a moved path cause one redirect each; more redirects indicate a loop.
 _MAX_REDIRECTS: Final = 3
-# Behind a proxy, few names can be resolved locally; those that can resolve immediately.
+# The time to resolve a name if a proxy is used. Few names can be resolved locally then, and these resolve immediately.
 _LOOK_UP_S: Final = 1.0
-# RFC 9110, section 8.6: a request whose method anticipates content states its length, even if it is empty.
+# Requests with these methods have a Content-Length even if the body is empty (RFC 9110, section 8.6).
 _WITH_CONTENT: Final = frozenset({"POST", "PUT", "PATCH"})
-# Far above the number of configured URLs; the limit keeps URLs of redirects from filling the memory.
+# The limit of cached URLs, far above the number of configured ones. It bounds the memory for URLs of redirects.
 _MAX_CACHED_URLS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Scheme, host and port: the scope of a connection and of a credential."""
+    """Scheme, host and port of a URL. Connections and credentials are used for one origin only."""
 
     secure: bool
     host: str
@@ -57,7 +61,9 @@ class Origin:
 
 
 Resolve = Callable[[Origin], Awaitable[Sequence[str]]]
-"""Return the addresses of an origin that may be dialled, in order; raises `GatewayError` if none is allowed."""
+"""A function that returns the permitted addresses of an origin, in the order in which to try them.
+
+Raises `GatewayError` if no address is permitted."""
 
 
 @lru_cache(maxsize=_MAX_CACHED_URLS)
@@ -65,7 +71,7 @@ def split_url(url: str) -> tuple[Origin, str]:
     """Split an absolute URL into its origin and request target.
 
     Raises:
-        ValueError: Not an absolute http or https URL.
+        ValueError: The URL is not an absolute http or https URL, or has characters that must be percent-encoded.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -84,7 +90,7 @@ def header_lines(headers: Mapping[str, str]) -> bytes:
         ValueError: A name or value contains a line break.
     """
     text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-    # Count once for all headers: checking every name and value would cost each request more.
+    # Count line breaks in the joined text, which is cheaper than checking every name and value.
     if text.count("\n") != len(headers) or text.count("\r") != len(headers) or "\0" in text:
         raise ValueError("a header contains a line break")
     return text.encode("latin-1", "replace")
@@ -92,7 +98,7 @@ def header_lines(headers: Mapping[str, str]) -> bytes:
 
 @lru_cache(maxsize=_MAX_CACHED_URLS)
 def _first_lines(method: str, url: str) -> tuple[str, bytes]:
-    """Return the URL's origin as text, and the lines that every request to the URL begins with."""
+    """Return the URL's origin as text, and the first lines of every request with this method to the URL."""
     origin, target = split_url(url)
     head = f"{method} {target} HTTP/1.1\r\nhost: {origin.authority}\r\naccept-encoding: identity\r\n"
     return str(origin), head.encode("latin-1", "replace")
@@ -100,7 +106,7 @@ def _first_lines(method: str, url: str) -> tuple[str, bytes]:
 
 @lru_cache(maxsize=_MAX_CACHED_URLS)
 def _first_lines_through(proxy: Proxy, method: str, url: str) -> bytes:
-    """Return the first lines of a request to a URL that is sent through a forwarding proxy.
+    """Return the first lines of a request that a proxy forwards to the URL.
 
     Source: RFC 9112, section 3.2.2 "absolute-form".
     """
@@ -118,16 +124,16 @@ def _without_host(first: bytes) -> bytes:
 
 
 class CookieStore(Protocol):
-    """Stores the cookies of responses."""
+    """Stores the cookies of responses, and adds them to requests."""
 
     def store(self, url: str, lines: Sequence[str]) -> None:
         """Store the Set-Cookie headers of the response to a request for `url`."""
 
     def renew(self, url: str, lines: bytes) -> bytes:
-        """Return header lines with the cookies that are valid now."""
+        """Return the header lines with the cookies that are valid now for `url`."""
 
 
-# The codings of RFC 9110, section 8.4.1 "Content Codings", and of the IANA registry, with older names.
+# The codings of RFC 9110, section 8.4.1 "Content Codings", and of the IANA registry, including older names.
 _CODINGS: Final = frozenset(
     {
         *("aes128gcm", "br", "compress", "dcb", "dcz", "deflate", "exi", "gzip", "pack200-gzip", "zstd"),
@@ -138,15 +144,15 @@ _CODINGS: Final = frozenset(
 
 @lru_cache(maxsize=_MAX_CACHED_URLS)
 def is_encoded(value: str) -> bool:
-    """Return whether a Content-Encoding header names a coding.
+    """Return whether a Content-Encoding header contains a known coding.
 
-    Servers write `none`, `utf-8` or nothing for an unencoded body, and httpx and fetch accept that.
+    For an unencoded body, some servers send `none`, `utf-8` or an empty header, which httpx and fetch accept, too.
     """
     return not _CODINGS.isdisjoint(word.strip() for word in value.lower().split(","))
 
 
-# A body with more lines or pieces is read in slices, so that it does not block the event loop: a line takes a
-# microsecond, an event a few, and a message that is forwarded to a caller several tens.
+# A body with more lines or pieces is read in slices, so that it does not block the event loop: processing takes one
+# microsecond per line, a few per event, and several tens for a message that is forwarded to a caller.
 _FEW_LINES: Final = 256
 _FEW_PIECES: Final = 512
 _SLICE_BYTES: Final = 4 * 1024
@@ -156,8 +162,9 @@ class Response(Struct, eq=False):
     """The header block of a response, and its body as it arrives.
 
     Attributes:
-        turns: Held for one turn of the event loop before each slice of a body with very many small parts. All responses
-            of a client share it, so that many such bodies together delay a turn by no more than one slice.
+        turns: A lock that is held for one iteration of the event loop before each slice of a body with very many small
+            parts. All responses of a client share the lock, so that only one slice is processed per iteration.
+        body: The whole body, once `read` has returned it.
     """
 
     status: int
@@ -173,7 +180,7 @@ class Response(Struct, eq=False):
 
     @property
     def length(self) -> str | None:
-        """Return Content-Length, which for a `plain` body is derived from the body instead of the headers."""
+        """Return Content-Length; None if absent. For a body in `HttpConnection.plain`, it is the length of the body."""
         plain = self.connection.plain
         return self.headers.get("content-length") if plain is None else str(len(plain))
 
@@ -182,7 +189,7 @@ class Response(Struct, eq=False):
 
         Raises:
             ConnectionLost: The connection was lost before the body was complete.
-            UnusableAnswer: The body is over the limit.
+            UnusableAnswer: The body is larger than the limit.
         """
         if self.body is not None:
             return self.body
@@ -203,7 +210,7 @@ class Response(Struct, eq=False):
             await connection.wait_change()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body: an event stream as the peer sends it, anything else whenever the buffer is full.
+        """Yield the body in chunks: an event stream as it arrives, any other body whenever the buffer is full.
 
         Raises:
             ConnectionLost: The connection ended before the body did.
@@ -232,13 +239,13 @@ class Response(Struct, eq=False):
 
 
 class HttpClient:
-    """A pool of HTTP connections to upstreams.
+    """An HTTP client with a pool of connections to upstreams.
 
-    The pool does not queue or retry requests: the upstream's bulkhead limits their number. It follows redirects only
-    within the same origin.
+    The client does not queue or retry requests; each upstream's concurrency limit bounds their number. Redirects are
+    followed only within the same origin.
 
     Attributes:
-        parsing: Limits how many large responses are parsed in threads; more would starve the event loop.
+        parsing: Limits how many large responses are parsed in threads; more threads would starve the event loop.
     """
 
     def __init__(
@@ -254,11 +261,11 @@ class HttpClient:
         """Initialize the client without opening a connection.
 
         Args:
-            connect_timeout_s: The limit of each attempt. A reachable host accepts a connection within seconds.
-            unix_path: A Unix domain socket for all requests, whatever host the URL names.
+            connect_timeout_s: The time limit for opening a connection. A reachable host accepts within seconds.
+            unix_path: A Unix domain socket for all requests; the host in URLs is ignored.
             resolve: Replaces the system's name resolution.
-            dial: Opens all connections, whatever host the URL names.
-            follows_redirects: If false, a redirect is returned like any other response.
+            dial: Opens all connections; the host in URLs is ignored.
+            follows_redirects: Whether to follow redirects; if not, they are returned like any other response.
             proxy: The proxy of all connections, by default from the environment; ignored with `unix_path` and `dial`.
         """
         self._resolve = resolve
@@ -274,7 +281,7 @@ class HttpClient:
         self._tls: ssl.SSLContext | None = None
 
     def close(self) -> None:
-        """Drop every idle connection."""
+        """Close every idle connection."""
         for connections in self._idle.values():
             for connection in connections:
                 connection.abort()
@@ -283,7 +290,7 @@ class HttpClient:
             client.close()
 
     def with_proxy(self, proxy: ProxyChoice) -> HttpClient:
-        """Return a client that uses this proxy, or no proxy. Closing this client closes it, too."""
+        """Return a client that uses this proxy setting. `close` on this client closes the returned client, too."""
         if proxy == self._proxy:
             return self
         client = self._via.get(proxy)
@@ -304,13 +311,14 @@ class HttpClient:
         *,
         cookies: CookieStore | None = None,
     ) -> AsyncIterator[Response]:
-        """Send a request and yield its response once the header block has arrived.
+        """Send a request, and yield the response once its header block has arrived.
 
-        Leaving the context before the body is complete closes the connection, so that the peer can stop working.
+        If the context ends before the body is complete, the connection is closed, so that the peer can stop working.
 
         Raises:
-            ConnectionLost: Could not connect, or the connection ended before the header block arrived.
-            HttpStatusError: A redirect to another origin, or too many redirects.
+            ConnectionLost: The client could not connect, or the connection ended before the header block arrived.
+            HttpStatusError: The response redirects to another origin, or there were too many redirects.
+            UnusableAnswer: The response is compressed.
         """
         response = await self.exchange(method, url, header_lines(headers), body, cookies=cookies)
         try:
@@ -327,7 +335,9 @@ class HttpClient:
         *,
         cookies: CookieStore | None = None,
     ) -> Response:
-        """Send a request with ready header lines. Pass the response's connection to `end_exchange`, or abort it.
+        """Send a request whose headers are already encoded.
+
+        The caller has to pass the response's connection to `end_exchange`, or abort it.
 
         Args:
             lines: The headers, each with its line break.
@@ -339,9 +349,9 @@ class HttpClient:
             if connection.via is not None:
                 first = _first_lines_through(connection.via, method, url)
             if lines.startswith(b"host:"):
-                first = _without_host(first)  # the configuration sets the Host header
+                first = _without_host(first)  # the configuration sets another Host header
             try:
-                # Not bound to a name, because the waiting coroutine would keep the bytes alive.
+                # The request is not bound to a local name, which would keep it in memory while the coroutine waits.
                 if body or method in _WITH_CONTENT:
                     connection.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (first, lines, len(body), body))
                 else:
@@ -356,13 +366,13 @@ class HttpClient:
                 if connection.plain is not None:
                     # Fast path: a complete JSON response needs none of the checks below.
                     return Response(status, headers, connection, self._turns)
-                # A small compressed body may expand to a huge one.
+                # Rejected instead of decompressed, because a small body may expand to a huge one.
                 if "content-encoding" in headers and is_encoded(headers["content-encoding"]):
                     raise UnusableAnswer("the response is compressed although the request did not allow it")
             except BaseException:
                 connection.abort()
                 raise
-            # 301, 302 and 303 would turn a POST into a GET, so they are returned as they are.
+            # Not followed: 301, 302 and 303, which would turn a POST into a GET.
             if status not in (307, 308) or not self._follows_redirects:
                 return Response(status, headers, connection, self._turns)
             self.end_exchange(connection)
@@ -371,7 +381,7 @@ class HttpClient:
                 moved, first = _first_lines(method, url)
             except ValueError as error:
                 raise HttpStatusError(status, str(error)) from None
-            # The headers may contain credentials, which are only for the configured origin.
+            # The headers may contain credentials, which must be sent only to the configured origin.
             if moved != origin:
                 raise HttpStatusError(status, "a redirect to another origin is not followed")
             if cookies is not None:
@@ -382,7 +392,7 @@ class HttpClient:
         idle = self._idle.get(origin)
         while idle:
             connection = idle.pop()
-            # Newest first: the server is most likely to have closed the older ones.
+            # Newest first: an older connection is more likely to have been closed by the server.
             if connection.is_usable(IDLE_S):
                 return connection
             connection.abort()
@@ -431,7 +441,8 @@ class HttpClient:
 
     async def _dial_through(self, proxy: Proxy, origin: Origin, loop: asyncio.AbstractEventLoop) -> HttpConnection:
         if self._resolve is not None:
-            # Apply the address rules if the name resolves here; otherwise the proxy resolves it.
+            # If the name can be resolved here, check that its addresses are permitted. Otherwise only the proxy can
+            # resolve the name.
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(_LOOK_UP_S):
                     await self._resolve(origin)
@@ -455,7 +466,10 @@ class HttpClient:
         return connection
 
     def end_exchange(self, connection: HttpConnection) -> None:
-        """End an exchange: return its connection to the pool, or close it if the response was not read to its end."""
+        """End an exchange: return the connection to the pool, or close it if it cannot be reused.
+
+        A connection cannot be reused if the response was not read to its end, or the server closes the connection.
+        """
         if not connection.end():
             connection.abort()
             return
@@ -467,7 +481,7 @@ class HttpClient:
         idle.append(connection)
 
     def _context(self) -> ssl.SSLContext:
-        # Created lazily: reading the system's certificates takes tens of milliseconds.
+        # Created on first use: reading the system's certificates takes tens of milliseconds.
         if self._tls is None:
             self._tls = tls_context()
         return self._tls

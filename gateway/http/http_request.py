@@ -42,7 +42,7 @@ DISCARDED_BYTES: Final = 64 * 1024 * 1024
 """A rejected body up to this size is read and discarded, because a client that is cut off while it writes sees a reset
 instead of the response. Larger bodies are not worth the bandwidth."""
 _TRACE_FIELDS: Final = (b"traceparent", b"tracestate", b"baggage")
-# Repeated, these could make the gateway and a proxy in front of it read two different requests.
+# Headers that must not be repeated: the gateway and a proxy in front of it could use different values.
 _SINGLE_FIELDS: Final = frozenset(
     {
         b"host",
@@ -58,18 +58,18 @@ _SINGLE_FIELDS: Final = frozenset(
 )
 _PARAM_FIELD: Final = b"mcp-param-"
 EVENT_STREAM: Final = "text/event-stream"
-# The values that the SDKs send, accepted without parsing.
+# The values that the MCP SDKs send, which are accepted without parsing.
 _USUAL_ACCEPT: Final = (None, b"application/json, text/event-stream", b"text/event-stream, application/json", b"*/*")
-# A weight of zero: this range is not acceptable (RFC 9110, section 12.4.2 "Quality Values").
+# A weight of zero, which means that the media range is not acceptable (RFC 9110, section 12.4.2 "Quality Values").
 _IS_ZERO: Final = re.compile(r"q\s*=\s*0(\.0*)?")
 _NO_TRACE: Final[dict[str, str]] = {}
 
 
 class RequestRefused(Exception):
-    """Reject the request with this response before anything runs.
+    """Raised to reject a request with this response before anything runs.
 
     Attributes:
-        body: A JSON text.
+        body: The body of the response, a JSON text.
         fields: Additional response headers.
         close: Whether to close the connection after the response.
     """
@@ -88,13 +88,16 @@ class RequestRefused(Exception):
 
 
 def over_quota(error: QuotaExceeded, *, body: bytes | None = None, close: bool = False) -> RequestRefused:
-    """Return the response to a request that exceeds a quota (RFC 6585, section 4 "429 Too Many Requests")."""
+    """Return the response to a request that exceeds a quota: 429 for the caller's own quota, otherwise 503.
+
+    Source: RFC 6585, section 4 "429 Too Many Requests".
+    """
     retry = [(b"retry-after", b"%d" % error.retry_after_s)]
     return RequestRefused(429 if error.own else 503, error.message, retry, body=body, close=close)
 
 
 class RequestHead:
-    """Request line and headers of one request. Requests with the same bytes may share it.
+    """Request line and headers of a request. Requests whose header blocks have the same bytes may share one object.
 
     Attributes:
         method: As sent, usually in upper case.
@@ -104,9 +107,10 @@ class RequestHead:
         fields: Lower-case names and values, in order; a name may be repeated.
         version: The HTTP version, `1.0` or `1.1`.
         keep_alive: Whether another request may follow on the connection.
-        judged: An endpoint's cached result for this header block; None until it was computed.
-        routed: The edition of the host check, and the handler that was chosen under it; None before the first time.
-        cross_origin: Header lines of each response to a page of another origin.
+        judged: The endpoint's cached result of parsing the headers; None until it is computed.
+        routed: The router's cached result: the edition of `HostCheck`, and the handler chosen with that edition; None
+            until it is computed.
+        cross_origin: Header lines to add to the response if the request comes from a page of another origin.
         trace: The caller's trace context, by header name.
     """
 
@@ -136,7 +140,7 @@ class RequestHead:
             if scheme.lower() in (b"http", b"https") and after_scheme:
                 authority, slash, path = after_scheme.partition(b"/")
                 path = slash + path or b"/"
-                # A missing or repeated Host stays as it is and is rejected later.
+                # A missing or repeated Host header is rejected later, by `HostCheck`.
                 fields = [(b"host", authority) if field[0] == b"host" else field for field in fields]
         self.path, _, self.query = path.partition(b"?")
         self.fields = fields
@@ -182,10 +186,10 @@ class RequestHead:
         return int(value) if value is not None and value.strip().isdigit() else None
 
     def check_fields(self) -> None:
-        """Reject a request that repeats a field which decides how it is routed.
+        """Reject a request that repeats a header that must be unique.
 
         Raises:
-            RequestRefused: Such a field is repeated.
+            RequestRefused: Such a header is repeated.
         """
         if len(self._by_name) == len(self.fields):
             return
@@ -210,7 +214,7 @@ def check_post(head: RequestHead) -> tuple[bool, bool]:
         Whether the response may be JSON, and whether it may be an event stream.
 
     Raises:
-        RequestRefused: The endpoint does not support them.
+        RequestRefused: The endpoint does not support the media types.
     """
     media = head.raw(b"content-type")
     if media != b"application/json":
@@ -233,7 +237,7 @@ def accepts(head: RequestHead, media_type: str) -> bool:
     text = head.text(b"accept").lower()
     if not text:
         return True
-    # Java's HTTP client sends `*` for any type.
+    # From the least to the most specific. Java's HTTP client sends `*` for any type.
     ranges = ("*", "*/*", media_type.partition("/")[0] + "/*", media_type)
     best, allowed = -1, False
     for item in text.split(","):

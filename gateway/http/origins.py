@@ -1,9 +1,10 @@
-"""Host and Origin checks (DNS rebinding) and CORS.
+"""Host and Origin checks against DNS rebinding, and CORS.
 
-In a DNS rebinding attack, a page gives its own host name another address, and the browser sends that name as Host. A
-literal address in Host was not resolved and cannot be rebound, so it is accepted: Prometheus and load balancers send
-the address of a replica, which the configuration cannot know. A page that sends requests to an address also sends its
-Origin.
+In a DNS rebinding attack, the owner of a web page changes the address of the page's host name to the gateway's address,
+so that scripts of the page may send requests to the gateway. The browser sends that host name as Host. A literal
+address in Host cannot be the result of such an attack, so it is accepted: Prometheus and load balancers send the
+address of a replica, which the configuration cannot contain. If a page sends requests to an address, the browser adds
+Origin, which is checked, too.
 
 Sources: WHATWG Fetch, "CORS protocol"; RFC 9110, section 12.5.5 "Vary"; W3C Private Network Access, "CORS preflight".
 """
@@ -18,24 +19,26 @@ from gateway.http.http_request import Fields, RequestHead, RequestRefused
 from gateway.http.responder import Responder
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1", "[::1]"})
-"""The names of this machine that no other machine can claim."""
-# Only a name or an address with an optional port: user information, paths and trailing characters are rejected.
+"""Host names that always refer to this machine."""
+# A name or an address with an optional port. User information, paths and trailing characters do not match.
 _AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]\\]+)(?::\d{1,5})?")
-# A page always sends the same pair of Host and Origin; more pairs than this occur only under attack.
+# The limit of cached pairs of Host and Origin. A page always sends the same pair; more pairs occur only in an attack.
 _MAX_REMEMBERED: Final = 64
 
 
 class HostCheck:
-    """Check of Host and Origin, for every request on every path.
+    """Checks Host and Origin of every request on every path.
 
     Source: MCP 2026-07-28, "Transports", "Security Warning" (DNS rebinding).
 
     Args:
-        hosts: The accepted hosts in addition to literal addresses, in lower case, with or without a port; None for any.
-        origins: The accepted origins in addition to those of this machine.
+        hosts: The accepted hosts in addition to literal addresses, in lower case, with or without a port; None to
+            accept any host.
+        origins: The accepted origins, in lower case, in addition to the origins of this machine.
 
     Attributes:
-        edition: Stands for what is accepted: results that were stored with an earlier edition are outdated.
+        edition: An object that identifies the accepted hosts and origins. Results cached with another edition are
+            outdated.
     """
 
     def __init__(self, hosts: frozenset[str] | None, origins: frozenset[str]) -> None:
@@ -54,7 +57,7 @@ class HostCheck:
         """Reject a request from an unknown host or origin.
 
         Raises:
-            RequestRefused: Its Host is missing, repeated or not served, or its Origin is not allowed.
+            RequestRefused: Host is missing, repeated or not accepted, or Origin is not accepted.
         """
         pair = (head.raw(b"host"), head.raw(b"origin"))
         if pair in self._accepted:
@@ -70,7 +73,7 @@ class HostCheck:
         if pair[1] is not None and not self._is_origin_allowed(head.text(b"origin").lower()):
             text = b'{"error":"this Origin is not allowed"}'
             raise RequestRefused(403, "Origin", [(b"vary", b"origin")], body=text)
-        # Without a Host, the result also depends on the HTTP version, so it is not cached.
+        # Not cached without a Host, because the result also depends on the HTTP version.
         if hosts and len(self._accepted) < _MAX_REMEMBERED:
             self._accepted.add(pair)
 
@@ -89,7 +92,7 @@ class HostCheck:
 
 
 def _is_address(host: str) -> bool:
-    """Return whether a host is an IP address as in RFC 3986; resolvers treat other numeric forms as names."""
+    """Return whether a host is an IP address in the form of RFC 3986; resolvers treat other numeric forms as names."""
     is_bracketed = host.startswith("[")
     try:
         return ipaddress.ip_address(host.strip("[]")).version == (6 if is_bracketed else 4)
@@ -98,13 +101,15 @@ def _is_address(host: str) -> bool:
 
 
 VARY: Final = b"vary: origin\r\n"
-# All headers that MCP clients read; a page sees no others (WHATWG Fetch, "CORS-safelisted response-header").
+# All response headers that MCP clients read. A page can read only these and the headers of WHATWG Fetch,
+# "CORS-safelisted response-header".
 _EXPOSED: Final = (
     b"access-control-expose-headers: mcp-session-id, mcp-protocol-version, www-authenticate, retry-after, allow\r\n"
 )
 _CREDENTIALS: Final = b"access-control-allow-credentials: true\r\n"
 _METHODS: Final = b"GET, POST, DELETE, OPTIONS"
-# Request headers for clients that do not name them; `*` does not cover `authorization`.
+# Request headers that are always allowed, also if a preflight does not name them. They are listed because `*` does not
+# include `authorization`.
 _ALLOWED_HEADERS: Final = (
     b"authorization",
     b"content-type",
@@ -115,10 +120,10 @@ _ALLOWED_HEADERS: Final = (
     b"mcp-name",
     b"last-event-id",
 )
-# A list of field names (RFC 9110, section 5.6.2 "Tokens"); other values are not echoed into a response.
+# A list of header names (RFC 9110, section 5.6.2 "Tokens"). Other values are not echoed in the response.
 _FIELD_NAMES: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*,[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")
 _MAX_FIELD_NAMES_BYTES: Final = 4 * 1024
-"""Longer than the names of all `Mcp-Param-*` headers of one call."""
+"""The limit of the requested header names: longer than the names of all `Mcp-Param-*` headers of one call."""
 _MAX_AGE_S: Final = b"7200"
 """How long a browser may cache a preflight response: the maximum in Chromium."""
 
@@ -127,8 +132,8 @@ class CrossOrigin:
     """CORS headers and preflight requests. `HostCheck` has already checked the origin.
 
     Args:
-        named: The configured origins, in lower case. Their pages may also send cookies, which a proxy in front of the
-            gateway may require; pages of this machine may not.
+        allowed_origins: The configured origins, in lower case. Pages of these origins may also send cookies, which a
+            proxy in front of the gateway may require. Pages of this machine may send requests without cookies.
     """
 
     max_body_bytes: Final = 64 * 1024
@@ -138,7 +143,7 @@ class CrossOrigin:
         self._allowed_origins = allowed_origins
 
     def lines(self, head: RequestHead) -> bytes:
-        """Return the CORS header lines of every response to this request."""
+        """Return the CORS header lines for the response to this request; empty if the request has no Origin."""
         origin = head.raw(b"origin")
         if origin is None:
             return b""
@@ -156,10 +161,10 @@ class CrossOrigin:
         )
 
     def admit(self, head: RequestHead, peer: str) -> None:
-        """Accept the request: a preflight has no credentials."""
+        """Accept the request without authentication: a preflight has no credentials."""
 
     def answer(self, head: RequestHead, admission: object, body: bytes, responder: Responder, peer: str) -> None:
-        """Return the methods and headers that a page may use.
+        """Respond with the methods and headers that a page may use.
 
         Raises:
             RequestRefused: A header name is malformed.

@@ -1,8 +1,8 @@
 """Forward proxies and additional certificate authorities.
 
 `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` have the same meaning as in curl, Go and Python; the lower-case
-variables take precedence. As in Go, proxies of the environment are never used for loopback addresses, which on the
-proxy's machine would be the proxy itself.
+variables take precedence. As in Go, proxies of the environment are never used for loopback addresses, which
+for the proxy are addresses of its own machine.
 
 Source: RFC 9110, section 9.3.6 "CONNECT".
 """
@@ -28,16 +28,17 @@ from gateway.process.secrets import SECRETS
 log = logging.getLogger(__name__)
 
 ProxyChoice = str | Literal[False] | None
-"""The configured proxy: a URL, False for no proxy, or None for the proxy of the environment."""
+"""The configured proxy: a URL, False for no proxy, or None for the proxy in the environment variables."""
 EXPECTED: Final = "a URL such as http://proxy.example.test:3128, or false"
 _PORTS: Final = {"http": 80, "https": 443}
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "ip6-localhost", "ip6-loopback"})
 _SEPARATORS: Final = re.compile(r"[,;|\s]+")
-# Some write URLs into NO_PROXY, of which only host and port count.
+# NO_PROXY may contain URLs, of which only host and port are used.
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://([^/?#]*).*")
-# Variables with additional certificates that other clients read. OpenSSL itself reads SSL_CERT_FILE and SSL_CERT_DIR.
+# Variables in which other HTTP clients look for additional certificates. OpenSSL itself reads SSL_CERT_FILE and
+# SSL_CERT_DIR.
 _CA_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
-# Cached proxy URLs and warnings; an environment has two or three.
+# The limit of cached proxy URLs and logged warnings; an environment has two or three.
 _MAX_CACHED: Final = 256
 
 
@@ -89,7 +90,7 @@ def proxy_for(host: str, port: int, *, secure: bool, choice: ProxyChoice = None)
     """Return the proxy for a connection to this host; None to connect directly.
 
     Args:
-        secure: Whether the URL is https.
+        secure: Whether the URL to request is https.
         choice: The proxy in the upstream's configuration.
     """
     if choice is not None:
@@ -99,7 +100,8 @@ def proxy_for(host: str, port: int, *, secure: bool, choice: ProxyChoice = None)
 
 def _from_environment(host: str, port: int, secure: bool, environ: Mapping[str, str]) -> Proxy | None:
     for name in ("https_proxy" if secure else "http_proxy", "all_proxy"):
-        # CGI passes request headers as variables, so HTTP_PROXY could come from a request header `Proxy`.
+        # CGI passes request headers as variables, so HTTP_PROXY may contain the request header `Proxy`. Ignore it
+        # there.
         upper = () if name == "http_proxy" and "REQUEST_METHOD" in environ else (name.upper(),)
         setting = next((environ[key] for key in (name, *upper) if key in environ), None)
         if setting is None:
@@ -115,7 +117,7 @@ def _from_environment(host: str, port: int, secure: bool, environ: Mapping[str, 
 
 
 def is_excluded(host: str, port: int, excluded: str) -> bool:
-    """Return whether to connect to a host directly, because it is this machine or listed in `NO_PROXY`.
+    """Return whether to connect to a host directly, because it is this machine or is listed in `NO_PROXY`.
 
     Args:
         excluded: The value of NO_PROXY: names including their subdomains, addresses, networks and `*`, each with an
@@ -160,7 +162,7 @@ def tls_context() -> ssl.SSLContext:
 
 @lru_cache(_MAX_CACHED)
 def _warn(text: str) -> None:
-    # `lru_cache` logs each text once instead of with every connection.
+    # `lru_cache` makes sure that each text is logged once instead of with every connection.
     log.warning("%s", text)
 
 
@@ -190,7 +192,7 @@ def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None
         return None
 
 
-# Proxies send header blocks of a few hundred bytes.
+# The limit of a proxy's header block. Proxies send a few hundred bytes.
 _MAX_HEAD_BYTES: Final = 16 * 1024
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] (\d{3})(?: ([^\r\n]*))?\r?\n")
 _INTERIM: Final = re.compile(rb"\A(?:HTTP/1\.[01] 1\d\d[^\n]*\n(?:[^\r\n][^\n]*\n)*\r?\n)+")
@@ -201,8 +203,8 @@ async def open_tunnel(proxy: Proxy, host: str, port: int, protocol: asyncio.Prot
     """Connect a protocol to a host through a proxy.
 
     Args:
-        protocol: Its `connection_made` is called after the TLS handshake with the host.
-        context: Verifies the host, and a proxy that uses TLS.
+        protocol: The protocol; `connection_made` is called after the TLS handshake with the host.
+        context: The TLS context for the host, and for a proxy that uses TLS.
 
     Raises:
         OSError: The proxy or the host cannot be reached, or the proxy rejects the request.
@@ -230,7 +232,7 @@ class _Connect(asyncio.Protocol):
     """Requests a tunnel from the proxy.
 
     Attributes:
-        answered: Done once the tunnel is open; raises `OSError` if the proxy does not open it.
+        answered: A future that is done once the tunnel is open, and raises `OSError` if the proxy does not open it.
     """
 
     def __init__(self, proxy: Proxy, host: str, port: int) -> None:

@@ -13,7 +13,8 @@ import httptools
 from gateway.http.http_request import RequestHead, RequestRefused, head_without_upgrade
 
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""Limit of request line, headers and trailers; common servers accept 8 to 64 KiB, enough for tokens and cookies."""
+"""Limit of request line, headers and trailers together. Common servers accept 8 to 64 KiB, which is enough for tokens
+and cookies."""
 MAX_FIELDS: Final = 256
 """Limit of the headers and trailers of one request; a browser sends about 20."""
 # The parser reads a request line without a version as HTTP/0.9, and an invalid version as part of the target.
@@ -24,7 +25,7 @@ class RequestReceiver(Protocol):
     """Receives the events of a `RequestReader`.
 
     Attributes:
-        closing: Ignore all further input, including the rest of the data being parsed.
+        closing: True if all further input has to be ignored, including the rest of the data being parsed.
     """
 
     closing: bool
@@ -33,7 +34,7 @@ class RequestReceiver(Protocol):
         """Handle the first byte of a request."""
 
     def head_arrived(self, head: RequestHead) -> None:
-        """Handle a complete header block; its body follows."""
+        """Handle a complete header block. The body of the request follows."""
 
     def body_grew(self, size_bytes: int) -> None:
         """Check the size of the part of the body that has arrived so far."""
@@ -42,7 +43,7 @@ class RequestReceiver(Protocol):
         """Handle a complete request; `body` is None if the body was discarded."""
 
     def refuse(self, refused: RequestRefused) -> None:
-        """Reject a request that cannot be parsed; the connection ends with it."""
+        """Reject a request that cannot be parsed. No further request can be read from the connection."""
 
 
 # Replaces the receiver after `close`, for data that is still being parsed.
@@ -53,9 +54,9 @@ class RequestReader:
     """Incremental parser of the requests of one connection.
 
     Attributes:
-        in_head: A header block has begun and is not complete.
-        head: The header block of the request whose body is arriving.
-        discarding: Whether the body that is arriving is discarded.
+        in_head: True if a header block has begun to arrive and is not complete.
+        head: The header block of the request whose body is arriving; None if no body is arriving.
+        discarding: True if the arriving body is discarded.
     """
 
     def __init__(self, receiver: RequestReceiver) -> None:
@@ -86,7 +87,7 @@ class RequestReader:
         return bool(self._body)
 
     def feed(self, data: bytes) -> None:
-        """Parse data and report its requests to the receiver."""
+        """Parse data, and report the requests in it to the receiver."""
         was_in_head, head = self.in_head, self.head
         self._body_advanced = False
         unparsed = self._parse(data)
@@ -120,7 +121,7 @@ class RequestReader:
         self._body, self._body_bytes = [], 0
 
     def close(self) -> None:
-        """Release parser and receiver, whose reference cycle would otherwise wait for the garbage collector."""
+        """Release parser and receiver, whose reference cycle would otherwise remain until garbage collection."""
         self._parser, self._receiver = None, _CLOSED
 
     # httptools callbacks
@@ -166,7 +167,7 @@ class RequestReader:
             return
         keep_alive = parser.should_keep_alive()
         head = self.head = RequestHead(method, self._target, self._fields, version=version, keep_alive=keep_alive)
-        # The parser accepts any list that ends in `chunked`; a proxy in front may read it differently.
+        # The parser accepts every list of codings that ends in `chunked`, which a proxy in front may read differently.
         if head.text(b"transfer-encoding", "chunked").lower() != "chunked":
             receiver.refuse(RequestRefused(501, "the only supported transfer coding is chunked", close=True))
             return
@@ -197,10 +198,13 @@ class RequestReader:
             self._receiver.refuse(RequestRefused(431, "the header block is too large", close=True))
 
     def _ignore_upgrade(self, following: bytes) -> bytes:
-        """Return the input with the upgrade removed from the header block, to be parsed by a new parser.
+        """Remove the upgrade from the header block, and return the input for a new parser.
 
-        A server may ignore an upgrade. The parser would treat the bytes after such a header block as the other protocol
-        instead of the body.
+        A server may ignore an upgrade. The old parser would treat the bytes after the header block as the other
+        protocol instead of as the body.
+
+        Args:
+            following: The input after the header block.
         """
         self._upgrading = False
         if self._receiver.closing:

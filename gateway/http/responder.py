@@ -21,27 +21,27 @@ from gateway.protocol import json_bytes
 log = logging.getLogger(__name__)
 
 PING: Final = b": ping\n\n"
-"""A comment, which parsers ignore, to show proxies that the connection is alive."""
+"""A comment, which readers ignore. It shows proxies that the connection is alive."""
 HEADERS: Final = (
     b"content-type: text/event-stream\r\n"
     # Without these headers, some proxies buffer or compress a stream until it ends.
     b"cache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\n"
 )
 _MESSAGE: Final = b"event: message\n"
-# Characters that JSON allows in a string and that some readers (those based on Python's `splitlines`) treat as line
-# breaks, although an event stream does not. Escaped, they have the same value.
+# Characters that some readers treat as line breaks (those based on Python's `splitlines`), although an event stream
+# does not, with their escapes in JSON. JSON allows both forms in a string.
 _LINE_BREAKS: Final = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 
 
 def event(
     data: bytes | Iterable[bytes | memoryview], event_id: int | str | None = None, *, retry_ms: int | None = None
 ) -> bytes:
-    """Return an event with a JSON text that has no line breaks.
+    """Return an encoded event whose data is a JSON text without line breaks.
 
     Args:
         data: The text, in one or several pieces.
         event_id: The id of the event, for `Last-Event-ID`.
-        retry_ms: The reconnection time for the reader.
+        retry_ms: How long the reader has to wait before it reconnects.
     """
     head = _MESSAGE
     if event_id is not None:
@@ -53,7 +53,7 @@ def event(
 
 
 def on_one_line(text: bytes) -> bytes:
-    """Escape a JSON text so that every reader sees a single line."""
+    """Return a JSON text in which characters are escaped so that every reader sees a single line."""
     if not text.isascii():
         for character, escape in _LINE_BREAKS:
             text = text.replace(character, escape)
@@ -61,12 +61,14 @@ def on_one_line(text: bytes) -> bytes:
 
 
 MAX_UNSENT_BYTES: Final = 8 * 1024 * 1024
-"""The unread bytes of one event stream at which its request is cancelled: two of the largest results."""
+"""If a caller leaves more than this unread, the request of the event stream is cancelled."""
 RESUMABLE_S: Final = 2.0
-"""After this silence, a resumable response becomes a stream, so that its caller gets an id for resuming."""
+"""A resumable response becomes an event stream after this time without output, so that its caller gets an id for
+resuming."""
 PING_S: Final = 15.0
-"""After this silence, a comment keeps the stream alive; common proxies close it after 30 or 60 s."""
-# Larger bodies are written in pieces: copying them into one string costs more than a second system call.
+"""A comment is sent after this time without output, because common proxies close silent connections after 30 or 60
+s."""
+# Larger bodies are written in pieces: copying the pieces into one string costs more than a second system call.
 _ONE_WRITE_BYTES: Final = 64 * 1024
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("latin-1") for status in HTTPStatus
@@ -87,10 +89,10 @@ class Connection(Protocol):
         """Continue with the next request."""
 
     def close_after_response(self) -> None:
-        """Close the connection, after the rest of a discarded request body if there is one."""
+        """Close the connection; if the request body is being discarded, only after the rest of the body."""
 
     def record_write(self, size_bytes: int) -> None:
-        """Record a large write, which stays in memory as a whole until its last byte is read."""
+        """Record a large write: its data stays in memory completely until the client has read the last byte."""
 
     @property
     def is_drained(self) -> bool:
@@ -104,26 +106,26 @@ class Responder(Struct, eq=False):
     """The response to one request. After the caller has disconnected, every method returns without effect.
 
     Attributes:
-        keep_alive: The connection stays open after the response.
-        ended: The whole response is written.
-        disconnected: The caller has disconnected.
-        on_disconnect: Called when the caller disconnects before the end; None cancels the task.
-        on_stream: Called when the response becomes an event stream, before its first event.
-        pings: A silent response becomes a stream with keep-alive comments.
-        can_stream: The caller accepts an event stream. If not, nothing is sent before the response.
-        wants_stream: The caller accepts only an event stream; HTTP errors are JSON nevertheless.
-        cross_origin: Header lines for a page of another origin; otherwise empty.
+        keep_alive: True if the connection stays open after the response.
+        ended: True once the whole response was written.
+        disconnected: True once the caller has disconnected.
+        on_disconnect: Called if the caller disconnects before the end of the response; None to cancel the task.
+        on_stream: Called when the response becomes an event stream, before the first event.
+        pings: True if a response without output becomes an event stream with keep-alive comments.
+        can_stream: True if the caller accepts an event stream. If false, nothing is sent before the final response.
+        wants_stream: True if the caller accepts only an event stream. HTTP errors are sent as JSON even then.
+        cross_origin: Header lines to add if the request comes from a page of another origin; otherwise empty.
     """
 
     _connection: Connection
     _loop: asyncio.AbstractEventLoop
     keep_alive: bool = True
     _head_only: bool = False
-    # HTTP/1.0 does not support chunks: a stream ends when the connection closes.
+    # True for HTTP/1.0, which has no chunked coding: the end of the connection ends a stream.
     _bare: bool = False
     ended: bool = False
     disconnected: bool = False
-    # None instead of `self.cancel`: a bound method would make each request a reference cycle.
+    # By default None instead of `self.cancel`, because a bound method would make each request a reference cycle.
     on_disconnect: Callable[[], object] | None = None
     on_stream: Callable[[], None] | None = None
     pings: bool = True
@@ -145,11 +147,11 @@ class Responder(Struct, eq=False):
     # Set up by the handler of the request, before the response begins
 
     def accept(self, *, can_stream: bool, wants_stream: bool) -> None:
-        """Set which forms of the response the caller accepts; see the attributes."""
+        """Set `can_stream` and `wants_stream`: which forms of the response the caller accepts."""
         self.can_stream, self.wants_stream = can_stream, wants_stream
 
     def report_to(self, *, on_disconnect: Callable[[], object], on_stream: Callable[[], None] | None = None) -> None:
-        """Set the callbacks; see the attributes."""
+        """Set the callbacks `on_disconnect` and `on_stream`."""
         self.on_disconnect, self.on_stream = on_disconnect, on_stream
 
     def omit_pings(self) -> None:
@@ -167,7 +169,7 @@ class Responder(Struct, eq=False):
 
     def run(self, answering: Coroutine[Any, Any, None]) -> None:
         """Produce the response in a task that is cancelled when the caller disconnects."""
-        # A bare task owned by this responder: a task group per request costs more than all checks of a call.
+        # A bare task, because a task group per request would cost more than all checks of a call.
         self._task = self._loop.create_task(answering)
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
@@ -183,7 +185,7 @@ class Responder(Struct, eq=False):
             self._task.cancel()
 
     def disconnect(self) -> None:
-        """Handle that the caller has disconnected."""
+        """Record that the caller has disconnected, and call `on_disconnect` or cancel the task."""
         self.disconnected = True
         if self.ended:
             return
@@ -196,7 +198,12 @@ class Responder(Struct, eq=False):
     # Complete responses
 
     def respond(self, status: int, pieces: json_bytes.Pieces = (), fields: Fields | None = None) -> None:
-        """Send a complete response: a JSON body, or only headers without pieces."""
+        """Send a complete response.
+
+        Args:
+            pieces: The parts of a JSON body; empty for a response without a body.
+            fields: Additional headers.
+        """
         if (
             # Fast path for nearly all responses.
             status == 200
@@ -232,7 +239,7 @@ class Responder(Struct, eq=False):
         self._end()
 
     def refuse(self, refused: RequestRefused) -> None:
-        """Send an error response, or end a response that has already started."""
+        """Send an error response; if a response has already started, end it instead."""
         if self._started:
             self.end()
             return
@@ -247,14 +254,15 @@ class Responder(Struct, eq=False):
         return self._streaming
 
     def emit(self, message: dict[str, Any], number: int | None = None) -> None:
-        """Stream a message before the response, with its number as the event id.
+        """Send a message as an event, with its number as the event id.
 
-        A caller that leaves too much unread is disconnected: waiting for it would block the upstream and other callers.
+        If the caller leaves too much unread, the task is cancelled: waiting for the caller would block the upstream and
+        other callers.
         """
         self.stream(event(json_bytes.dumps(message), number))
 
     def ping(self) -> None:
-        """Send a keep-alive comment, which starts the stream if necessary."""
+        """Send a keep-alive comment; start the event stream if necessary."""
         self.stream(PING)
 
     def ping_if_silent(self, now_s: float) -> None:
@@ -262,12 +270,16 @@ class Responder(Struct, eq=False):
         if not self.pings or self._task is None:
             return
         if self._silent_since_s == 0.0:
-            self._silent_since_s = now_s  # set here because reading the clock for each request would cost more
+            self._silent_since_s = now_s  # set here, because reading the clock in each request would cost more
         elif now_s - self._silent_since_s >= (PING_S if self._streaming or self.on_stream is None else RESUMABLE_S):
             self.ping()
 
     def finish(self, status: int, pieces: json_bytes.Pieces, fields: Fields | None = None) -> None:
-        """Send the response as JSON or as the last event of its stream; without pieces, only end the stream."""
+        """Send the final response: as the last event if the response is an event stream, otherwise as JSON.
+
+        Args:
+            pieces: The parts of the JSON text. If it is empty, an event stream only ends.
+        """
         if not self._streaming and self.wants_stream and status == 200 and pieces:
             self._streaming = True
             self._write_head(200, HEADERS + _header_lines(fields or []))
@@ -303,7 +315,7 @@ class Responder(Struct, eq=False):
         if self._connection.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             self.cancel()
 
-    # Any other response
+    # Responses with any content
 
     def start(self, status: int, fields: Fields) -> None:
         """Send the headers of a response whose body follows, in chunks unless `fields` has a Content-Length."""
@@ -329,11 +341,11 @@ class Responder(Struct, eq=False):
         await self._connection.drain()
 
     def fail(self) -> None:
-        """End the response after an unexpected error: with status 500, or by closing the connection."""
+        """End the response after an unexpected error: send status 500, or close the connection if it has started."""
         if not self._started:
             self.respond(500, (b'{"error":"internal error"}',))
         elif not self.ended:
-            # The body lacks the rest of its length or its last chunk, so no reader accepts it as complete.
+            # The connection closes before the declared length or the last chunk, so that readers notice the truncation.
             self.keep_alive = False
             self._end()
 
@@ -353,7 +365,7 @@ class Responder(Struct, eq=False):
         if self.ended or self.disconnected:
             return
         self.ended = True
-        # Release everything that belongs to the request: a result can be large, and the connection stays open.
+        # Release the objects of the request, because a result can be large and the connection stays open.
         self._task = self.on_stream = self.on_disconnect = None
         if not self.keep_alive:
             self._connection.close_after_response()
@@ -379,6 +391,7 @@ class AsgiHandler:
     """Runs an ASGI application for each complete request.
 
     Args:
+        max_body_bytes: The largest accepted request body.
         check: Raises `RequestRefused` to reject a request before its body is read.
     """
 

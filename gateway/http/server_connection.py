@@ -1,7 +1,8 @@
 """One client connection: answer its requests in order.
 
-uvicorn uses this protocol through its public setting `http`. A request is admitted once its header block is complete
-and answered once its body is complete; the body of a rejected request is discarded.
+uvicorn uses `HttpProtocol` through its public setting `http`. Once the header block of a request is complete, a handler
+admits or rejects the request. Once the body is complete, the handler answers; the body of a rejected request is
+discarded. A client may send further requests before the first one is answered (pipelining).
 
 Sources: RFC 9112 "HTTP/1.1"; RFC 9110, section 10.1.1 "Expect".
 """
@@ -28,18 +29,19 @@ from gateway.protocol.gateway_errors import QuotaExceeded
 log = logging.getLogger(__name__)
 
 SILENT_S: Final = 10.0
-"""How long a new connection may stay silent. Clients connect when they have a request; browsers also connect in
-advance, and reconnect when necessary."""
+"""How long a new connection may stay silent. Clients usually connect when they have a request. Browsers also connect in
+advance, and reconnect if the connection was closed."""
 HEAD_S: Final = 15.0
-"""How long a header block may take to arrive. It fits into a few packets; only an attacker is slower."""
+"""How long a header block may take to arrive. It fits into a few packets, so only an attacker needs longer."""
 BODY_S: Final = 30.0
 """How long a body may take to arrive: 4 MiB at 1 Mbit/s."""
 KEEP_ALIVE_S: Final = 20.0
 """How long a connection may be idle between requests: longer than in httpx (5 s), Node (4 s) and aiohttp (15 s).
 
-If both sides close at the same moment, a request that is just being sent is lost, and no client repeats a POST.
+If the gateway closed the connection first, a request that is just being sent would be lost, and clients do not repeat a
+POST.
 """
-# Regular clients do not pipeline this many requests.
+# The limits of pipelined requests on one connection, far above what regular clients send.
 _MAX_PIPELINED: Final = 64
 _MAX_PIPELINED_BYTES: Final = 1024 * 1024
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
@@ -53,18 +55,18 @@ class HttpProtocol(asyncio.Protocol):
     """One connection of a client.
 
     Attributes:
-        closing: Ignore further input; the connection closes after the remaining responses.
-        is_cut: The connection was aborted; `connection_lost` follows a moment later.
-        taken_s: When the client last read something or had nothing to read.
+        closing: True if further input is ignored, and the connection closes after the remaining responses.
+        is_cut: True once the connection was aborted; `connection_lost` follows a moment later.
+        taken_s: When the client last read something, or last had nothing to read.
         address: The IP address of the client; empty for a Unix socket.
         deadline_s: When the connection is dropped unless something arrives.
     """
 
     def __init__(self, connections: Connections, router: Router, *, ending: set[Any] | None = None) -> None:
-        """Serve a connection that is about to be made.
+        """Create the protocol of a connection that is about to be made.
 
         Args:
-            ending: The server's set of connections to shut down.
+            ending: The set of connections for which uvicorn calls `shutdown` when it stops.
         """
         self._connections = connections
         self._router = router
@@ -78,10 +80,10 @@ class HttpProtocol(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._unread_before_bytes = 0
-        # The total and the largest size of the large writes since the client last had read everything.
+        # The total size and the largest size of large writes since the client had last read everything.
         self._written_bytes = self._largest_bytes = 0
         self.deadline_s = math.inf
-        # The handler of the request that is arriving, set once it is its turn.
+        # The handler of the request that is arriving, set once all earlier requests are answered.
         self._handler: Handler | None = None
         self._admission: Admission | None = None
         self._heads = ConnectionHeaderCache(connections.heads)
@@ -89,7 +91,7 @@ class HttpProtocol(asyncio.Protocol):
         self._responder: Responder | None = None
         self._waiting: deque[tuple[RequestHead, bytes] | RequestRefused] = deque()
         self._waiting_bytes = 0
-        # How much of the unfinished requests is charged to an account, and which account.
+        # The size of the unfinished requests that is charged to an account, and the account.
         self._held_bytes = 0
         self._account: Account | None = None
         self.is_cut = False
@@ -137,8 +139,8 @@ class HttpProtocol(asyncio.Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether the connection has no request: it is silent, idle, or has sent a part of a header block."""
-        # A response that was not read completely counts as a request.
+        """Return whether the client has sent no request yet, is idle, or has sent only a part of a header block."""
+        # The connection is not waiting either while the client still has to read a response.
         busy = self._responder is not None or self._waiting or self._heads.ahead or self._reader.head is not None
         return not busy and not self.unread_bytes
 
@@ -153,24 +155,24 @@ class HttpProtocol(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """Return how many bytes wait to be read by the client."""
+        """Return how many bytes the client still has to read."""
         return self.transport.get_write_buffer_size()
 
     @property
     def held_bytes(self) -> int:
-        """Return how many bytes are in memory for the client: a large write counts until its last byte is read."""
+        """Return how many bytes are in memory for the client; a large write counts until its last byte is read."""
         unread_bytes = self.unread_bytes
         if not unread_bytes:
             self._written_bytes = self._largest_bytes = 0
-        # At most one write is partly read; the writes before it have been freed.
+        # At most one write is partly read, and still in memory as a whole. Earlier writes have been freed.
         return max(unread_bytes, min(self._written_bytes, unread_bytes + self._largest_bytes))
 
     def record_write(self, size_bytes: int) -> None:
-        """Record a large write."""
+        """Record a large write, whose data stays in memory until its last byte is read."""
         if self.unread_bytes:
             self._written_bytes += size_bytes
             self._largest_bytes = max(self._largest_bytes, size_bytes)
-            # Called here, too, because the transport does not pause writing if little is unread.
+            # Called here, too: if little is unread, the transport does not call `pause_writing`.
             self._connections.paused(self)
 
     def check_deadlines(self, now_s: float) -> None:
@@ -187,14 +189,14 @@ class HttpProtocol(asyncio.Protocol):
             reader = self._reader
             has_begun = reader.in_head or reader.head is not None or bool(self._heads.ahead)
             if unread_bytes and self._responder is None and not has_begun:
-                # Not idle: the client still reads its last response, for which `Connections` has a separate limit.
+                # Not idle: the client is still reading its last response. `Connections` limits the time for that.
                 self.deadline_s = now_s + KEEP_ALIVE_S
                 return
             self.deadline_s = math.inf
             self._handle_timeout()
 
     def cut(self) -> None:
-        """Abort the connection and discard unread data, including the kernel's buffer."""
+        """Abort the connection and discard unread data, including the data in the kernel's buffer."""
         with suppress(OSError, AttributeError):
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.is_cut = self.closing = True
@@ -214,11 +216,11 @@ class HttpProtocol(asyncio.Protocol):
         if self._heads.ahead:
             self._read_ahead()
             if self._handler is None:
-                return  # rejected by its header block
+                return  # the request was rejected by its header block
         if self._handler is not None:
             self.refuse(RequestRefused(408, "the body did not arrive in time", close=True))
         else:
-            # Idle, in the middle of a header block, or sending a discarded body: no response can be sent.
+            # No response is due: the client is idle, in the middle of a header block, or sending a discarded body.
             self.transport.abort()
 
     # Input
@@ -227,7 +229,7 @@ class HttpProtocol(asyncio.Protocol):
         if self.closing:
             return
         reader = self._reader
-        # A request begins here, and no other request is being read or answered.
+        # True if a request begins here, and no other request is being read or answered.
         is_first = not reader.in_head and reader.head is None and self._responder is None and not self._waiting
         if is_first:
             heads = self._heads
@@ -300,7 +302,7 @@ class HttpProtocol(asyncio.Protocol):
                 self._become_idle()
             return
         if self._held_bytes:
-            self._charge(None, 0)  # from here on, the handler charges its own account
+            self._charge(None, 0)  # from here on, the handler charges the account
         handler, self._handler = self._handler, None
         self._heads.arrived(head, accepted=handler is not None)
         admission, self._admission = self._admission, None
@@ -316,9 +318,9 @@ class HttpProtocol(asyncio.Protocol):
     # Answering
 
     def _admit(self, head: RequestHead) -> bool:
-        """Admit the request whose turn it is; if it is rejected, discard its body and return false.
+        """Admit a request when all earlier requests are answered; if it is rejected, discard its body and return false.
 
-        Rejecting a request may already start the next one, so nothing is stored for this one afterwards.
+        Rejecting a request may start the next request at once, so nothing is stored about this request afterwards.
         """
         responder = self._responder = Responder.for_request(head, self, self._loop)
         if self._connections.leaving:
@@ -342,7 +344,7 @@ class HttpProtocol(asyncio.Protocol):
     def _find_handler(
         self, head: RequestHead, length: int | None, responder: Responder
     ) -> tuple[Handler, Admission | None]:
-        """Return the handler of a request and its admission.
+        """Return the handler of a request, and what the handler's `admit` has returned.
 
         Raises:
             RequestRefused: No handler accepts the request.
@@ -359,7 +361,7 @@ class HttpProtocol(asyncio.Protocol):
     def _check_expect(self, head: RequestHead) -> None:
         if head.text(b"expect").lower() != "100-continue":
             raise RequestRefused(417, "only Expect: 100-continue is supported")
-        # A client that has already sent a part of the body does not wait for permission.
+        # Not sent to a client that has already sent a part of the body and therefore does not wait.
         if self._reader.head is head and not self._reader.has_body and head.version == "1.1":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -375,9 +377,9 @@ class HttpProtocol(asyncio.Protocol):
             responder.fail()
 
     def close_after_response(self) -> None:
-        """Close the connection once a body that is being discarded has arrived, or at once if there is none.
+        """Close the connection at once, or after the rest of a body that is being discarded.
 
-        Closing a socket with unread input resets the connection, and the client may lose the response.
+        Closing a socket with unread input resets the connection, so that the client may lose the response.
         """
         if not self._reader.discarding:
             self.transport.close()
@@ -393,7 +395,7 @@ class HttpProtocol(asyncio.Protocol):
         if self.transport.is_closing():
             self.closing = True
         elif self._waiting:
-            # Scheduled instead of called: a series of rejected requests would nest a call for each of them.
+            # Scheduled instead of called, because a series of rejected requests would nest one call for each request.
             self._loop.call_soon(self._answer_next)
         elif reader.head is not None and not reader.discarding:
             self._admit(reader.head)  # its body is still arriving
@@ -433,7 +435,7 @@ class HttpProtocol(asyncio.Protocol):
         self._answer(handler, head, admission, body, responder)
 
     def _become_idle(self) -> None:
-        """Close the connection or wait for the next request, once no request is left."""
+        """Close the connection if it is closing; otherwise wait for the next request."""
         reader = self._reader
         if self.closing:
             self.transport.close()
@@ -441,7 +443,7 @@ class HttpProtocol(asyncio.Protocol):
             self.deadline_s = self._loop.time() + KEEP_ALIVE_S
 
     def refuse(self, refused: RequestRefused) -> None:
-        """Reject the request that is arriving and ignore further input; earlier requests are still answered."""
+        """Reject the request that is arriving, and ignore further input. Earlier requests are still answered."""
         self.closing = True
         self.deadline_s = math.inf
         self._reader.stop()
@@ -456,7 +458,7 @@ class HttpProtocol(asyncio.Protocol):
 
 
 _UNREADABLE: Final = RequestHead(b"GET", b"/", [], version="1.1", keep_alive=False)
-"""Stands for a request that could not be parsed."""
+"""Used in place of a request that could not be parsed."""
 
 
 def _too_large(limit_bytes: int, *, close: bool) -> RequestRefused:

@@ -1,6 +1,6 @@
 """All connections of a server: connection limits, idle timeouts, and limits of unread data.
 
-A client that is too slow to send a header block or a body, or to read its responses, is disconnected. The unread data
+A client is disconnected if it is too slow to send a header block or a body, or to read its responses. The unread data
 of all clients together is limited, too.
 """
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Admission(Protocol):
-    """A handler's result for a request whose header block it has accepted.
+    """The result of a handler that has accepted a request by its header block.
 
     Attributes:
         account: The account to charge for the request while it arrives; None for a trusted sender.
@@ -36,7 +36,7 @@ class Admission(Protocol):
 
 
 class Handler(Protocol):
-    """Answers the requests of one part of the address space.
+    """Answers the requests to some of the paths.
 
     Attributes:
         max_body_bytes: The largest body that the handler accepts.
@@ -67,19 +67,21 @@ class Router(Protocol):
         """Return the handler of a request.
 
         Raises:
-            RequestRefused: No handler serves it.
+            RequestRefused: No handler accepts the request.
         """
 
 
 STALLED_S: Final = 30.0
-"""A client that reads nothing of its response for this long is gone or hostile; mobile networks pause for less."""
+"""A client that reads nothing of its response for this long is disconnected; mobile networks pause for less."""
 MAX_UNREAD_BYTES: Final = 128 * 1024 * 1024
-"""The limit of unread data of all clients: a few dozen of the largest responses, which fit into a small container."""
-# Deadlines are tens of seconds: one timer per second for all connections replaces two per request.
+"""The limit of unread data of all clients together: a number of the largest responses, in a size that a small container
+can provide."""
+# How often the deadlines of all connections are checked. They are tens of seconds, so this is precise enough, and
+# cheaper than two timers per request.
 _SWEEP_S: Final = 1.0
-# If a new connection finds no room, the limit divided by this many connections are closed at once.
+# At the limit of connections, a twentieth of them is closed at once to make room for new ones.
 _ROOM_DIVISOR: Final = 20
-# At shutdown, clients that still read get their responses; a client that reads nothing for this long is not waited for.
+# At shutdown, wait for the clients to read their responses, until none of them has read anything for this long.
 _IDLE_AT_END_S: Final = 1.0
 _POLL_S: Final = 0.02
 
@@ -88,8 +90,8 @@ class CallerConnection(Protocol):
     """The part of a connection that `Connections` watches.
 
     Attributes:
-        is_cut: The connection was aborted; it is removed a moment later.
-        taken_s: When the client last read something or had nothing to read.
+        is_cut: True once the connection was aborted; it is removed a moment later.
+        taken_s: When the client last read something, or last had nothing to read.
         address: The IP address of the client; empty for a Unix socket.
         deadline_s: When the connection is dropped unless something arrives.
     """
@@ -101,15 +103,15 @@ class CallerConnection(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether the connection has no request: it is silent, idle, or has sent a part of a header block."""
+        """Return whether the client has sent no request yet, is idle, or has sent only a part of a header block."""
 
     @property
     def unread_bytes(self) -> int:
-        """Return how many bytes wait to be read by the client."""
+        """Return how many bytes the client still has to read."""
 
     @property
     def held_bytes(self) -> int:
-        """Return how many bytes are in memory for the client: a partly read response counts as a whole."""
+        """Return how many bytes are in memory for the client; a partly read response counts as a whole."""
 
     def check_deadlines(self, now_s: float) -> None:
         """Apply the deadlines, and record whether the client has read anything since the last call."""
@@ -122,14 +124,15 @@ class Connections:
     """The connections of one server.
 
     Args:
-        most: How many are served concurrently. A few more get a response with status 503; others are closed unread.
-        stalled_s: How long a client may read nothing of its responses.
+        most: How many connections are served concurrently. Their requests are answered; those on up to 5 % more
+            connections are rejected with status 503, and further connections are closed at once with that status.
+        stalled_s: How long a client with unread responses may read nothing.
         anonymous: The account for unfinished requests of unknown senders; None if all clients are trusted.
-        per_address: The limit per address; None for no limit.
+        per_address: The limit of connections per IP address; None for no limit.
 
     Attributes:
         heads: The cache of request header blocks.
-        leaving: Whether `leave` was called.
+        leaving: True once `leave` was called.
     """
 
     def __init__(
@@ -144,7 +147,7 @@ class Connections:
         self._per_address = per_address
         self._by_address: Counter[str] = Counter()
         self._most = most
-        # The surplus that gets a proper 503 response: few enough to cost nothing.
+        # Connections above `most` whose requests are read and rejected with status 503; few enough to cost little.
         self._most_read = most + most // 20
         self._stalled_s = stalled_s
         self._open: set[CallerConnection] = set()
@@ -168,13 +171,13 @@ class Connections:
         while True:
             await anyio.sleep(_SWEEP_S)
             if self._cut_since_sweep:
-                # Delayed until now, because the memory is freed only when the transports have closed.
+                # Not done immediately after the abort: the memory is freed when the transports have closed.
                 self._cut_since_sweep = False
                 return_memory()
             self._sweep(asyncio.get_running_loop().time())
 
     async def wait_until_read(self) -> None:
-        """Wait until the clients have read their responses, or none of them has read anything for a second."""
+        """Wait until all clients have read their responses, or none of them has read anything for a second."""
         least_bytes, since_s = math.inf, anyio.current_time()
         while unread_bytes := sum(connection.unread_bytes for connection in self._open):
             if unread_bytes < least_bytes:
@@ -184,7 +187,7 @@ class Connections:
             await anyio.sleep(_POLL_S)
 
     def add(self, connection: CallerConnection) -> tuple[bool, bool]:
-        """Register a new connection; return whether it is read, and whether its requests are served."""
+        """Register a new connection. Return whether its input is read, and whether its requests are served."""
         address, limit = connection.address, self._per_address
         if len(self._open) >= self._most:
             self._make_room(self._most)
@@ -192,7 +195,7 @@ class Connections:
             self._make_room(limit, address)
         self._open.add(connection)
         self._by_address[address] += 1
-        # Decided once: a connection that was accepted is served, however many follow.
+        # Decided once: a connection that was accepted is served even if the limit is reached later.
         within = limit is None or not address or self._by_address[address] <= limit
         return len(self._open) <= self._most_read, len(self._open) <= self._most and within
 
@@ -206,7 +209,12 @@ class Connections:
                 del self._by_address[connection.address]
 
     def _make_room(self, limit: int, address: str | None = None) -> None:
-        """Close some connections without a request, of `address` or of the address that has the most of them."""
+        """Close some connections without a request, all from one IP address.
+
+        Args:
+            limit: The limit of connections that was reached.
+            address: The IP address; None for the one with the most connections without a request.
+        """
         waiting = [
             connection for connection in self._open if connection.is_waiting and address in (None, connection.address)
         ]
@@ -215,7 +223,8 @@ class Connections:
         if address is None:
             address = Counter(each.address for each in waiting).most_common(1)[0][0]
             waiting = [each for each in waiting if each.address == address]
-        # Several at once, because examining all of them takes milliseconds. Silent ones go first.
+        # Close several at once, because examining all connections takes milliseconds; those that would time out first
+        # are closed first.
         for connection in sorted(waiting, key=lambda each: each.deadline_s)[: max(1, limit // _ROOM_DIVISOR)]:
             self.remove(connection)
             connection.cut()
@@ -226,7 +235,7 @@ class Connections:
         self._cut_since_sweep = True
 
     def paused(self, connection: CallerConnection) -> None:
-        """Record that a connection has much unread data, and check the limit without waiting for the next sweep."""
+        """Record that a connection has much unread data, and apply the limit without waiting for the next check."""
         self._paused.add(connection)
         self._cut_down(self._paused)
 
@@ -246,7 +255,7 @@ class Connections:
             log.warning("slow callers disconnected: %d", len(stalled))
         self._cut_down(self._open)
         if self._cut_for_room:
-            # Logged once per sweep: an attack causes many per second.
+            # Logged once per check: an attack causes many per second.
             limit_mib = MAX_UNREAD_BYTES // 2**20
             log.warning("callers disconnected, over %d MiB unread: %d", limit_mib, self._cut_for_room)
             self._cut_for_room = 0
@@ -256,8 +265,8 @@ class Connections:
             self._cut_waiting = 0
 
     def _cut_down(self, connections: Iterable[CallerConnection]) -> None:
-        """Abort the connections that have not read for longest, until the rest is within the limit."""
-        # A connection that was just aborted still reports its memory.
+        """While the limit of unread data is exceeded, abort the connections whose clients have not read for longest."""
+        # Exclude aborted connections: they report their memory until they are removed.
         holding = [connection for connection in connections if not connection.is_cut]
         total_bytes = sum(connection.held_bytes for connection in holding)
         if total_bytes <= MAX_UNREAD_BYTES:

@@ -1,7 +1,7 @@
 """Cache of parsed request header blocks, keyed by their bytes.
 
-A host sends the same header block with every call of a tool, except for the length of the body. The parsed header block
-is shared by all connections; the caller's permission is checked again for each request.
+A host sends the same header block with every call of a tool, except for Content-Length. All connections share the
+parsed header block, but the caller's permission is checked again for each request.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from msgspec import Struct
 
 from gateway.http.http_request import RequestHead
 
-# Hosts send one header block per tool and credential; beyond this number they vary each time and are not worth caching.
+# The limit of cached header blocks. Hosts send one header block per tool and credential; if there are more, they vary
+# with every request and are not worth caching.
 _MAX_CACHED: Final = 512
 MAX_KNOWN_BYTES: Final = 4 * 1024
-"""MCP hosts send header blocks of 400 to 1,200 bytes, including a token. With their parsed form, all stay below 8
-MiB."""
+"""The limit of a cached header block; MCP hosts send 400 to 1,200 bytes, including a token. The whole cache, with the
+parsed forms, takes less than 8 MiB."""
 HEAD_END: Final = b"\r\n\r\n"
 """The end of every header block."""
 # The spellings of clients in use. Requests with other spellings are parsed every time.
 _LENGTH: Final = b"\r\ncontent-length: "
 _TITLED_LENGTH: Final = b"\r\nContent-Length: "
-# Larger bodies do not arrive in one read.
+# The limit of digits in Content-Length. Larger bodies do not arrive in one read.
 _MAX_DIGITS: Final = 7
 
 
@@ -30,21 +31,21 @@ class RequestHeaderBlock(Struct, frozen=True, eq=False):
     """A header block that was parsed before.
 
     Attributes:
-        head: The parsed header block; its length is that of an earlier body.
+        head: The parsed header block, with the Content-Length of an earlier request.
     """
 
     head: RequestHead
-    # The lines before and after the length.
+    # The bytes before and after the value of Content-Length.
     _before: bytes
     _after: bytes
 
     def body_in(self, data: bytes) -> bytes | None:
         """Return the body if `data` is exactly one request with this header block; otherwise None."""
-        # Checked first to avoid copying: the calls of two tools have different header blocks.
+        # Fast path without copying: calls of another tool have another header block.
         if not data.startswith(self._before):
             return None
         lines, end, body = data.partition(HEAD_END)
-        # The length has to have its usual form; a length like `007` is left to the parser.
+        # A length in an unusual form, such as `007`, is left to the parser.
         return body if end and lines == b"%b%d%b" % (self._before, len(body), self._after) else None
 
     def is_all_of(self, data: bytes) -> bool:
@@ -57,14 +58,14 @@ class RequestHeaderBlock(Struct, frozen=True, eq=False):
 
 
 class RequestHeaderCache:
-    """The cache of one server."""
+    """The header blocks cached for all connections of one server."""
 
     def __init__(self) -> None:
-        # Keyed by the bytes before and after the length.
+        # Keyed by the bytes before Content-Length and after its value.
         self._heads: dict[tuple[bytes, bytes], RequestHeaderBlock] = {}
 
     def find(self, data: bytes) -> tuple[RequestHeaderBlock, bytes] | None:
-        """Return the cached header block and the body, if `data` is exactly one such request; otherwise None.
+        """Return the cached header block and the body if `data` is exactly one request with such a block, or None.
 
         Args:
             data: The input since the end of the previous request.
@@ -93,22 +94,23 @@ class RequestHeaderCache:
             data: The first bytes of the request, which contain the whole header block.
             head: The result of parsing them.
         """
-        # Requests that need more than a response to their body are rare and left to the parser.
+        # The fast path supports only plain requests; requests that end the connection, or use `Expect`, are left to the
+        # parser.
         if head.judged is None or not head.keep_alive or head.version != "1.1" or head.raw(b"expect") is not None:
             return
         if head.method != b"POST" or head.trace:
-            return  # no two requests have the same trace context
+            return  # a trace context differs in every request
         lines, end, _ = data.partition(HEAD_END)
         if not end or len(lines) > MAX_KNOWN_BYTES:
             return
-        # One line per parsed header, so none is folded or ends in a bare LF.
+        # Require one CRLF line per parsed header, so that no header is folded or ends in a bare LF.
         if lines.count(b"\n") != len(head.fields) or lines.count(b"\r\n") != len(head.fields):
             return
         before, name, after = lines.partition(_LENGTH)
         if not name:
             before, name, after = lines.partition(_TITLED_LENGTH)
         length, _, after = after.partition(b"\r\n")
-        # The parser saw the same length, and no second one, which would have been joined to it.
+        # Require that the parser read the same length. A second Content-Length would have been joined to the first one.
         if not name or head.raw(b"content-length") != length:
             return
         if len(self._heads) >= _MAX_CACHED:
@@ -121,17 +123,17 @@ class ConnectionHeaderCache:
     """The header blocks that repeat on one connection.
 
     Attributes:
-        ahead: A cached header block whose body has not begun to arrive. Many clients write header block and body
-            separately; together they can be looked up.
+        ahead: The bytes of a cached header block whose body has not begun to arrive; otherwise empty. Many clients
+            write header block and body separately, and a request is looked up once both have arrived.
     """
 
     __slots__ = ("_first_bytes", "_latest", "_new", "_shared_cache", "ahead")
 
     def __init__(self, shared_cache: RequestHeaderCache) -> None:
         self._shared_cache = shared_cache
-        # The next request often has the same header block as the latest one.
+        # The last header block that was found, since the next request often has the same one.
         self._latest: RequestHeaderBlock | None = None
-        # The first bytes of the request that is being parsed, and its header block.
+        # The first bytes of the request that is being parsed, and the request's parsed header block.
         self._first_bytes = b""
         self._new: RequestHead | None = None
         self.ahead = b""
@@ -170,7 +172,7 @@ class ConnectionHeaderCache:
 
     def head_arrived(self, head: RequestHead) -> None:
         """Record the parsed header block."""
-        # Further requests in the same packet do not begin with the recorded bytes.
+        # Only the first request in the packet begins with the recorded bytes.
         if self._first_bytes and self._new is None:
             self._new = head
 

@@ -6,13 +6,13 @@ for ContextForge still import that name. Unless ContextForge itself is installed
 The framework loads the configuration file, orders the plugins and runs them; this hook builds their payloads and reads
 their results. Each hook has its own instance of the framework, so that the plugins of two files are independent.
 
-Plugins receive `payload.name`, which is the upstream's name of the tool (or `server__tool` with `names: wrapper` in the
-hook's `config`), and `payload.args`. After a call, `payload.result` is the whole result object, and a plugin returns a
-whole result object that replaces it completely. `context.global_context` has `request_id` (the gateway's unique call
-id), `user` (the principal), `server_id` (the alias), `tenant_id` (the profile) and `metadata` (as for native hooks).
-Values that a plugin stores in `context.state` before a call are available after it. A violation blocks the call, with
-its `mcp_error_code` as the code of the block. The contents of a resource are passed one by one. Modified headers and
-retry delays are ignored, and completions are not passed, because the framework has no hook for them.
+Plugins receive `payload.args` and `payload.name`, which is the upstream's name of the tool, or `server__tool` with
+`names: wrapper` in the hook's `config`. After a call, `payload.result` is the whole result object, and the object that
+a plugin returns replaces it completely. `context.global_context` has `request_id` (the gateway's unique call id),
+`user` (the principal), `server_id` (the alias), `tenant_id` (the profile) and `metadata` (as for native hooks). Values
+that a plugin stores in `context.state` before a call are available after the call. A violation blocks the call; its
+`mcp_error_code` is the code of the block. The contents of a resource are passed one by one. Modified headers and retry
+delays are ignored. Completions are not passed to plugins, because the framework has no hook for them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TODAY: Final = "cpex.framework"
 def alias_former_name() -> None:
     """Make the framework importable by its former name, unless a package of that name is installed."""
     if not any(isinstance(finder, _FormerName) for finder in sys.meta_path) and _is_free():
-        # First in the list: other finders would locate submodules by path and load them a second time.
+        # Inserted as the first finder: other finders would locate submodules by path and load them a second time.
         sys.meta_path.insert(0, _FormerName())
 
 
@@ -59,12 +59,12 @@ class _FormerName(MetaPathFinder, Loader):
         if fullname != FORMER and not fullname.startswith(f"{FORMER}."):
             return None
         today = _TODAY + fullname.removeprefix(FORMER)
-        # None for a module that no longer exists, so that the ImportError contains the name that was imported.
+        # None for a module that no longer exists, so that the ImportError contains the former name.
         return ModuleSpec(fullname, self) if importlib.util.find_spec(today) is not None else None
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__name__ not in _PACKAGES:
-            # The import system returns the entry of `sys.modules`, so that both names refer to one module.
+            # The import system returns the entry in `sys.modules`, so both names refer to one module.
             sys.modules[module.__name__] = importlib.import_module(_TODAY + module.__name__.removeprefix(FORMER))
 
 
@@ -78,9 +78,9 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
 }
 # Maximum length of a framework error, which may quote a whole plugin configuration.
 _MAX_ERROR_CHARS: Final = 1_000
-# Maximum number of reported errors in a configuration file; the next start shows the rest.
+# Maximum number of reported errors in a plugin configuration; the next start reports the rest.
 _MAX_FAULTS: Final = 5
-# Members of results that do not depend on their content (MCP 2026-07-28, "Base protocol").
+# Members of a result that are not content (MCP 2026-07-28, "Base protocol").
 _ABOUT_ANSWERS: Final = ("resultType", "ttlMs", "cacheScope")
 _CONTEXTS: Final = "contexts"
 _GLOBAL: Final = "global"
@@ -117,7 +117,8 @@ class CpexPlugins(Hook):
             for plugin in self._manager.config.plugins or []
             if str(plugin.mode) not in ("disabled", "PluginMode.DISABLED")
         ]
-        # The framework resolves these against the working directory; resolve them against the file instead.
+        # Resolve these folders against the folder of the file; the framework would resolve them against the working
+        # directory.
         for folder in self._manager.config.plugin_dirs or []:
             plugin_dir = str((file.parent / folder).resolve())
             if Path(plugin_dir).is_dir() and plugin_dir not in sys.path:
@@ -131,7 +132,7 @@ class CpexPlugins(Hook):
         return phase in KINDS and (self._any or KINDS[phase][0] in self._hooks)
 
     async def start(self) -> None:
-        """Load every plugin. Unlike the framework, treat a plugin that fails to load as an error."""
+        """Load every plugin. A plugin that cannot be loaded is an error, unlike in the framework."""
         try:
             await self._manager.initialize()
         except (RuntimeError, ValueError) as error:
@@ -175,7 +176,7 @@ class CpexPlugins(Hook):
     async def after_resource(self, call: Call, result: Result) -> After:
         """Pass a resource's contents to the plugins, one by one."""
         contents, changed = list(result.content), False
-        # The framework selects its content classes by a member `type`, which MCP does not define there.
+        # The framework selects its content classes by a member `type`, which contents of resources do not have in MCP.
         coerce = importlib.import_module("cpex.framework.utils").coerce_nested
         for index, item in enumerate(contents):
             typed_item = coerce({"type": "resource", **item}) if isinstance(item, dict) else item
@@ -188,7 +189,7 @@ class CpexPlugins(Hook):
                 changed = True
         if not changed:
             return None
-        # Drop the other members: plugins do not see them, and they may repeat text that plugins removed.
+        # Drop all other members of the result: plugins do not see them, and they may contain text that plugins removed.
         envelope: dict[str, Any] = {name: result.value[name] for name in _ABOUT_ANSWERS if name in result.value}
         return result.with_value({**envelope, "contents": contents})
 
@@ -197,7 +198,7 @@ class CpexPlugins(Hook):
         if not self._manager.has_hooks_for(kind):
             return None
         metadata = call.metadata
-        # Stored before the call, so that plugins find their state again after it.
+        # Stored in the memo, so that plugins find their state again after the call.
         context = call.memo.get(_GLOBAL)
         if context is None:
             context = call.memo[_GLOBAL] = self._cpex.GlobalContext(
@@ -220,22 +221,23 @@ class CpexPlugins(Hook):
 
 
 def to_result(before: dict[str, Any], value: Any) -> dict[str, Any]:
-    """Convert a plugin's return value to a tool result that contains nothing the plugin has replaced.
+    """Convert a plugin's return value to a tool result in which nothing remains that the plugin has replaced.
 
     Args:
         before: The result that was passed to the plugin.
-        value: The plugin's return value: a whole result or, as from plugins of other gateways, content in any form.
+        value: The plugin's return value: a whole result, or content in any form, as plugins for other gateways return.
     """
     if isinstance(value, dict) and isinstance(value.get("content"), list):
         converted = {**value, "content": [_item(item) for item in value["content"]]}
         structured = before.get("structuredContent")
-        # If the plugin changed only the text form of the structured content, drop the unchanged structured form.
+        # The text form is a content item that repeats `structuredContent` as JSON. If the plugin changed only the text
+        # form, drop the unchanged structured content.
         if "structuredContent" in converted and structured == converted["structuredContent"]:
             had_text_form = any(_is_text_form(item, structured) for item in before.get("content") or ())
             if had_text_form and not any(_is_text_form(item, structured) for item in converted["content"]):
                 del converted["structuredContent"]
         elif structured is not None and converted.get("structuredContent") is not None:
-            # Likewise, an unchanged text form would tell what the plugin has removed from the structured form.
+            # Replace an unchanged text form, which would contain what the plugin has removed from `structuredContent`.
             text = _item(converted["structuredContent"])["text"]
             converted["content"] = [
                 {**item, "text": text} if _is_text_form(item, structured) else item for item in converted["content"]
@@ -264,7 +266,7 @@ def _item(value: Any) -> dict[str, Any]:
 
 
 def _is_text_form(item: Any, structured: Any) -> bool:
-    """Return whether an item is the text form of structured content."""
+    """Return whether a content item repeats the structured content as a JSON text."""
     text = item.get("text") if isinstance(item, dict) else None
     if not isinstance(text, str):
         return False
@@ -289,7 +291,7 @@ def _block(violation: Any) -> Block:
 
 
 def _describe_location(error: Exception) -> str:
-    """Describe where a file is invalid, without its values, which may be secrets."""
+    """Describe where a configuration is invalid, without its values, which may be secrets."""
     faults: Any = getattr(error, "errors", None)
     if not callable(faults):
         return type(error).__name__

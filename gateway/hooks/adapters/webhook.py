@@ -4,18 +4,20 @@ The request is a `POST` with the body `{"phase", "name", "args", "metadata"}`, p
 headers:
 
 - `typegate-timestamp`: seconds since 1970, as an integer.
-- `typegate-delivery`: the call id and the phase. It is unique, so that the receiver can detect a replay within the
-  window. If a reused connection closes during a request, the request is repeated once with the same delivery.
-- `typegate-signature`: `sha256=` and the hexadecimal HMAC-SHA256 of delivery, timestamp and body, joined by full stops,
-  keyed with the secret from the hook's `config`. The receiver computes it over the raw bytes, compares in constant
-  time, and rejects timestamps that differ from its clock by more than 300 s, so that requests cannot be replayed later.
+- `typegate-delivery`: the call id and the phase. It is unique, so that the receiver can detect a repeated request. If a
+  connection closes during a request, the gateway repeats the request once with the same delivery.
+- `typegate-signature`: `sha256=` and the hexadecimal HMAC-SHA256 of delivery, timestamp and body, joined by full stops.
+  The key is the secret from the hook's `config`. The receiver has to compute the HMAC of the received bytes, compare in
+  constant time, and reject timestamps that differ from its clock by more than 300 s, so that requests cannot be
+  replayed later.
 
-The metadata contains session ids, so the receiver must be trusted with them.
+The metadata contains session ids, so use only trusted receivers.
 
-The response is an object with at most one of `args` (before), `answer` (before; a result instead of the upstream's),
-`result` (after) and `block` (`reason`, and optionally `description` and `code`). `{}` and status 204 change nothing.
-Any other content or status, and a response that is too large, is a failure of the hook. Redirects are followed only
-within the origin. Receivers written in Python can use `verify`.
+The response is an object with at most one of these members: before a call, `args` (changed arguments) or `answer` (a
+result instead of the upstream's); after a call, `result` (a changed result); in both cases `block` (an object with
+`reason`, and optionally `description` and `code`). `{}`, an empty body and status 204 change nothing. Any other content
+or status, and a response that is too large, is a failure of the hook. Redirects are followed only within the origin.
+Receivers written in Python can use `verify`.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ from gateway.http.http_client import HttpClient
 from gateway.protocol import json_bytes
 from gateway.protocol.gateway_errors import ConnectionLost, HttpStatusError
 
-# Five minutes, as in other signed webhooks: clocks differ, but a request must not be usable much later.
+# Five minutes, as in other signed webhooks: longer than clocks differ, but too short for a later replay.
 WINDOW_S: Final = 300
 # With fewer characters, the secret could be guessed from one signed request.
 MIN_SECRET_CHARS: Final = 16
-# A timestamp has ten digits. Bounded, because parsing a long number is slow.
+# A timestamp has ten digits. The length is limited, because parsing a long number is slow.
 _MAX_TIMESTAMP_CHARS: Final = 12
 _KEYS: Final = ("args", "answer", "result", "block")
 
@@ -61,11 +63,11 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now_s: float
     ):
         return False
     delivery = headers.get("typegate-delivery", "")
-    # Not a valid delivery: if it contained a full stop or were a number, two requests could share a signature.
+    # A delivery contains a colon and no full stop; otherwise, two different requests could have the same signature.
     if delivery and ("." in delivery or ":" not in delivery):
         return False
     signature = headers.get("typegate-signature", "").encode("utf-8", "replace")
-    # Constant-time comparison, because timing would reveal how much of a signature is right.
+    # Compare in constant time, because timing would reveal how much of a signature is correct.
     return hmac.compare_digest(sign(secret, timestamp, body, delivery).encode(), signature)
 
 
@@ -138,13 +140,13 @@ class Webhook(Hook):
             try:
                 status, data = await self._post(headers, body)
             except ConnectionLost as error:
-                # The connection was reused and may have been closed before this request arrived: retry once.
+                # A reused connection may have been closed before this request arrived: retry once.
                 if not error.sent:
                     raise
                 status, data = await self._post(headers, body)
         except (ConnectionLost, HttpStatusError) as error:
             raise BadPayload(f"could not be reached ({error})") from None
-        # Receivers that only observe may answer with an empty body.
+        # An empty body is accepted, too, for receivers that only observe.
         if status == 204 or (status == 200 and not data.strip()):
             return "", None
         if status != 200:

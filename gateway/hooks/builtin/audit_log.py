@@ -17,18 +17,18 @@ from gateway.protocol import json_bytes
 
 # About 30,000 calls without arguments and results, in a file that editors can still open.
 _DEFAULT_BYTES: Final = 10 * 2**20
-# A smaller file would rotate every few lines; more than a tebibyte is a typing error.
+# The bounds of `maxBytes`: a smaller file would rotate every few lines, and more than a tebibyte is a typing error.
 _MIN_BYTES: Final = 1_000
 _MAX_BYTES: Final = 2**40
-# Each rotation renames every kept file while the hook's queue waits.
+# The bound of `keep`: each rotation renames all old files, while further events wait in the hook's queue.
 _MAX_KEEP: Final = 1_000
 
 
 class AuditLog(Hook):
     """Writes a log. `config`: `file`, `maxBytes` (10 MiB), `keep` (5), `arguments` (false), `results` (false).
 
-    Before a file exceeds `maxBytes` it is renamed to `FILE.1`, `FILE.1` to `FILE.2` and so on, up to `keep` old files.
-    Sessions are identified by a hash: a reader of the log could take over a session with its id.
+    Before the file would exceed `maxBytes`, it is renamed to `FILE.1`, `FILE.1` to `FILE.2` and so on, up to `keep` old
+    files. The log contains a hash of each session id instead of the id, with which a reader could use the session.
     """
 
     mode: ClassVar[Mode] = "audit"
@@ -64,7 +64,7 @@ class AuditLog(Hook):
             self._descriptor = None
 
     def after_call(self, call: Call, result: Result) -> None:
-        """Write one line."""
+        """Write one line about a call."""
         row = metadata_to_json(call.metadata)
         session = row.pop("session")
         row["session"] = session_mark(session) if session else None
@@ -101,7 +101,7 @@ class AuditLog(Hook):
             names = [self._file, *(self._file.with_name(f"{self._file.name}.{at}") for at in range(1, self._keep + 1))]
             if self._keep == 0:
                 self._file.unlink(missing_ok=True)
-            # Oldest first, so that the next name is free or may be overwritten.
+            # Rename the oldest file first, so that no file is overwritten except for the oldest one.
             for older, newer in reversed(list(zip(names[1:], names[:-1], strict=True))):
                 if newer.exists():
                     newer.replace(older)

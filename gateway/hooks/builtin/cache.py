@@ -15,29 +15,30 @@ from gateway.protocol.versions import with_meta
 from registry.schema.schemas import canonical_json
 
 CACHED_KEY: Final = "typegate/cachedSeconds"
-"""The member of a result's `_meta` with its age in seconds."""
+"""The member of a result's `_meta` with the age of a cached result in seconds."""
 _KEY: Final = "key"
-# One result may fill an eighth of the cache, so that a few large results cannot evict everything else.
+# A result is cached if it fills at most an eighth of the cache, so that a few large results cannot evict all others.
 _MAX_SHARE: Final = 8
-# Approximate overhead of an entry: a key, a tuple and the links of the cache.
+# Approximate overhead of an entry in the cache: its key and the objects around the result.
 _OVERHEAD_BYTES: Final = 200
-# One minute: long enough for repeated questions in a conversation, short enough that stale data is not surprising.
+# One minute: long enough for repeated calls in a conversation, short enough that stale data is not surprising.
 _DEFAULT_TTL_S: Final = 60
-# One day; keeping results for longer calls for a database.
+# One day. Storing results for longer would need a database.
 _MAX_TTL_S: Final = 86_400
 _DEFAULT_BYTES: Final = 16 * 2**20
-# The cache is held in the memory of this process.
+# The cache is in the memory of this process.
 _MAX_BYTES: Final = 2**30
 
 
 class Cache(Hook):
     """Answers repeated calls. `config`: `ttl` in seconds (60), `maxBytes` (16 MiB).
 
-    Only tools with `readOnlyHint` are cached. The key consists of the principal, profile, wrapper, digest of the tool's
-    definition, connection to its server and arguments, and also of the session if the upstream distinguishes sessions
-    or may ask their users. Errors, tasks, questions and results that depend on answers to questions are not cached.
-    Results that the upstream declares private are cached only within a session. Hooks with a higher `priority` number
-    do not see calls that are answered from the cache; cached results include those hooks' changes.
+    Only results of tools with `readOnlyHint` are cached. The key consists of the principal, profile, wrapper, digest of
+    the tool's definition, upstream connection and arguments. It also contains the session if the upstream distinguishes
+    sessions or may ask the session's user for input during a call. Not cached are errors, tasks, requests for user
+    input, and results that depend on user input. Results that the upstream declares private are cached only within a
+    session. Hooks with a higher `priority` number do not see calls that are answered from the cache; cached results
+    include the changes of these hooks.
     """
 
     def __init__(self, config: Mapping[str, Any], *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -51,12 +52,12 @@ class Cache(Hook):
         )
 
     async def before_call(self, call: Call) -> Before:
-        """Answer from the cache."""
+        """Answer the call from the cache if possible."""
         metadata = call.metadata
         if not metadata.read_only or metadata.shared_within == "request":
             return None
         session = metadata.session if metadata.shared_within == "session" else None
-        # Another connection may return another result, because a different user may have signed in.
+        # The connection is a part of the key, because another user may have signed in on another connection.
         caller = [metadata.principal, session, metadata.profile, metadata.connection]
         key = canonical_json([*caller, metadata.wrapper, metadata.digest, call.args])
         stored = self._results.get(key)

@@ -15,15 +15,16 @@ from registry.intake.issues import THRESHOLD, suspicion_of_result
 
 INSTRUCTIONS_KEY: Final = "typegate/instructions"
 """The member of a result's `_meta` that says why its text seems to instruct a model."""
-# Checking takes up to two seconds per megabyte, in a thread.
+# Checking takes up to two seconds per megabyte, in a thread, so this takes half a second.
 _DEFAULT_CHECKED_BYTES: Final = 256 * 1024
 
 
 class InstructionGuard(Hook):
     """Flags or blocks results with text that seems to instruct a model, or with hidden characters.
 
-    `config`: `action` (flag; or block), `maxBytes` (256 KiB; of a larger result the beginning is checked, and `_meta`
-    says so). The signs are those by which definitions are flagged. An honest text may quote an attack.
+    `config`: `action` (`flag`, the default, or `block`), `maxBytes` (256 KiB; only the beginning of a larger result is
+    checked, and `_meta` says so). The signs are the same as for tool definitions. A harmless text is flagged, too, if
+    it quotes an attack.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -67,7 +68,7 @@ class InstructionGuard(Hook):
 
 
 def _texts_of_result(value: dict[str, Any]) -> Iterator[str]:
-    """Yield every text of a result, also inside texts that are JSON."""
+    """Yield every text of a result. A text that is JSON is parsed, and the texts in it are yielded."""
     pending: list[Any] = [value.get("structuredContent"), value.get("contents"), value.get("content")]
     while pending:
         node = pending.pop()

@@ -12,25 +12,26 @@ from typing import Any, ClassVar, Final
 from gateway.hooks import payloads
 from gateway.hooks.hook import Before, Block, Call, Hook, Mode
 
-# About 20 MB. Buckets multiply by principal and tool: enough for 100 keys with 1,000 tools each, or the reverse.
+# About 20 MB. There is one bucket for each principal and tool: enough for 100 API keys with 1,000 tools each.
 MAX_BUCKETS: Final = 100_000
-"""Maximum number of buckets. Beyond it, the principal with the most buckets loses its least used; they refill."""
-# Evicted in batches, because finding the principal with the most buckets takes a scan.
+"""Maximum number of buckets. Beyond it, the principal with the most buckets loses its least recently used ones, which
+are full when they are used again."""
+# Buckets are removed in batches, because finding the principal with the most buckets takes a scan.
 _EVICTED: Final = 1_000
-# In the JSON-RPC range for servers, outside the codes that MCP defines there; the ending recalls HTTP 429.
+# In the JSON-RPC range for server errors, and not one of the codes that MCP defines; it ends in 29 like HTTP 429.
 LIMIT_CODE: Final = -32029
-"""The code of this hook's blocks if they are answered as protocol errors."""
+"""The JSON-RPC error code of this hook's blocks, used if blocks are answered as protocol errors."""
 _SECONDS_PER_MINUTE: Final = 60
 # A million calls per minute is more than a gateway can serve; one call in a thousand minutes amounts to a ban.
 _MAX_PER_MINUTE: Final = 1_000_000
 _MIN_PER_MINUTE: Final = 0.001
-# Sums of fractions may fall just short of a whole token.
+# Tolerance for rounding: sums of fractions may fall just short of a whole token.
 _TOLERANCE: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """A token bucket. It is immutable: every change returns a new bucket, and the time is an argument.
+    """A token bucket. It is immutable: every change returns a new bucket.
 
     Attributes:
         tokens: Number of calls that may be made at `at_s`.
@@ -57,8 +58,9 @@ class Bucket:
 class RateLimit(Hook):
     """Limits the rate of calls. `config`: `perMinute` (60), `burst` (same), `per` ([principal, tool]).
 
-    With `tool`, each tool has its own limit. The prompts, resources and completions of a server share a limit for each
-    kind, because callers choose URIs, and a new URI must not bring a new limit. The refusal says when to retry.
+    `per` says what each limit applies to: each principal, tool or server, or each combination. With `tool`, each tool
+    has its own limit; all prompts of a server share one limit, as do all its resources and all its completions, because
+    otherwise callers could avoid a limit by using other URIs. The reason of a block says when to retry.
     """
 
     mode: ClassVar[Mode] = "validate"
@@ -75,7 +77,7 @@ class RateLimit(Hook):
         self._count = 0
 
     async def before_call(self, call: Call) -> Before:
-        """Take a token, or block the call."""
+        """Use a token for the call, or block the call if no token is left."""
         meta = call.metadata
         limited = meta.wrapper if meta.kind == "tool" else f"{meta.kind}s of {meta.server}"
         parts = {"principal": meta.principal, "tool": f"{meta.kind}:{limited}", "server": meta.server}

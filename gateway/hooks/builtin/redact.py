@@ -1,10 +1,10 @@
 """`redact`: replace secrets and personal data in results and arguments.
 
-The patterns for secrets come from `detect-secrets`, a widely used repository scanner; its online checks of whether a
+The patterns for secrets come from `detect-secrets`, a widely used repository scanner. Its online checks whether a
 secret is valid are not used, so that nothing leaves the process. `phonenumbers` finds and checks telephone numbers.
-`python-stdnum` verifies the check digits of cards, IBANs and social security numbers, so that numbers that only look
-similar are kept. All three are pure Python with embedded data: no model, no download, no telemetry. They are installed
-by the extra `redact`.
+`python-stdnum` validates card numbers, IBANs and social security numbers, so that numbers that only look similar are
+not replaced. All three packages are pure Python with embedded data: no model, no download, no telemetry. They are
+installed by the extra `redact`.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ KINDS: Final = ("secret", "email", "phone", "card", "iban", "ssn", "ip")
 DEFAULT: Final = ("secret", "email", "phone", "card", "iban", "ssn")
 # Texts are searched in windows, so that no pattern can take quadratic time on a large text.
 WINDOW: Final = 64 * 1024
-# A match across a window border is found if it is no longer than this; an 8,192-bit private key has about 6,500
-# characters.
+# The overlap of windows: a match across their border is found if it is no longer than this. An 8,192-bit private key
+# has about 6,500 characters.
 OVERLAP: Final = 8 * 1024
-# Redacting takes about 0.3 s per megabyte, so about 0.6 s in a thread, well within the default timeout.
+# Redacting takes about 0.3 s per megabyte, in a thread, so about 0.6 s: well within the default timeout of a hook.
 _DEFAULT_BYTES: Final = 2 * 2**20
-# Maximum length of a custom pattern. Longer patterns are word lists, which belong in several patterns.
+# Maximum length of a custom pattern. A longer pattern is a list of words, which can be split into several patterns.
 _MAX_PATTERN_CHARS: Final = 1_000
-# Maximum per window, because the library takes far longer to parse a number than to find it.
+# Maximum number of telephone numbers to validate per window, because the library needs far longer to validate a number
+# than a pattern needs to find it.
 _MAX_PHONES: Final = 200
 
 Span = tuple[int, int, str]
 Find = Callable[[str], Iterator[Span]]
 
-# Without the detectors for high entropy and `password = …`, which report too many false positives.
+# The detectors that are used. Those for high entropy and for `password = …` report too many false positives.
 _DETECTORS: Final = (
     "artifactory.ArtifactoryDetector",
     "aws.AWSKeyDetector",
@@ -80,11 +81,11 @@ _IP = re.compile(r"(?<![\w.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0
 class Redact(Hook):
     """Replaces each match with `[redacted KIND]`.
 
-    `config`: `kinds` (secret, email, phone, card, iban, ssn; optionally ip), `arguments` (false, because tools need the
-    data that callers send), `regions` (countries whose telephone numbers are found without a prefix, for example [US]),
-    `patterns` (custom regular expressions by name), `maxBytes` (2 MiB; larger results are withheld). Keys of objects
-    and base64 data in images, audio and resources are not changed. Redacting takes about 0.3 s per megabyte, in a
-    thread.
+    `config`: `kinds` (by default secret, email, phone, card, iban and ssn; `ip` may be added), `arguments` (whether to
+    redact arguments, too; false, because tools need the data that callers send), `regions` (countries whose telephone
+    numbers are found without a country code, for example [US]), `patterns` (custom regular expressions by name),
+    `maxBytes` (2 MiB; a larger result is a failure of the hook). Keys of objects and base64 data in images, audio and
+    resources are not changed. Redacting takes about 0.3 s per megabyte, in a thread.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -121,7 +122,7 @@ class Redact(Hook):
     def after_call(self, call: Call, result: Result) -> After:
         """Redact a result."""
         counts: Counter[str] = Counter()
-        # Rejected rather than passed on unread: with `onError: fail` no unchecked result leaves the gateway.
+        # An error, so that with `onError: fail` no unchecked result leaves the gateway.
         if len(json_bytes.dumps(result.value)) > self._max_bytes:
             raise BadPayload(f"received more than {self._max_bytes} bytes to check (maxBytes)")
         value = self._redacted_result(result.value, counts)
@@ -132,7 +133,7 @@ class Redact(Hook):
     after_prompt = after_resource = after_completion = after_call
 
     def _redact_value(self, value: Any, counts: Counter[str], *, exempt: str | None = None) -> Any:
-        """Redact a value, but keep the member `exempt` of an object if it is base64."""
+        """Redact a value. In objects, do not change the member named `exempt` if it is base64."""
         if isinstance(value, str):
             return self.text(value, counts)
         if isinstance(value, dict):
@@ -148,8 +149,8 @@ class Redact(Hook):
     def _redacted_result(self, result: dict[str, Any], counts: Counter[str]) -> dict[str, Any]:
         """Redact a result.
 
-        Binary data in content blocks is kept: it may match a pattern by chance, and replacing a part would make it
-        useless. In other places a member called `data` may be anything and is not exempt.
+        Binary data in content blocks is not changed: it may match a pattern by chance, and replacing a part would make
+        the data useless. In other places, a member named `data` may contain anything and is redacted.
         """
 
         def block(item: Any) -> Any:
@@ -177,7 +178,7 @@ class Redact(Hook):
         return members(result, {"content": each(block), "messages": each(message), "contents": each(contents)})
 
     def text(self, text: str, counts: Counter[str]) -> str:
-        """Return the text with every match replaced, or the same object if there is none."""
+        """Return the text with every match replaced, or the same object without a match; add each match to `counts`."""
         spans = self._spans(text)
         if not spans:
             return text
@@ -196,7 +197,7 @@ class Redact(Hook):
             offset = max(0, base - OVERLAP)
             for find in self._finders:
                 spans.update((start + offset, end + offset, kind) for start, end, kind in find(window))
-        # Merge overlapping spans; the merged span has the kind of the one that begins first.
+        # Merge overlapping spans. A merged span has the kind of its first span.
         merged: list[Span] = []
         for start, end, kind in sorted(spans, key=lambda span: (span[0], -span[1])):
             if merged and start < merged[-1][1]:
@@ -241,7 +242,11 @@ def _finders(kinds: tuple[str, ...], regions: list[str]) -> Iterator[Find]:
 def _matches(
     kind: str, pattern: re.Pattern[str], valid: Callable[[str], bool] | None = None, *, group: int = 0
 ) -> Find:
-    """Find a pattern. If a number is invalid, drop trailing parts: a valid number may be followed by others."""
+    """Return a function that finds matches of a pattern in a text.
+
+    If `valid` rejects a match, the part after its last space or hyphen is dropped, and so on: a valid number may be
+    followed by other digits.
+    """
 
     def find(text: str) -> Iterator[Span]:
         for match in pattern.finditer(text):
@@ -255,7 +260,7 @@ def _matches(
 
 
 def _tokens(pattern: re.Pattern[str], group: int) -> Find:
-    """Find a secret up to its end, because some patterns match only its beginning."""
+    """Return a function that finds secrets in a text up to their end; some patterns match only the beginning."""
     matches = _matches("secret", pattern, group=group)
 
     def find(text: str) -> Iterator[Span]:

@@ -16,13 +16,13 @@ from registry.schema.schemas import digest
 
 CUT_KEY: Final = "typegate/cut"
 """The member of a result's `_meta` that lists the cuts."""
-# Maximum number of cuts to list: a model must know that something is missing, not each of hundreds of places.
+# Maximum number of cuts to list: a model has to learn that something is missing, but not where in hundreds of places.
 _MAX_LISTED_CUTS: Final = 20
 # Minimum size of a shortened value: a line of text, enough to recognize the original.
 _MIN_BYTES: Final = 40
-# About 16,000 tokens, which is as much as hosts show a model before they shorten a result themselves.
+# About 16,000 tokens, which is as much as hosts give to a model before they shorten a result themselves.
 _DEFAULT_MAX_BYTES: Final = 64 * 1024
-# Reserved for the notice and the list of cuts; half of the limit if the limit is small.
+# The size reserved for the notice and the list of cuts; if `maxBytes` is small, half of it is reserved instead.
 _NOTICE_BYTES: Final = 1_000
 _MARK_BYTES: Final = 60
 _MARK: Final = "…"
@@ -34,9 +34,9 @@ K = TypeVar("K")
 class SizeGuard(Hook):
     """Bounds the size of results. `config`: `maxBytes` (65,536).
 
-    JSON stays valid, also inside texts: long strings and lists are cut, and all members of objects are kept. Other
-    texts keep their beginning and end. Binary items that are too large are removed. `structuredContent` is cut in the
-    same way; if it no longer conforms to the tool's output schema, the result says so.
+    JSON stays valid, also JSON inside texts: long strings and lists are cut, and all members of objects are kept. Other
+    texts keep their beginning and end. Binary items that are too large are removed. `structuredContent` is cut like
+    other JSON; if it no longer conforms to the tool's output schema, the result says so.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -69,7 +69,7 @@ class SizeGuard(Hook):
 
 
 def shorten(value: Any, budget: int, path: str, cuts: list[Cut]) -> Any:
-    """Return a JSON value of at most about `budget` bytes, keeping all members of objects."""
+    """Return a JSON value shortened to about `budget` bytes, keeping all members of objects, and append to `cuts`."""
     size = _size(value)
     if size <= budget:
         return value
@@ -103,10 +103,14 @@ def _shorten_content(items: list[Any], budget: int, cuts: list[Cut]) -> list[Any
 
 
 def _distribute(parts: dict[K, Any], budget: int, fit: Callable[[K, int], Any]) -> dict[K, Any]:
-    """Fit each part into its share of the budget."""
+    """Fit each part into its share of the budget.
+
+    Args:
+        fit: Shortens the part with a key to a size in bytes.
+    """
     sizes = {key: _size(part) for key, part in parts.items()}
     fits: dict[K, Any] = {}
-    # Smallest first, so that unused parts of their shares go to the large ones.
+    # Smallest first, so that the unused rest of their shares is available to larger parts.
     for rank, key in enumerate(sorted(sizes, key=sizes.__getitem__)):
         fits[key] = fit(key, max(budget // (len(parts) - rank), _MIN_BYTES))
         budget -= _size(fits[key])
@@ -138,7 +142,7 @@ def _shorten_text(text: str, budget: int, path: str, cuts: list[Cut]) -> str:
             value = json_bytes.loads(text.encode("utf-8", "surrogatepass"))
         except json_bytes.MalformedJson:
             return _cut_text(text, budget, path, cuts)
-        # Inside a string each quote is escaped and takes two bytes, so find the right budget by trial.
+        # Inside a string, each quote is escaped and takes two bytes, so find by trial the budget that fits.
         room = budget
         for _ in range(4):
             tried: list[Cut] = []
