@@ -1,23 +1,23 @@
-"""The functional core: what tools are, independent of how they are reached.
+"""The functional core: the catalog of tools and the checks of calls, without any input or output.
 
-Nine packages, each documented in its `__init__`. In these diagrams, `▶` is a call and `═▶` is its result. The path
+The `__init__` of each package documents its modules. In these diagrams, `└▶` is a call and `═▶` is its result. The path
 from a listing to the tools that a caller sees:
 
     items as the upstream listed them
-      └▶ intake.tool_intake, intake.item_intake          accept, repair or quarantine each item
-           └▶ schema.schemas ─▶ schema.validators      bounds, then one compiled validator for each schema
+      └▶ intake.tool_intake, intake.item_intake          accept, repair or set aside each item
+           └▶ schema.schemas ─▶ schema.validators      check limits, then compile one validator for each schema
       ═▶ catalog.listing.ServerListing
       └▶ catalog.registry.Registry.put                 ignores a listing with an older epoch
            └▶ catalog.build                            rebuilds only the server that changed
                 ├▶ catalog.names                       distinct, short and stable names
-                └▶ catalog.overrides, catalog.shape    changes by configuration and operators
+                └▶ catalog.overrides, catalog.shape    changes that the configuration and operators make
       ═▶ catalog.catalog.Catalog
       └▶ views.view.build_view                         one for each profile and set of rights
            ├▶ views.profile                            which servers and tools the profile selects
-           ├▶ policy.policy                            which of them the caller may use
-           ├▶ views.descriptions                       configured text in each description
-           ├▶ dialects.definitions.lower_definition    the schema that the profile's host or model API accepts
-           └▶ views.disclosure                         which tools are listed, and which are found by `search`
+           ├▶ policy.policy                            which of these tools the caller may use
+           ├▶ views.descriptions                       configured texts in each description
+           ├▶ dialects.definitions.lower_definition    the schema, rewritten for the profile's host or model API
+           └▶ views.disclosure                         which tools are listed, and which have to be searched for
       ═▶ views.view.View
 
 The path from a call to the forwarded arguments:
@@ -25,36 +25,36 @@ The path from a call to the forwarded arguments:
     Catalog.resolve(name), or arguments.invoke_tool for the generic tool
       ═▶ ToolWrapper and arguments
       └▶ arguments.prepare
-           ├▶ dialects.definitions                     map arguments for the lowered schema to the original schema
+           ├▶ dialects.definitions                     map arguments for the rewritten schema to the original schema
            ├▶ schema.validators                        return valid arguments unchanged
-           ├▶ arguments.repair                         repair the others, with validation_repair and coercion
+           ├▶ arguments.repair                         repair arguments that are not valid
            ├▶ arguments.prepare.fill_defaults          add configured defaults
-           └▶ arguments.problems.check                 list what is wrong, with sentences from diagnosis
+           └▶ arguments.problems.check                 describe the remaining errors in sentences
       ═▶ Prepared: arguments to send, or problems, which arguments.problems.explain turns into a text for the model
 
-The packages depend on each other in this order: errors; schema; intake, dialects; catalog; policy, lock;
+Modules import only packages to their left in this order: errors; schema; intake, dialects; catalog; policy, lock;
 arguments, views, search.
 
-How tools are typed and disclosed:
+How tools become wrappers, and which of them are listed:
 
-    Which tools get a wrapper?     Every tool that the configuration exposes. Disclosure decides which tools a model
-                                   sees, not which it can call: an unlisted wrapper can be called by its name.
+    Which tools get a wrapper?     Every tool that the configuration exposes. The disclosure setting decides which tools
+                                   a model sees in the list, but the model can call unlisted wrappers by name as well.
     What is the wrapper's name?    `alias__tool`, derived from this pair alone, so that no other server can change it. A
-                                   former name still resolves to the current one.
-    Which schema does it have?     The schema of the upstream, with configured changes. It is lowered for the host;
-                                   calls are checked against the original.
-    What activates a tool?         Only `find_tools` and `get_server_details`: the tools that they return are added to
-                                   the list of the session, and announced before the response.
-    How long is it active?         Until the session ends, or until later finds need the space and replace the oldest.
-                                   In versions without sessions, the list does not depend on earlier requests: the
-                                   response contains the whole schema, and the tool is called by its name.
+                                   former name still resolves to the current wrapper.
+    Which schema does it have?     The schema of the upstream, with configured changes. Hosts see a form of it that they
+                                   support; calls are checked against the original.
+    What adds a tool to the list?  A search with `find_tools` or `get_server_details`: the tools that it returns are
+                                   added to the list of the session, and announced before the response.
+    How long is it listed?         Until the session ends, or until later searches need the space; the oldest find is
+                                   replaced first. In protocol versions without sessions, a search does not change the
+                                   list: its response contains the whole schema, and the tool is called by its name.
     What limits the list?          `maxTools` and `maxTokens` of the profile. Pinned wrappers come first, then one tool
-                                   of each server in turn; finds use places reserved at the end.
-    What if a tool changes?        Its wrapper changes with it, and is announced once. A call in the old form gets a
-                                   hint about the change. While the server is away, its last listing and finds stay.
-    Why `invoke_tool` as well?     For hosts that refuse names missing from their first list. It resolves the wrapper
-                                   and follows the same path: policy, repair, checks and hooks.
+                                   of each server in turn. Found tools use places that are reserved at the end.
+    What if a tool changes?        Its wrapper changes as well, and is announced once. A call in the old form gets a
+                                   hint about the change. While the server is disconnected, its last listing stays.
+    Why `invoke_tool` as well?     For hosts that refuse names that were not in their first list. `invoke_tool` calls a
+                                   wrapper by its name, with the same policy, repair, checks and hooks.
 
-Pure and synchronous: no clock, no sockets, no files. The validator and the stemmer are imported on first use, so that
-importing this package takes only a few milliseconds.
+The code is synchronous and uses no clock, no sockets, and no files except its own word tables. The validator and the
+stemmer are imported on first use, so that importing this package takes only a few milliseconds.
 """

@@ -11,10 +11,10 @@ class RegistryError(Exception):
 
 
 class AliasError(RegistryError):
-    """Distinct names cannot be derived from the configured server aliases.
+    """The gateway cannot derive distinct names from the configured server aliases.
 
     Attributes:
-        aliases: The offending aliases, in the given order.
+        aliases: The aliases that cause the problem, in the given order.
     """
 
     def __init__(self, aliases: Iterable[str], message: str) -> None:
@@ -34,8 +34,8 @@ class SchemaRejected(RegistryError):
     """A schema exceeds a limit, refers to another document, or cannot be compiled.
 
     Attributes:
-        code: A stable code, such as `too_deep` or `remote_ref`.
-        detail: A sentence for people.
+        code: A stable code for programs, such as `too_deep` or `remote_ref`.
+        detail: A text for people.
     """
 
     def __init__(self, code: str, detail: str) -> None:
@@ -49,7 +49,7 @@ class LockfileRejected(RegistryError):
 
     Attributes:
         detail: What is wrong, and what was expected.
-        key: The dotted path of the offending entry, if there is a single one.
+        key: The dotted path of the wrong entry, if the problem concerns a single entry.
     """
 
     def __init__(self, detail: str, *, key: str | None = None) -> None:
@@ -59,14 +59,14 @@ class LockfileRejected(RegistryError):
 
 
 class NotChecked(RegistryError):
-    """Arguments cannot be checked within the current limits.
+    """The arguments of a call cannot be checked within the current limits.
 
     Attributes:
-        path: The path of the argument.
-        reason: The rest of a sentence that starts with the name of the argument.
+        path: The path of the argument that exceeds a limit.
+        reason: The reason: the rest of a sentence that starts with the name of the argument.
         final: Whether a check with higher limits would fail, too.
-        invalid: Whether the arguments are known to be invalid, and only the errors could not be collected.
-        unlocated: Whether there are too many values, and the largest argument has not been determined.
+        invalid: True if the arguments are known to be invalid, and only the list of errors is missing.
+        unlocated: True if there are too many values, and it has not been determined which argument has the most.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""Add servers to the configuration, and the gateway to hosts.
+"""Add servers to the configuration, and add the gateway to the settings of hosts.
 
 host_file_edits  Edit a host's file, preserving comments and concurrent changes, and undo the edit.
-host_files       The supported hosts: where their files are and how they write server entries.
-installing       Add the gateway to a host's file in place of its servers, and remove it again.
-bundles          Verify and unpack bundles (.mcpb).
-packages         Propose an entry for an npm or PyPI package.
-mcp_registry     Propose an entry for a server in an MCP registry.
+host_files       The supported hosts: the paths of their settings files, and the format of their server entries.
+installing       Replace the servers in a host's file with the gateway, and restore the file.
+bundles          Verify and unpack bundles (.mcpb files), and propose an entry for the server inside.
+packages         Propose a configuration entry for an npm or PyPI package.
+mcp_registry     Propose a configuration entry for a server in an MCP registry.
 """

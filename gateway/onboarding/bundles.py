@@ -1,4 +1,7 @@
-"""Verify and unpack bundles (.mcpb)."""
+"""Verify and unpack bundles, and propose an entry for the server inside.
+
+A bundle (.mcpb) is a ZIP archive with the files of an MCP server and a manifest that says how to start the server.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from gateway.onboarding.packages import MAX_BUNDLE_BYTES, Input, Proposal, Sourc
 from gateway.process.files import home_folder, make_private_folder
 from registry.schema.display_text import excerpt
 
-# Limits of an unpacked bundle. Node modules consist of many small files.
+# Limits of an unpacked bundle. The file limit is high because Node modules consist of many small files.
 _MAX_FILES: Final = 100_000
 _MAX_UNPACKED_BYTES: Final = 1024 * 1024 * 1024
 _MAX_MANIFEST_BYTES: Final = 1024 * 1024
@@ -33,12 +36,13 @@ _PLATFORMS: Final = {"linux": "linux", "darwin": "darwin", "win32": "win32"}
 
 
 def bundle_proposal(source: str, *, sha256: object, folder: Callable[[], Path], arguments: list[str]) -> Proposal:
-    """Unpack a bundle, and return the proposed entry.
+    """Unpack a bundle, and return the proposed configuration entry for its server.
 
     Args:
         source: A path or URL.
-        sha256: The expected digest; required for a URL.
-        folder: Returns the folder for bundles, in which each bundle gets a folder named by its digest.
+        sha256: The expected digest; required if `source` is a URL.
+        folder: Returns the parent folder. The bundle is unpacked into a subfolder named after the server and the
+            digest.
         arguments: Additional arguments of the program, after those of the manifest.
 
     Raises:
@@ -82,7 +86,11 @@ def _read_bundle(path: Path) -> bytes:
 
 
 def _sound_files(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    """Return the files of an archive after checking that all of them stay inside the target folder."""
+    """Return the entries of an archive after checking that unpacking writes only inside the target folder.
+
+    Raises:
+        SourceRefused: There are too many files, or an entry has an unsafe name, a duplicate name or a special type.
+    """
     files = archive.infolist()
     if len(files) > _MAX_FILES:
         raise SourceRefused(f"the bundle has more than {_MAX_FILES:,} files")
@@ -132,7 +140,7 @@ def _unpack(archive: zipfile.ZipFile, files: list[zipfile.ZipInfo], home: Path) 
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             with archive.open(file) as source, target.open("xb") as sink:
-                # The sizes stated in the archive can be wrong, so count the bytes.
+                # The sizes stated in the archive can be wrong, so count the bytes that are actually unpacked.
                 while part := source.read(1024 * 1024):
                     bytes_left -= len(part)
                     if bytes_left < 0:
@@ -173,7 +181,10 @@ def _proposal(manifest: dict[str, Any], name: str, home: Path) -> Proposal:
 
 
 def _text(text: str, home: Path, user_config: Any, inputs: dict[str, Input]) -> str:
-    """Return a text of the manifest with its placeholders converted to those of the configuration."""
+    """Return a text of the manifest in the syntax of the configuration, and add the inputs that it needs to `inputs`.
+
+    Paths such as `${__dirname}` are replaced by their values; `${user_config.KEY}` becomes `${KEY}`.
+    """
     places = {
         "__dirname": str(home),
         "HOME": str(home_folder()),

@@ -1,4 +1,4 @@
-"""Edit a host's file, preserving comments and concurrent changes, and undo the edit."""
+"""Edit a host's settings file without losing comments or concurrent changes, and undo the edit."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def parse_values(text: str, path: Path) -> dict[str, Any]:
 def edit_entries(
     text: str, path: Path, block: Keys, put: Mapping[str, Mapping[str, Any]], drop: Sequence[str] = ()
 ) -> str:
-    """Return the text of a file with entries of a block added, replaced and removed.
+    """Return the text of a settings file after adding, replacing and removing server entries.
 
     Args:
         text: The current text; empty for a new file.
         path: The file, whose suffix determines the format.
-        block: The keys of the block, which is created if necessary.
+        block: The path of keys to the object that contains the entries. Missing objects are created.
         put: Entries to add or replace, by name.
         drop: Names of entries to remove.
 
@@ -59,7 +59,7 @@ def edit_entries(
     root = parse_values(text, path)
     drop = [*drop]
     if not root and path.suffix in (".yaml", ".yml"):
-        # A temporary entry, so that the block is written in block style and not in braces.
+        # Add a temporary entry, so that the YAML is written in block style and not in braces.
         text, root = f"{text}{block[0]}:\n  {_PLACEHOLDER}: {{}}\n", {block[0]: {_PLACEHOLDER: {}}}
         drop.append(_PLACEHOLDER)
     holder: Any = root
@@ -74,7 +74,7 @@ def edit_entries(
         changed = _in_json(text or "{\n}\n", block, put, removed)
     else:
         return rewrite_values(text, path, root, _values_after_edit(root, block, put, removed), drops_comments=True)
-    # Verify that nothing else has changed.
+    # Verify that the edit changed only the entries.
     if json.loads(json.dumps(parse_values(changed, path), default=str)) != _values_after_edit(
         root, block, put, removed
     ):
@@ -85,7 +85,7 @@ def edit_entries(
 def _values_after_edit(
     before: dict[str, Any], block: Keys, put: Mapping[str, Any], removed: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the values that the file must have after the edit."""
+    """Return the parsed values that the file must have after the edit."""
     expected: dict[str, Any] = json.loads(json.dumps(before, default=str))
     holder = expected
     for key in block:
@@ -169,7 +169,10 @@ def _inline(entry: Mapping[str, Any]) -> Any:
 
 
 def _with_comments(before: str, after: str) -> str:
-    """Restore comment lines removed with a table, because the last ones usually describe the next table."""
+    """Return the text `after` with the comment lines of `before` that were removed together with a table.
+
+    The comment at the end of a table usually describes the next table.
+    """
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     lines: list[str] = []
     for action, old_from, old_to, new_from, new_to in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
@@ -184,7 +187,7 @@ def _with_comments(before: str, after: str) -> str:
     return "".join(lines)
 
 
-# Claude Code stores its whole history in its file. A larger file is not a settings file.
+# Claude Code stores its whole history in its settings file, so the limit is generous.
 MAX_BYTES: Final = 16 * MAX_FILE_BYTES
 _FOLDER: Final = "installed"
 _BACKUPS: Final = "backups"
@@ -193,7 +196,7 @@ _NEVER_WRITTEN: Final = frozenset({"managed-mcp.json", "managed-settings.json"})
 
 
 class Refused(GatewayError):
-    """A file was not changed, for the reason in the text. Exit code 1."""
+    """A file was not changed. The text gives the reason, and the command exits with code 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,10 +218,10 @@ class FileChange:
         return self.before != self.after
 
     def difference(self) -> str:
-        """Return a unified diff without secrets."""
+        """Return a unified diff of the change, with secrets removed."""
         texts = [(part or b"").decode("utf-8", "replace") for part in (self.before, self.after)]
         for text in texts:
-            # The secrets in the host's own entries are not known yet.
+            # Register the secrets in the host's own entries, so that `scrub` removes them from the diff.
             with suppress(ConfigError):
                 SECRETS.hide(secrets_in(parse_values(text, self.path)))
         old, new = (text.splitlines() for text in texts)
@@ -271,13 +274,13 @@ def plan_edit(path: Path, edit: Callable[[str], str]) -> FileChange:
         text = (before or b"").decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"is not UTF-8 at byte {error.start}", file=str(path)) from None
-    windows = "\r\n" in text and "\n" not in text.replace("\r\n", "")
-    changed = edit(text.replace("\r\n", "\n") if windows else text)
-    return FileChange(path=path, before=before, after=(changed.replace("\n", "\r\n") if windows else changed).encode())
+    has_crlf = "\r\n" in text and "\n" not in text.replace("\r\n", "")
+    changed = edit(text.replace("\r\n", "\n") if has_crlf else text)
+    return FileChange(path=path, before=before, after=(changed.replace("\n", "\r\n") if has_crlf else changed).encode())
 
 
 def back_up(state_dir: Path, change: FileChange) -> Path | None:
-    """Back up the configuration before a change, and return the path; None if the file does not exist yet.
+    """Back up the old content of a changed file, and return the path of the backup; None for a new file.
 
     Raises:
         OSError: The backup cannot be written.
@@ -292,19 +295,19 @@ def back_up(state_dir: Path, change: FileChange) -> Path | None:
 
 
 class Installations:
-    """The hosts' files that typegate has changed, with their backups."""
+    """Records of the hosts' files that typegate has changed, with a backup of each."""
 
     def __init__(self, state_dir: Path) -> None:
         self._folder = state_dir / _FOLDER
 
     def record(self, change: FileChange, *, name: str) -> Path:
-        """Back up a file before it is changed, and return the path of the backup.
+        """Back up a file and record the planned change, and return the path of the backup.
 
         Args:
             name: The name of the gateway's entry.
 
         Raises:
-            Refused: The file already has a change that was not undone.
+            Refused: An earlier change of the file is recorded and was not undone.
         """
         if self.find(change.path) is not None:
             raise Refused(f"{change.path} already has an installation; undo it with `typegate uninstall` first")
@@ -321,7 +324,7 @@ class Installations:
         return backup
 
     def find(self, path: Path) -> dict[str, Any] | None:
-        """Return what is recorded about a file, or None."""
+        """Return the record of a file's change, or None."""
         try:
             note = json.loads(self._files(path)[1].read_bytes())
         except (OSError, ValueError):
@@ -329,12 +332,12 @@ class Installations:
         return note if isinstance(note, dict) else None
 
     def is_untouched(self, path: Path) -> bool:
-        """Return whether a file has not changed since typegate changed it."""
+        """Return whether a file still has the content that typegate wrote."""
         note, current = self.find(path), read_content(path)
         return note is not None and current is not None and _digest(current) == note["after"]
 
     def before(self, path: Path) -> bytes:
-        """Return the content of a file before it was changed.
+        """Return the content that a file had before typegate changed it.
 
         Raises:
             OSError: The backup does not exist any more.
@@ -342,15 +345,15 @@ class Installations:
         return self._files(path)[0].read_bytes()
 
     def undo(self, path: Path, *, force: bool = False, merge: Callable[[bytes, bytes], bytes] | None = None) -> str:
-        """Restore a file byte for byte, and return a description of what was done.
+        """Restore the original content of a file, and return a description of what was done.
 
         Args:
-            force: If the file has changed since, use `merge`.
-            merge: Called with the current and the original content; returns the current content without the
-                gateway's entry.
+            force: Whether to write the result of `merge` if the file was edited after typegate changed it.
+            merge: Called with the current and the original content. Returns the current content with the gateway's
+                entry replaced by the original entries.
 
         Raises:
-            Refused: No change of the file is recorded, or the file has changed since.
+            Refused: No change of the file is recorded, or the file was edited after typegate changed it.
         """
         recorded = self.find(path)
         if recorded is None:
@@ -376,7 +379,7 @@ class Installations:
         return done
 
     def discard(self, path: Path) -> None:
-        """Delete the record and backup of a file that was not changed after all."""
+        """Delete the record and the backup of a file, because writing the planned change failed."""
         for each in self._files(path):
             each.unlink(missing_ok=True)
 

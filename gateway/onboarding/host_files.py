@@ -1,4 +1,4 @@
-"""The supported hosts: where their files are and how they write server entries."""
+"""The supported hosts: the paths of their settings files, and the format of their server entries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gateway.protocol.gateway_errors import ConfigError
 
 FileForm = Literal["json", "toml"]
 _Places = Callable[["Machine"], Sequence[Path]]
-# Managed settings of Claude Code, which the administrator of the machine writes.
+# Files with managed settings of Claude Code, which the administrator of the machine writes.
 _MANAGED: Final = {
     "linux": Path("/etc/claude-code/managed-settings.json"),
     "darwin": Path("/Library/Application Support/ClaudeCode/managed-settings.json"),
@@ -36,7 +36,7 @@ _ALIASES: Final = {"claude": "claude-code", "gemini-cli": "gemini", "qwen-code":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The properties of a machine that determine where files are.
+    """The properties of a machine that determine the paths of settings files.
 
     Attributes:
         platform: A value of `sys.platform`.
@@ -53,7 +53,7 @@ class Machine:
 
     @property
     def applications(self) -> Path:
-        """The folder for the settings of applications."""
+        """The folder in which applications store their settings."""
         if self.platform == "darwin":
             return self.home / "Library" / "Application Support"
         if self.platform == "win32":
@@ -64,13 +64,14 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFile:
-    """A host and the format of its file.
+    """A host and the format of its settings file.
 
     Attributes:
         name: The name on the command line.
         title: The name in messages.
-        block: The key of the servers.
-        user: Returns the possible paths of the user's file. The first that exists is used, otherwise the first.
+        block: The top-level key of the object with the server entries.
+        form: The syntax of the file.
+        user: Returns the possible paths of the user's file. The first existing file is used, or else the first path.
         project: The path of the file in a project; None if the host has no project files.
         url_key: The key of the URL in an entry; None if the host only starts processes.
         url_type: The `type` of an entry with a URL.
@@ -204,14 +205,14 @@ def find_host(name: str) -> HostFile | None:
 def collect_settings(
     keys: Sequence[str], path: Path, root: Mapping[str, Any], host: HostFile | None, *, machine: Machine
 ) -> HostSettings:
-    """Return the settings of a host that apply to the servers of a block, outside of their entries.
+    """Return the host's settings about servers that are outside of the server entries.
 
     Args:
-        keys: The keys of the block.
-        path: The file that contains the block.
+        keys: The path of keys to the object with the server entries.
+        path: The file that contains the server entries.
         root: The values of the file.
         host: The host; None if the file does not belong to a known host.
-        machine: Determines where the other files of the host are.
+        machine: Determines the paths of the host's other files.
 
     Raises:
         ConfigError: A settings file cannot be read.
@@ -249,7 +250,7 @@ _LITERAL_HOSTS: Final = frozenset({"claude-desktop", "codex", "opencode"})
 _OPENCODE_PLACEHOLDER: Final = re.compile(r"\{(env|file):([^{}]+)\}")
 _INPUT: Final = re.compile(r"\$\{input:([^{}]+)\}")
 _GEMINI_VARIABLE: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
-# Placeholders that depend on the folder that the host has open. Other editor placeholders do not depend on the host.
+# Placeholders whose value depends on the folder that is open in the host.
 _WORKSPACE_PLACEHOLDER: Final = re.compile(
     r"\$\{(workspaceFolder(?:Basename)?|workspaceRoot(?:FolderName)?|CLAUDE_PLUGIN_ROOT|CLAUDE_PROJECT_DIR)(?:[:-][^{}]*)?\}"
 )
@@ -273,7 +274,7 @@ _COPIED_KEYS: Final = (
     "validation",
     "callTimeout",
 )
-# Keys that are dropped without a note: they matter only to hosts, or `_codex_keys` has converted them.
+# Keys that are dropped without a note: they matter only to hosts, or `_codex_keys` has already converted them.
 _IGNORED_KEYS: Final = frozenset(
     {
         "description",
@@ -289,7 +290,7 @@ _IGNORED_KEYS: Final = frozenset(
     }
 )
 _CODEX_KEYS: Final = frozenset({"bearer_token_env_var", "http_headers", "env_http_headers", "env_vars"})
-# The keys that identify the server of an entry.
+# The keys of an entry that determine which server it starts or connects to.
 _IDENTIFYING_KEYS: Final = ("type", "command", "args", "cwd", "url")
 _BLOCKS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (("mcpServers",), "claude-code"),
@@ -302,13 +303,14 @@ _BLOCKS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
 
 @dataclass(slots=True, kw_only=True)
 class ConvertedEntry:
-    """A server of a host, converted to an entry of the configuration.
+    """A host's server entry, converted to the format of the gateway's configuration.
 
     Attributes:
         written: The name in the host's file.
         alias: The name in the configuration.
-        notes: Messages about settings that were left out or that the user has to provide.
-        refused: Why the server cannot be imported, such as a restriction in an unknown form; otherwise empty.
+        entry: The converted entry.
+        notes: Messages about settings that were left out, and about values that the user has to provide.
+        refused: The reason why the server cannot be imported, such as an unknown kind of restriction; otherwise empty.
     """
 
     written: str
@@ -321,7 +323,7 @@ class ConvertedEntry:
 def find_blocks(
     root: Mapping[str, Any], host: HostFile | None
 ) -> Iterator[tuple[tuple[str, ...], str, dict[str, Any]]]:
-    """Yield each block of servers in a file: its keys, the name of the host whose format it has, and its entries."""
+    """Yield each object with server entries in a file: its path of keys, the host with this format, and the entries."""
     if host is not None:
         own = root.get(host.block)
         if isinstance(own, dict):
@@ -342,11 +344,11 @@ def find_blocks(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostContext:
-    """What a host knows, besides the file, when it reads its servers.
+    """Information outside of the file that the host uses to interpret its server entries.
 
     Attributes:
-        workspace: The folder that the host has open; None if it varies.
-        inputs: The default answers to the host's questions, from `input_defaults`.
+        workspace: The folder that is open in the host; None if unknown.
+        inputs: The default value of each `${input:NAME}` that the host asks its user for.
         settings: The settings of the host that apply to its servers.
     """
 
@@ -362,13 +364,13 @@ def convert_entry(
     reference: Reference,
     context: HostContext | None = None,
 ) -> ConvertedEntry:
-    """Convert an entry of a host to an entry of the configuration.
+    """Convert a host's server entry to the format of the gateway's configuration.
 
     Args:
         server_key: The name in the host's file.
         host: The name of the host whose format the entry has.
-        reference: Stores a secret and returns a reference to it.
-        context: What else the host knows when it reads the file.
+        reference: Stores a secret, and returns the text that refers to the stored secret.
+        context: Information outside of the file that the host uses to interpret the entry.
     """
     context = context if context is not None else HostContext()
     settings = context.settings
@@ -392,12 +394,12 @@ def convert_entry(
 
 
 class _Reference(str):
-    """A text that already has the placeholders of the configuration."""
+    """A text whose placeholders are already in the syntax of the configuration."""
 
 
 @dataclass(slots=True)
 class _Converter:
-    """Converts the keys and placeholders of a host to those of the configuration."""
+    """Converts keys and placeholders from the syntax of a host to the syntax of the configuration."""
 
     host: str
     workspace: Path | None
@@ -406,11 +408,11 @@ class _Converter:
 
     @property
     def handled_keys(self) -> frozenset[str]:
-        """The keys that are copied, converted or ignored on purpose."""
+        """The keys that need no note to the user: they are copied, converted, or ignored on purpose."""
         return frozenset((*_COPIED_KEYS, "connectTimeout")) | _IGNORED_KEYS | _CODEX_KEYS
 
     def translate_entry(self, entry: Mapping[str, Any], server_key: str) -> dict[str, Any]:
-        """Return the entry with the keys that most hosts use.
+        """Return the entry with its keys renamed to those that most hosts use.
 
         Raises:
             PydanticCustomError: Two keys contradict each other, or a restriction has an unknown form.
@@ -425,7 +427,7 @@ class _Converter:
         return common
 
     def translated(self, common: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an entry with common keys, with placeholders and paths for the configuration."""
+        """Return the result of `translate_entry` with placeholders and paths in the form of the configuration."""
         translated: dict[str, Any] = {key: common[key] for key in (*_COPIED_KEYS, "connectTimeout") if key in common}
         for key in common:
             if key not in self.handled_keys:
@@ -444,7 +446,7 @@ class _Converter:
         return translated
 
     def _codex_keys(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the common form of the keys that only Codex has."""
+        """Return the keys that only Codex has, converted to the keys that most hosts use."""
         converted: dict[str, Any] = {}
         headers = {**(entry.get("headers") or {}), **(entry.get("http_headers") or {})}
         for name, variable in (entry.get("env_http_headers") or {}).items():
@@ -454,7 +456,7 @@ class _Converter:
         if headers:
             converted["headers"] = headers
         if isinstance(entry.get("env_vars"), list):
-            # Each item is a name, or an object with a name.
+            # Each item of the list is a variable name, or an object with a `name`.
             names = [item.get("name") if isinstance(item, dict) else item for item in entry["env_vars"]]
             passed = {name: _Reference(f"${{{name}}}") for name in names if isinstance(name, str)}
             converted["env"] = {**passed, **(entry.get("env") or {})}
@@ -465,7 +467,7 @@ class _Converter:
         return converted
 
     def _placeholders(self, text: str) -> str:
-        """Convert the placeholders in a text to those of the configuration."""
+        """Convert the placeholders in a text to the syntax of the configuration."""
         if self.host in _LITERAL_HOSTS:
             text = literal(text)
             if self.host != "opencode":
@@ -526,7 +528,7 @@ def _replace_secrets(value: Any, secrets: set[str], reference: Callable[[str], s
     scheme, space, token = value.partition(" ")
     if space and token in secrets and scheme.lower() in ("bearer", "basic", "token"):
         return f"{scheme} {reference(token)}"
-    # The longest first, because one secret may be part of another.
+    # Try the longest secret first, because one secret may be part of another.
     for secret in sorted(secrets, key=len, reverse=True):
         if secret and secret in value:
             return value.replace(secret, reference(secret))

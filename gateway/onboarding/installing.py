@@ -1,4 +1,4 @@
-"""Add the gateway to a host's file in place of its servers, and remove it again."""
+"""Replace the servers in a host's settings file with the gateway, and restore the file."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ class Installation:
     """A planned change that adds the gateway's entry to a host's file.
 
     Attributes:
-        replaced: The entries that the gateway replaces.
-        kept: The entries that remain.
+        name: The name of the gateway's entry.
+        replaced: The names of the entries that the gateway replaces.
+        kept: The names of the entries that stay in the file.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Installation:
         """Write the file, and return the path of the backup.
 
         Raises:
-            Refused: The file was changed concurrently, already has an plan_installation, or must not be written.
+            Refused: The file was changed concurrently, already has an installation, or must not be written.
             OSError: The file cannot be written.
         """
         backup = installations.record(self.change, name=self.name)
@@ -83,14 +84,14 @@ def plan_installation(
     """Plan the change that adds the gateway's entry to a host's file.
 
     Args:
-        path: The file, which does not have to exist.
+        path: The host's file, which may not exist yet.
         entry: The gateway's entry in the format of the host.
-        config: The configuration of the gateway. Host entries of the same servers are replaced.
-        keep: Keep these entries.
+        config: The configuration of the gateway. Entries for servers in this configuration are removed from the file.
+        keep: Leave all existing entries in the file.
 
     Raises:
         ConfigError: The file cannot be used.
-        Refused: The gateway would expose items that the file hides.
+        Refused: Through the gateway, the host would see tools, prompts or resources that its file hides.
     """
     root = parse_values(read_text(path), path) if path.is_file() else {}
     existing = root.get(host.block)
@@ -113,10 +114,11 @@ def uninstall(host: HostFile, path: Path, installations: Installations, *, force
     """Restore a host's file, and return a description of what was done.
 
     Args:
-        force: If the file has changed since, remove only the gateway's entry and restore the replaced ones.
+        force: If the file was edited after the installation, remove only the gateway's entry and restore the entries
+            that it replaced.
 
     Raises:
-        Refused: The gateway was not installed, or the file has changed since.
+        Refused: The gateway was not installed, or the file was edited after the installation.
         ConfigError: The file cannot be used.
         OSError: The file cannot be read or written.
     """
@@ -134,7 +136,9 @@ def uninstall(host: HostFile, path: Path, installations: Installations, *, force
 
 
 def url_entry(host: HostFile, url: str, *, key: str = "") -> dict[str, Any]:
-    """Return the entry that connects a host to a running gateway, by URL or through `typegate stdio --url`.
+    """Return the entry that connects a host to a running gateway.
+
+    The entry contains the URL, or for a host that only starts programs, the command `typegate stdio --url`.
 
     Args:
         key: The API key of the host; empty if the gateway requires none.
@@ -143,22 +147,22 @@ def url_entry(host: HostFile, url: str, *, key: str = "") -> dict[str, Any]:
     if entry is not None:
         return entry
     entry = host.process_entry([*program(), "stdio", "--url", url])
-    # In the environment, because every user of the machine can read command lines.
+    # Pass the key in the environment, because every user of the machine can read command lines.
     return entry | ({"env": {"TYPEGATE_API_KEY": key}} if key else {})
 
 
 def config_entry(host: HostFile, config: Path, state_dir: Path | None = None) -> dict[str, Any]:
-    """Return the entry with which a host starts its own gateway.
+    """Return the entry that makes a host start its own gateway.
 
     Args:
-        state_dir: The state directory; None for the default.
+        state_dir: The state directory of the gateway; None for the default.
     """
     state = ["--state-dir", str(expand_home(state_dir).absolute())] if state_dir is not None else []
     return host.process_entry([*program(), "stdio", "--config", str(config.absolute()), *state])
 
 
 def program() -> list[str]:
-    """Return the command that starts this program."""
+    """Return the command that starts typegate in the same way as this process was started."""
     running = Path(sys.argv[0])
     if running.name.removesuffix(".exe") == "typegate" and running.exists():
         return [str(running.absolute())]
@@ -195,7 +199,7 @@ def read_text(path: Path) -> str:
 def _convert_entries(
     host: HostFile, entries: Mapping[str, Any], settings: HostSettings
 ) -> dict[str, tuple[ConvertedEntry, ServerConfig | None]]:
-    """Return the host's servers by name, converted to entries of the gateway; None for an invalid entry."""
+    """Return each server of a host, converted to the gateway's format and then validated; None if it is not valid."""
     by_name: dict[str, tuple[ConvertedEntry, ServerConfig | None]] = {}
     for name, entry in entries.items():
         if not isinstance(entry, dict) or is_gateway_entry(entry):
@@ -213,7 +217,7 @@ def _convert_entries(
 def _describe_newly_exposed(
     converted: Mapping[str, tuple[ConvertedEntry, ServerConfig | None]], config: Config
 ) -> list[str]:
-    """Describe what the host hides of the servers in `config`, but the gateway would not."""
+    """Describe what the host's file hides of the servers in `config`, but the gateway would show to the host."""
     exposed: list[str] = []
     for name, (theirs, server) in converted.items():
         if server is None or (served := _find_served(theirs, server, config)) is None:
@@ -228,7 +232,7 @@ def _describe_newly_exposed(
 
 
 def _find_served(theirs: ConvertedEntry, server: ServerConfig, config: Config) -> ServerConfig | None:
-    """Return the configured server that replaces a host's entry, if it is the same server."""
+    """Return the configuration of the server with the alias of a host's entry, if both name the same server."""
     served = config.servers.get(theirs.alias)
     if served is None or config.path is None:
         return None
@@ -237,7 +241,10 @@ def _find_served(theirs: ConvertedEntry, server: ServerConfig, config: Config) -
 
 
 def _describe_exposed(theirs: ServerConfig, ours: ServerConfig) -> list[str]:
-    """Describe what `theirs` hides and `ours` does not, judging by the patterns alone."""
+    """Describe the items that the host's entry `theirs` hides and the gateway's entry `ours` does not hide.
+
+    Only the patterns are compared, because the items are not known.
+    """
     exposed: list[str] = []
     for kind in ("tools", "prompts", "resources"):
         allowed, ours_allowed = getattr(theirs.allow, kind), getattr(ours.allow, kind)
@@ -260,7 +267,7 @@ def _describe_exposed(theirs: ServerConfig, ours: ServerConfig) -> list[str]:
 
 
 def _patterns_cover(patterns: Sequence[str], required: Sequence[str]) -> bool:
-    """Return whether `patterns` match everything that `required` match, judging by their texts alone."""
+    """Return whether `patterns` match everything that the patterns in `required` match, without knowing the items."""
     return all(text in patterns or any(fnmatchcase(text, pattern) for pattern in patterns) for text in required)
 
 
@@ -269,12 +276,12 @@ def _find_replaced(
     converted: Mapping[str, tuple[ConvertedEntry, ServerConfig | None]],
     config: Config | None,
 ) -> list[str]:
-    """Return the host's entries that the gateway replaces: servers in `config`, and earlier gateway entries."""
+    """Return the names of the host's entries to replace: servers in `config`, and earlier entries of the gateway."""
     replaced = [name for name, entry in entries.items() if isinstance(entry, dict) and is_gateway_entry(entry)]
     for name, (theirs, server) in converted.items():
         if config is None:
             continue
-        # A server that is left out is in the configuration as well, but disabled or invalid.
+        # `left_out` contains the servers of the configuration that are disabled or invalid.
         is_left_out = theirs.alias in config.left_out
         if is_left_out or (server is not None and _find_served(theirs, server, config) is not None):
             replaced.append(name)

@@ -1,4 +1,4 @@
-"""Propose an entry for a server in an MCP registry.
+"""Propose a configuration entry for a server in an MCP registry.
 
 Source: the published API of the MCP registry, version v0.1, and the schema of server.json.
 """
@@ -30,13 +30,13 @@ from registry.schema.display_text import excerpt
 DEFAULT_BASE: Final = "https://registry.modelcontextprotocol.io"
 _META: Final = "io.modelcontextprotocol.registry/official"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
-# Enough results for any search; the limit also ends an endless listing.
+# Pages of search results to read. The limit also ends a listing that the registry never ends.
 _MAX_PAGES: Final = 5
 _PAGE: Final = 50
 _MAX_LISTED: Final = 8
 _ABOUT_CHARS: Final = 120
-# The `registryBaseUrl` values in `server.json` of the registries from which npx and uvx install packages. They are only
-# compared: with any other value, npx or uvx would run a different package from the one described.
+# The values of `registryBaseUrl` in `server.json` that name the registries from which npx and uvx install packages.
+# They are only compared: for a package in another registry, npx or uvx would run a different package of the same name.
 _HOMES: Final[Mapping[str, frozenset[str]]] = {
     "npm": frozenset({"https://registry.npmjs.org"}),
     "pypi": frozenset({"https://pypi.org", "https://pypi.org/simple"}),
@@ -46,7 +46,7 @@ _RUNTIMES: Final[Mapping[str, frozenset[str]]] = {
     "pypi": frozenset({"uvx"}),
     "oci": frozenset({"docker"}),
 }
-# Container options that are allowed, each with a value. Any other could give the container access to this machine.
+# Allowed options of `docker run` that have a value. Other options could give the container access to this machine.
 _CONTAINER_OPTIONS: Final = frozenset(
     {"-e", "--env", "-v", "--volume", "--mount", "--network", "--user", "-u", "--name"}
 )
@@ -89,7 +89,7 @@ def _server(answer: Any) -> tuple[dict[str, Any], str]:
         raise SourceRefused("the answer of the registry does not describe a server")
     meta = (envelope.get("_meta") or {}).get(_META) if isinstance(envelope.get("_meta"), dict) else None
     stated = meta.get("status") if isinstance(meta, dict) else None
-    # The status can be in two places; the stricter one counts.
+    # The status can be in the envelope and in the server; the stricter status counts.
     states = {str(each) for each in (stated, server.get("status")) if each is not None}
     return server, next((state for state in ("deleted", "deprecated") if state in states), "active")
 
@@ -128,7 +128,7 @@ def _proposal(server: Mapping[str, Any], name: str, arguments: list[str], bundle
     reasons: list[str] = []
     packages = [package for package in server.get("packages") or () if isinstance(package, dict)]
     remotes = [remote for remote in server.get("remotes") or () if isinstance(remote, dict)]
-    # Prefer packages: they have an exact version, while a remote server can change at any time.
+    # Prefer packages: a package has an exact version, while a remote server can change at any time.
     for package in packages:
         try:
             return _from_package(package, name, arguments, bundle_dir)
@@ -257,7 +257,10 @@ def _arguments(listed: Any, inputs: list[Input]) -> list[str]:
 
 
 def _input_value(declared: Mapping[str, Any], name: str, inputs: list[Input]) -> str:
-    """Return the value of a declared input, or a placeholder if the user has to provide the value."""
+    """Return the declared value, or else a `${NAME}` placeholder for a value that the user has to provide.
+
+    An optional command-line argument without a value or default is left out: its value is empty.
+    """
     value = declared.get("value")
     if isinstance(value, str):
         return _with_variables(value, declared.get("variables"), inputs)
@@ -279,7 +282,7 @@ def _input_value(declared: Mapping[str, Any], name: str, inputs: list[Input]) ->
 
 
 def _with_variables(text: str, variables: Any, inputs: list[Input]) -> str:
-    """Convert each `{name}` of a declared variable to a `${NAME}` placeholder, and escape any other `${`."""
+    """Replace each declared `{name}` by its value or a `${NAME}` placeholder, and escape any other `${`."""
     declared = variables if isinstance(variables, dict) else {}
 
     def placeholder(match: re.Match[str]) -> str:

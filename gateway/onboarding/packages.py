@@ -1,4 +1,4 @@
-"""Propose an entry for an npm or PyPI package."""
+"""Propose a configuration entry for an npm or PyPI package, and download documents and bundles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.http.proxies import proxy_for, tls_context
 from gateway.protocol.gateway_errors import GatewayError
 from registry.schema.display_text import excerpt
 
-# The names that the registries allow, none of which npx or uvx could read as an option, a path or a URL.
+# The package names that the registries allow. npx and uvx cannot misread them as an option, a path or a URL.
 NPM_NAME: Final = re.compile(r"(?:@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*", re.IGNORECASE)
 PYPI_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 EXACT_VERSION: Final = re.compile(r"\d+[0-9A-Za-z.+!_-]*")
@@ -34,11 +34,11 @@ _MAX_NAME: Final = 214
 
 
 class SourceRefused(GatewayError):
-    """The source of a server cannot be used, for the reason in the text. Exit code 1."""
+    """The source of a server cannot be used. The text gives the reason, and the command exits with code 1."""
 
 
 class SeveralFound(SourceRefused):
-    """A word matches several servers.
+    """A search word matches several servers.
 
     Attributes:
         choices: The publisher's description of each server, by name.
@@ -55,8 +55,8 @@ class Input:
 
     Attributes:
         name: The name of the variable.
-        about: The publisher's description.
-        secret: The value must not be written to a file that other users can read.
+        about: The publisher's description of the value.
+        secret: True if the value must not be written to a file that other users can read.
     """
 
     name: str
@@ -73,9 +73,9 @@ class Proposal:
     Attributes:
         alias: The name of the server in the configuration.
         origin: The source of the server, with its version.
-        entry: The entry, with inputs as `${NAME}`.
-        warnings: Shown to the user before the entry is written.
-        details: What the server offers, as far as that is known before it starts.
+        entry: The configuration entry, in which `${NAME}` stands for the value of an input.
+        warnings: Texts that are shown to the user before the entry is written.
+        details: Texts about what the server offers, as far as known before the server starts.
     """
 
     alias: str
@@ -87,7 +87,7 @@ class Proposal:
 
 
 def npm_entry(name: str, version: str, arguments: list[str]) -> dict[str, Any]:
-    """Return the entry that starts an npm package in exactly this version.
+    """Return the configuration entry that starts exactly this version of an npm package.
 
     Raises:
         SourceRefused: The name or the version is invalid.
@@ -98,7 +98,7 @@ def npm_entry(name: str, version: str, arguments: list[str]) -> dict[str, Any]:
 
 
 def pypi_entry(name: str, version: str, arguments: list[str]) -> dict[str, Any]:
-    """Return the entry that starts a PyPI package in exactly this version.
+    """Return the configuration entry that starts exactly this version of a PyPI package.
 
     Raises:
         SourceRefused: The name or the version is invalid.
@@ -120,10 +120,10 @@ def exact(version: object) -> str:
 
 
 def variable(name: object) -> str:
-    """Return the name of a variable after checking it.
+    """Return a variable name after checking that it is valid.
 
     Raises:
-        SourceRefused: The name is invalid.
+        SourceRefused: The name is not valid.
     """
     if not isinstance(name, str) or not _VARIABLE.fullmatch(name) or len(name) > _MAX_NAME:
         raise SourceRefused(f"{str(name)[:_MAX_NAME]!r} is not a valid variable name")
@@ -131,17 +131,17 @@ def variable(name: object) -> str:
 
 
 MAX_DOCUMENT_BYTES: Final = 8 * 1024 * 1024
-"""Limit of a JSON document. The npm document of a package with all its versions can have several megabytes."""
+"""Size limit of a JSON document. npm's document about all versions of a package can have several megabytes."""
 MAX_BUNDLE_BYTES: Final = 256 * 1024 * 1024
-"""Limit of a bundle. Node programs with all their modules have tens of megabytes."""
-# Limits of the pause between two reads and of the whole download. Registries answer within two seconds; bundles take
-# longer.
+"""Size limit of a bundle. Node programs with all their modules have tens of megabytes."""
+# Timeouts of a single read and of the whole download, in seconds. Registries answer within two seconds; large bundles
+# take longer.
 _PAUSE_S: Final = 20.0
 _DOWNLOAD_S: Final = 300.0
-# GitHub releases need two redirects.
+# Downloads from GitHub releases redirect twice.
 _MAX_REDIRECTS: Final = 4
 _CHUNK_BYTES: Final = 64 * 1024
-# The same limits as for responses of upstreams: common servers accept 8 to 64 KiB of request headers.
+# Limits of the header lines of a response, as for responses of upstreams: common servers accept 8 to 64 KiB of headers.
 _MAX_LINES: Final = 256
 _MAX_LINES_BYTES: Final = 64 * 1024
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -197,7 +197,7 @@ def fetch(url: str, *, most_bytes: int, accept: str = "*/*") -> bytes:
 
 def _connection(target: SplitResult) -> http.client.HTTPConnection:
     host, port = target.hostname or "", target.port
-    if target.scheme == "http":  # this machine
+    if target.scheme == "http":  # `_check_address` permits this only for the local machine
         return http.client.HTTPConnection(host, port, timeout=_PAUSE_S)
     proxy = proxy_for(host, port or http.client.HTTPS_PORT, secure=True)
     if proxy is None:
@@ -210,9 +210,9 @@ def _connection(target: SplitResult) -> http.client.HTTPConnection:
 
 
 class _BoundedLines:
-    """A reader that limits consecutive lines: those of header blocks, 1xx responses and trailers.
+    """A file wrapper that limits the number and the size of consecutive lines.
 
-    `http.client` limits the length of a line and the headers of a response, but not the 1xx responses and trailers.
+    `http.client` limits the headers of a response, but not the number of 1xx responses or the trailers.
     """
 
     def __init__(self, file: Any) -> None:
@@ -228,7 +228,7 @@ class _BoundedLines:
         return line
 
     def __getattr__(self, name: str) -> Any:
-        # Any other method reads the body, which is limited separately.
+        # Other methods read the body, which `_read_body` limits.
         self._lines = self._line_bytes = 0
         return getattr(self._file, name)
 
@@ -260,7 +260,7 @@ def _check_address(url: str) -> None:
         is_valid = False
     if not is_valid or parts.username is not None:
         raise SourceRefused(f"{_url_for_message(url)!r} is not a valid address")
-    # The content decides which code runs on this machine, so it has to be authentic.
+    # The downloaded content decides which code runs on this machine, so it has to be authentic.
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         raise SourceRefused(f"{_url_for_message(url)} is not protected against changes on the way; expected https")
 
@@ -269,9 +269,9 @@ def _url_for_message(url: str) -> str:
     return url.partition("?")[0][:200]
 
 
-# Long enough for npm or pip to start, read its settings, and query a slow mirror.
+# Timeout of an npm or pip command: enough to start, read its settings, and query a slow mirror.
 _CLIENT_S: Final = 60.0
-# Length of the line that is quoted from an error of npm or pip.
+# Maximum length of the line that an error message quotes from npm or pip.
 _REASON_CHARS: Final = 300
 
 
@@ -337,14 +337,14 @@ def pypi_proposal(spec: str, arguments: list[str]) -> Proposal:
 
 
 def _npm_registry() -> str:
-    """Return the registry that npm, and therefore npx, is configured to use."""
+    """Return the URL of the registry that npm is configured to use; npx uses the same registry."""
     configured = os.environ.get("NPM_CONFIG_REGISTRY") or os.environ.get("npm_config_registry")  # noqa: SIM112 - npm's own name
     return (configured or _output_of("npm", ["npm", "config", "get", "registry"])).strip().rstrip("/")
 
 
 def _metadata_from_pip(name: str, requested_version: str) -> dict[str, Any]:
-    """Return the metadata of what pip would install from its configured index, without installing it."""
-    # Only wheels, because pip would run code of a source distribution to read its metadata.
+    """Return the metadata of the version that pip would install from its configured index; nothing is installed."""
+    # Only wheels: to read the metadata of a source distribution, pip would run code from it.
     command = [
         sys.executable,
         "-m",
@@ -382,7 +382,7 @@ def _output_of(client: str, command: list[str]) -> str:
 
 
 def alias_of(name: str) -> str:
-    """Return a short alias for a server with this name."""
+    """Return a short alias for a server, derived from the last part of its name."""
     words = re.split(r"[/.]", name.lower())
     last = words[-1] if words[-1] not in ("mcp", "server", "mcp-server") or len(words) == 1 else words[-2]
     short = re.sub(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp|-server)$", "", last.lstrip("@"))
@@ -390,5 +390,5 @@ def alias_of(name: str) -> str:
 
 
 def _plain(name: str) -> str:
-    # PEP 503, "Normalized Names".
+    # Normalize the name as in PEP 503, "Normalized Names".
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,7 +1,7 @@
 """Confine this process, then execute a program: `OPTIONS... -- PROGRAM ARGUMENTS...`.
 
-The gateway imports this file in `python -I -S`, so it imports little of the standard library. The program and all
-processes that it starts inherit everything that is set up here, and cannot undo it.
+The gateway runs this file with `python -I -S` before each confined program, so the file imports only fast modules. The
+program and all its child processes inherit the restrictions, and cannot remove them.
 
 Sources: Linux, "Landlock: unprivileged access control"; landlock(7); seccomp(2); setrlimit(2).
 """
@@ -13,29 +13,29 @@ import os
 import struct
 import sys
 
-# From <asm-generic/unistd.h>: the same numbers on every architecture that Python is built for on Linux, except alpha.
+# System call numbers from <asm-generic/unistd.h>, equal on all Linux architectures with Python, except alpha.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG = 1
 _RULE_PATH_BENEATH = 1
-# From <linux/landlock.h>: the rights to files, by the version of the interface that introduced them.
+# Access rights from <linux/landlock.h>. Later versions of the interface added rights; see `file_rights`.
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 _MAKE_CHAR, _MAKE_BLOCK = 1 << 6, 1 << 11
 _FIRST_RIGHTS = (1 << 13) - 1
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
-_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_RIGHTS_TO_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _BIND_TCP, _CONNECT_TCP = 1 << 0, 1 << 1
 _SCOPE_ABSTRACT_UNIX, _SCOPE_SIGNAL = 1 << 0, 1 << 1
 # From <linux/prctl.h>.
 _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 22, 24, 38
 _SECCOMP_MODE_FILTER = 2
-# CAP_SYS_PTRACE, CAP_SYS_ADMIN and CAP_PERFMON allow reading any process's memory, CAP_SYS_RESOURCE raising limits.
-# They only matter for root.
+# CAP_SYS_PTRACE, CAP_SYS_ADMIN and CAP_PERFMON allow a process to read the memory of any process, and CAP_SYS_RESOURCE
+# allows it to raise its limits. Only processes of root have these capabilities.
 _CAPABILITIES = (19, 21, 24, 38)
-# From <linux/audit.h> and the tables of system calls: `AUDIT_ARCH_*`, `socket`.
+# By architecture: `AUDIT_ARCH_*` from <linux/audit.h>, and the number of the system call `socket`.
 _SOCKET_CALL = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
 _IO_URING_SETUP = 425
-# AF_INET, AF_INET6, AF_PACKET, AF_VSOCK.
+# Socket families that reach other machines: AF_INET, AF_INET6, AF_PACKET, AF_VSOCK.
 _DENIED_FAMILIES = (2, 10, 17, 40)
 _EACCES, _ENOSYS = 13, 38
 _FAILED = 126
@@ -44,12 +44,12 @@ _O_PATH = 0o10000000
 
 
 def landlock_version() -> int:
-    """Return the version of the Landlock interface of this kernel; 0 if it has none."""
+    """Return the version of the kernel's Landlock interface; 0 if the kernel does not support Landlock."""
     return max(0, int(_LIBC.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)))
 
 
 def file_rights(version: int) -> int:
-    """Return all rights to files that a version of the interface can restrict."""
+    """Return all file access rights that this version of the Landlock interface can restrict."""
     later = ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEV))
     return _FIRST_RIGHTS | sum(right for since, right in later if version >= since)
 
@@ -61,7 +61,7 @@ def _check(result: int, what: str) -> int:
 
 
 def _restrict_access(paths: dict[str, list[str]], network: str, version: int) -> None:
-    """Permit the named paths, TCP ports by `network`, and nothing else."""
+    """Deny access to all files except the named paths, and to the TCP operations that `network` excludes."""
     handled = file_rights(version)
     net = 0
     if version >= 4:
@@ -83,10 +83,10 @@ def _permit(ruleset: int, path: str, rights: int) -> None:
     try:
         descriptor = os.open(path, _O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # what does not exist, or cannot be reached by this user, needs no permission
+        return  # the path does not exist or this user cannot reach it, so a permission would have no effect
     try:
         if not os.path.isdir(f"/proc/self/fd/{descriptor}"):
-            rights &= _OF_FILES
+            rights &= _RIGHTS_TO_FILES
         rule = struct.pack("=Qi", rights, descriptor)
         _check(_LIBC.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0), path)
     finally:
@@ -94,21 +94,26 @@ def _permit(ruleset: int, path: str, rights: int) -> None:
 
 
 def _forbid_sockets() -> bool:
-    """Let `socket` fail for the families that reach other machines; return false on unknown architectures."""
+    """Make `socket` fail for the families that reach other machines, with a seccomp filter.
+
+    Returns:
+        False, without a filter, if the system call numbers of this architecture are unknown.
+    """
     if os.uname().machine not in _SOCKET_CALL:
         return False
     arch, call = _SOCKET_CALL[os.uname().machine]
     load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
     allow, refuse = 0x7FFF0000, 0x00050000
-    # The last lines, and the targets of jumps: permit, refuse, or answer like a kernel without this call.
+    # The last instructions of the filter, by their index as jump target: 0 permits the call, 1 refuses it with EACCES,
+    # and 2 answers like a kernel without this call (ENOSYS).
     ends = [(give, 0, 0, allow), (give, 0, 0, refuse | _EACCES), (give, 0, 0, refuse | _ENOSYS)]
-    # (code, value, target, whether to jump if the comparison fails); without a target, the next line follows.
+    # (code, value, jump target, whether to jump if the comparison fails). Without a jump, the next instruction follows.
     rules: list[tuple[int, int, int | None, bool]] = [
         (load, 4, None, False),
         (equal, arch, 1, True),
         (load, 0, None, False),
     ]
-    rules += [(at_least, 0x40000000, 1, False)]  # the x32 interface of x86_64
+    rules += [(at_least, 0x40000000, 1, False)]  # refuse the x32 system calls of x86_64, which have other numbers
     rules += [(equal, _IO_URING_SETUP, 2, False)]  # io_uring creates sockets without calling `socket`
     rules += [(equal, call, 0, True), (load, 16, None, False)]
     rules += [(equal, family, 1, False) for family in _DENIED_FAMILIES]
@@ -125,7 +130,7 @@ def _forbid_sockets() -> bool:
 
 
 def _limit(limits: dict[str, int]) -> None:
-    # Windows lacks this module, and nothing is limited there.
+    # Imported lazily, because Windows lacks this module. Nothing is limited there.
     import resource
 
     def set_limit(limit: int, soft: int, hard: int) -> None:
@@ -139,13 +144,13 @@ def _limit(limits: dict[str, int]) -> None:
         if key in limits:
             set_limit(limit, limits[key], limits[key])
     if "cpu" in limits:
-        # At the soft limit the process receives SIGXCPU, at the hard limit SIGKILL.
+        # At the soft limit the process receives SIGXCPU, and 5 s of CPU time later SIGKILL.
         set_limit(resource.RLIMIT_CPU, limits["cpu"], limits["cpu"] + 5)
 
 
 def main(arguments: list[str]) -> None:
     """Confine this process and execute the program."""
-    # Not `argparse`, whose import takes longer than everything else here.
+    # Parsed without `argparse`, whose import takes longer than everything else here.
     end = arguments.index("--")
     paths: dict[str, list[str]] = {"read": [], "write": [], "devices": []}
     limits: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Find the command that installs an optional part of this package."""
+"""Find the command that installs an optional extra of this package."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ _ROOT = Path(__file__).parents[2]
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra of this installation.
+    """Return the command that installs an extra into this environment.
 
-    If this is a checkout or was installed from a folder, the command names that folder. Otherwise it names the packages
-    of
-    the extra: given the name `typegate`, pip would ask an index, where anyone could publish a package of that name.
+    If this is a checkout or was installed from a folder, the command names the folder. Otherwise the command names the
+    packages of the extra. It never names `typegate`, because anyone could publish a package of that name on an index.
     """
     if (_ROOT / "pyproject.toml").is_file():
         return _from_folder(_ROOT, extra)
@@ -28,7 +27,7 @@ def install_command(extra: str) -> str:
         return f"the packages of the extra {extra!r}"
     if folder := _source_folder(distribution):
         return _from_folder(folder, extra)
-    # PEP 508, for example `graphql-core<3.4,>=3.3; extra == "graphql"`.
+    # Requirements have the format of PEP 508, for example `graphql-core<3.4,>=3.3; extra == "graphql"`.
     requirements = [line.partition(";") for line in distribution.requires or ()]
     of_extra = [name.strip() for name, _, marker in requirements if re.search(rf"extra == ['\"]{extra}['\"]", marker)]
     return f"pip install {' '.join(map(shlex.quote, of_extra))}"

@@ -14,16 +14,20 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-# Bytes to keep from each end of a skipped line: enough for the members of a JSON-RPC envelope, which are at one end.
+# Bytes to report from each end of a skipped line. The members `id` and `method` of a JSON-RPC message are usually near
+# one of the ends.
 ENDS_BYTES: Final = 512
 
 
 class LineSplitter:
-    """Splits chunks into lines in linear time. A line over the limit is skipped to its end.
+    """Splits a stream of chunks into lines, in linear time. Lines that are too long are skipped.
 
     Args:
         limit_bytes: Maximum length of a line.
-        on_skipped: Receives the two ends of each skipped line once it has ended.
+        on_skipped: Called with the beginning and the end of each skipped line, once the line has ended.
+
+    Attributes:
+        skipped: The number of lines that were skipped.
     """
 
     def __init__(self, limit_bytes: int, on_skipped: Callable[[bytes], None] = lambda ends: None) -> None:
@@ -44,7 +48,7 @@ class LineSplitter:
         first, *following = chunk.split(b"\n")
         tail = following.pop()
         self._hold(first)
-        # Only the first part may continue an earlier line; the others are complete.
+        # Only the first part may continue an earlier line; the following parts are complete lines.
         lines = [] if self._skipping else [b"".join(self._parts)]
         if self._skipping:
             self._on_skipped(self._head + b"\n" + self._tail)
@@ -65,7 +69,7 @@ class LineSplitter:
 
     def _hold(self, part: bytes) -> None:
         if self._skipping:
-            # The end of the line is only known once the line is over, so keep the most recent bytes.
+            # Always keep the last bytes received so far, because the next chunk may end the line.
             self._tail = (self._tail + part[-ENDS_BYTES:])[-ENDS_BYTES:]
             return
         if not part:
@@ -80,24 +84,25 @@ class LineSplitter:
             self._parts.append(part)
 
 
-# Windows makes a locked range unreadable, so lock a byte beyond the end of any file that is locked here.
+# Offset of the byte to lock on Windows. Locked bytes are unreadable there, so the offset is beyond the end of any file
+# that is locked here.
 _LOCKED_BYTE: Final = 2**30
 
 
 class ForeignFile(OSError):
-    """A private file may have been written or read by another user; the text gives the reason."""
+    """Another user may have written or read a private file; the text gives the reason."""
 
 
 def expand_home(path: str | os.PathLike[str]) -> Path:
     """Return the path with `~` expanded, or unchanged if the user of this process has no home directory.
 
-    An arbitrary user id in a container lacks both HOME and a user database entry; `Path.expanduser` would raise.
+    `Path.expanduser` would raise in that case, which occurs in containers that run with an arbitrary user id.
     """
     return Path(os.path.expanduser(path))
 
 
 def home_folder() -> Path:
-    """Return the user's home directory; without one, the root directory, to which container runtimes set HOME."""
+    """Return the user's home directory. Without one, return the root directory, as container runtimes set HOME."""
     folder = expand_home("~")
     return folder if folder.is_absolute() else Path(folder.anchor or os.sep)
 
@@ -105,19 +110,19 @@ def home_folder() -> Path:
 def read_private(path: Path, *, most_bytes: int) -> bytes:
     """Read a file that contains a secret, unless other users may have written or read it.
 
-    Group permissions alone are removed instead of refused: for a Kubernetes volume with an `fsGroup`, the kubelet
-    assigns every file to that group and adds read and write permission each time it mounts the volume. A file that root
-    owns and the group can only read, as in the volume of a Secret, is accepted unchanged.
+    If only the group has permissions on a file of this user, the permissions are removed and the file is read: for a
+    Kubernetes volume with an `fsGroup`, the kubelet adds group permissions each time it mounts the volume. A file that
+    root owns and the group can only read, as in the volume of a Secret, is read unchanged.
 
     Args:
-        most_bytes: At most one byte more than this is read, so that the caller can detect a longer file.
+        most_bytes: The expected maximum size. One more byte is read, so that the caller can detect a longer file.
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ForeignFile: The path is not a regular file, or the file belongs to another user or is open to all users.
+        ForeignFile: The path is not a regular file, the file belongs to another user, or other users may access it.
         OSError: The file cannot be read.
     """
-    # O_NONBLOCK, because opening a pipe would wait for a writer. fstat checks the opened file rather than the path.
+    # O_NONBLOCK, because opening a pipe would wait for a writer.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
         descriptor = os.open(path, flags)
@@ -131,7 +136,7 @@ def read_private(path: Path, *, most_bytes: int) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ForeignFile(f"{path} is not a regular file")
-        # Windows lacks owner ids and modes; the user's folder keeps other users out.
+        # Windows lacks owner ids and modes. There, the permissions of the user's folder exclude other users.
         if hasattr(os, "geteuid"):
             is_own = status.st_uid == os.geteuid()
             if not is_own and status.st_uid != 0:
@@ -147,10 +152,10 @@ def read_private(path: Path, *, most_bytes: int) -> bytes:
 
 
 def prepare_state_dir(path: Path) -> None:
-    """Create a state directory for this user alone, or remove other users' permissions from an existing one.
+    """Make a state directory and its subdirectories accessible to this user only, and create the directory if missing.
 
-    Directories with other uses stay unchanged: the home or working directory, and shared ones such as /tmp. Errors are
-    ignored, because the first write to the directory reports them.
+    The permissions of directories with other uses stay unchanged: the home or working directory, their parents, and
+    shared directories such as /tmp. Errors are ignored, because the first write to the directory reports them.
     """
     with suppress(OSError):
         make_private_folder(path)
@@ -170,7 +175,7 @@ def _is_in_common_use(path: Path) -> bool:
 
 
 def make_private_folder(path: Path) -> None:
-    """Create a folder that only this user may enter, and its missing parents.
+    """Create a folder and its missing parents with permissions for this user only; existing folders stay unchanged.
 
     Raises:
         OSError: The folder cannot be created.
@@ -182,7 +187,7 @@ def make_private_folder(path: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replace a file atomically: a reader sees either the old or the new content.
+    """Replace the content of a file atomically: a reader sees either the old or the new content.
 
     Raises:
         OSError: The file cannot be written; the old file is unchanged.
@@ -201,7 +206,11 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 
 def try_lock(descriptor: int, *, write: bool) -> bool:
-    """Try to lock an open file until it is closed, and return whether that succeeded."""
+    """Try to lock an open file until it is closed, and return whether the lock was obtained.
+
+    Args:
+        write: Whether to request an exclusive lock instead of a shared lock.
+    """
     try:
         if sys.platform == "win32":
             import msvcrt

@@ -1,4 +1,7 @@
-"""Tune garbage collection and the allocator for a long-lived process."""
+"""Tune garbage collection and the memory allocator for a long-lived process.
+
+*Frozen* objects are those in the permanent generation of the garbage collector (`gc.freeze`), which collections skip.
+"""
 
 from __future__ import annotations
 
@@ -16,48 +19,54 @@ from registry.catalog.catalog import CatalogChange
 from registry.catalog.registry import Registry
 
 SETTLE_S: Final = 2.0
-"""At startup, or after a reload, upstreams connect and list their tools within this time of each other."""
+"""Seconds to wait after a change of the catalog: at startup or after a reload, upstreams list their tools within this
+time of each other."""
 THOROUGH_S: Final = 300.0
-"""Minimum time between collections of frozen objects. Ended sessions hold a few KiB each; a collection takes 20 ms."""
+"""Minimum seconds between collections that include frozen objects. Each ended session leaves a few KiB of garbage among
+them; a collection takes 20 ms."""
 _CHECK_S: Final = 5.0
-"""Interval between checks for garbage: a busy gateway produces at most a few MB in this time."""
-# Allocations before a collection of the youngest generation. With the default of 700, two dozen concurrent calls are
-# traversed repeatedly, which costs 2 % of their time. Successful calls leave no cycles; failed calls may.
+"""Seconds between checks for garbage. A busy gateway produces at most a few MB in this time."""
+# Allocations before a collection of the youngest generation. With the default of 700, the collector traverses the
+# objects of two dozen concurrent calls repeatedly, which takes 2 % of their time. Only failed calls may leave reference
+# cycles.
 _YOUNG: Final = 2_000
 # Collections of the second generation after which the interpreter would run a full collection.
 _FULL_AFTER: Final = 10
 # Disables automatic full collections; `Collector` decides when to run one.
 _NEVER: Final = 1_000_000_000
-# Objects (including strings and numbers) of a gateway with several hundred tools; an empty gateway has 290,000.
-# Traversing this many takes about 20 ms. Larger gateways run full collections only when idle, so that no caller waits.
+# Number of objects, including strings and numbers, from which a gateway counts as large: it has several hundred tools.
+# An empty gateway has 290,000. Traversing this many takes about 20 ms, so a large gateway runs full collections only
+# when idle.
 _LARGE_OBJECTS: Final = 330_000
-# New objects to allow in such a gateway: the collector traverses about a third of them, which takes about 10 ms.
+# New objects in a large gateway before they are frozen or collected. The collector traverses about a third of them,
+# which takes about 10 ms.
 _LARGE_NEW_OBJECTS: Final = 40_000
-# A large gateway that is never idle collects frozen objects this many times less often: four times a day.
+# A large gateway that is never idle collects frozen objects less often by this factor: four times a day.
 _BUSY_FACTOR: Final = 72
-# Upper bound of objects (about 300 MB) between two thorough collections, in case a peer creates cycles on purpose.
+# New objects (about 300 MB) after which frozen objects are collected in any case, in case a peer creates cycles on
+# purpose to fill the memory.
 _MOST_UNSEEN: Final = 3_000_000
-# An idle gateway spends less than this fraction of the time in its main thread; only its timers run.
+# The gateway counts as idle if its main thread runs for less than this fraction of the time: only timers run.
 _IDLE: Final = 0.01
-# If traversing the survivors takes longer than this, there are many sessions, and they are frozen as well.
+# If a collection takes longer than this many seconds, there are many sessions, and the surviving objects are frozen.
 _LONG_S: Final = 0.01
 # M_ARENA_MAX from glibc's <malloc.h>.
 _M_ARENA_MAX: Final = -8
 
 
 class Collector:
-    """Bounds the duration of collections: collects small amounts of new objects, and frozen objects only when idle.
+    """Keeps garbage collections short: small amounts of new objects at a time, and frozen objects only when idle.
 
-    The default collector would traverse every tool repeatedly and block all calls for at least 20 ms each time. With
-    100 callers that is the 99th percentile of their latency; with 10,000 tools it is 0.1 s.
+    With Python's defaults, the collector would traverse every tool repeatedly and block all calls for at least 20 ms
+    each time (0.1 s with 10,000 tools). With 100 callers, these pauses would be the 99th percentile of the latency.
     """
 
     def __init__(self, thorough_s: float = THOROUGH_S, *, most_unseen: int = _MOST_UNSEEN) -> None:
-        """Start with the objects that exist now.
+        """Begin counting new objects from now on.
 
         Args:
-            thorough_s: Minimum time between collections that include frozen objects.
-            most_unseen: Growth in objects after which frozen objects are collected in any case.
+            thorough_s: Minimum seconds between collections that include frozen objects.
+            most_unseen: The number of new objects after which frozen objects are collected in any case.
         """
         self._thorough_s = thorough_s
         self._most_unseen = most_unseen
@@ -67,17 +76,21 @@ class Collector:
         self._known_blocks = self._thorough_blocks = sys.getallocatedblocks()
 
     def collect_if_due(self) -> None:
-        """Collect if there is enough new garbage, or if frozen objects are due."""
+        """Collect new objects if there are many, and frozen objects if they are due and the gateway is idle."""
         is_idle = self._is_idle()
         if gc.get_count()[2] >= _FULL_AFTER or self._has_many_new():
             self.settle(freeze=False)
         is_due = is_idle and time.monotonic() - self._thorough_at_s >= self._thorough_s
-        # Cycles among frozen objects are never freed otherwise.
+        # Only this frees reference cycles among frozen objects.
         if self._frozen and (is_due or sys.getallocatedblocks() - self._thorough_blocks > self._most_unseen):
             self._collect_thoroughly()
 
     def settle(self, *, freeze: bool = True) -> None:
-        """Collect new objects, or freeze them unseen if there are many; with `freeze`, freeze the survivors too."""
+        """Collect new objects, or freeze them without a collection if there are many.
+
+        Args:
+            freeze: Whether to freeze the objects that survive, too, and to collect all objects if frozen ones are due.
+        """
         since_s = time.monotonic() - self._thorough_at_s
         interval_factor = 1 if sys.getallocatedblocks() < _LARGE_OBJECTS else _BUSY_FACTOR
         if freeze and since_s >= interval_factor * self._thorough_s:
@@ -86,7 +99,7 @@ class Collector:
         if self._has_many_new():
             gc.freeze()
             self._frozen = True
-        # Nearly everything is frozen at this point; collecting the rest resets the collector's counters.
+        # If the new objects were frozen, nearly nothing is left to collect, but this resets the collector's counters.
         began_s = time.monotonic()
         gc.collect()
         if freeze or time.monotonic() - began_s > _LONG_S:
@@ -118,7 +131,7 @@ def use_one_heap() -> None:
     """Make all threads share one glibc heap. Call this at the start of a process.
 
     By default each thread gets its own heap to avoid contention, but the GIL lets only one thread run anyway.
-    `return_memory` cannot trim those heaps, which would cost 30 MB permanently after listing 10,000 tools.
+    `return_memory` cannot trim the heaps of threads, which would waste 30 MB permanently after listing 10,000 tools.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
@@ -129,8 +142,8 @@ async def freeze_settled(registry: Registry, *, settle_s: float = SETTLE_S, thor
     """Freeze long-lived objects for the garbage collector, now and after each change of the catalog.
 
     Args:
-        settle_s: Time to wait for a burst of changes to end.
-        thorough_s: Minimum time between collections that include frozen objects. Frozen sessions are freed only there.
+        settle_s: Seconds to wait for a burst of changes to end.
+        thorough_s: Minimum seconds between collections that include frozen objects, such as those of ended sessions.
     """
     changed = anyio.Event()
     changed.set()

@@ -1,8 +1,10 @@
 """Find the secret values in a configuration and remove them from texts.
 
-An upstream's error message may repeat what the gateway sent to it, and such messages reach callers, administrators and
-the log. Results of successful calls are not scrubbed: they are data and may be large. The hook `redact` covers them
-where an administrator wants that.
+An upstream's error message may repeat a secret that the gateway sent to the upstream, and error messages reach callers,
+administrators and the log. Results of successful calls are not scrubbed, because they are data and may be large; an
+administrator can configure the hook `redact` for them.
+
+A *form* of a secret is one way in which a text may write it: verbatim, escaped in JSON, or percent-encoded.
 """
 
 from __future__ import annotations
@@ -22,23 +24,25 @@ ErrorT = TypeVar("ErrorT", bound=GatewayError)
 
 HIDDEN: Final = "[hidden]"
 """The text that replaces a secret."""
-# Removing shorter values would damage more ordinary words than it protects.
+# Shorter secrets are not removed from texts: they would often match ordinary words.
 _MIN_CHARS: Final = 4
-# Values that are secret only by their shape must be longer: real credentials have at least 8 characters.
+# Minimum length of a value whose name does not say that it is secret. Real credentials have at least 8 characters.
 _MIN_LIKELY_CHARS: Final = 8
-# Shorter path segments are names; tokens in URLs have at least 20 characters.
+# Minimum length of a URL path segment that may be a secret. Tokens in URLs have at least 20 characters.
 _MIN_PATH_CHARS: Final = 20
-# More than one configuration can contain, including all forms of each value. Removed servers are dropped first.
+# More than one configuration can contain. The forms that were configured least recently are dropped first.
 _MAX_FORMS: Final = 50_000
-# A message about a token can arrive shortly after the token was replaced: keep the current token and the last two.
+# The number of tokens of one owner to hide: the current one and the previous two, because a message about a token can
+# arrive shortly after the token was replaced.
 _GENERATIONS: Final = 3
-# Owners are servers, each with the credentials of its sign-in.
+# Maximum number of owners of tokens. An owner is a server with the credentials of its OAuth sign-in.
 _MAX_OWNERS: Final = 10_000
-# Up to this number, searching a short text for each form (0.1 µs per form) beats a lookup at each character (12 µs).
+# Up to this number of forms, searching a short text for each form (0.1 µs per form) is faster than a lookup at each
+# character (12 µs).
 _FEW_FORMS: Final = 128
-# This many definitions can be serialized and searched within a millisecond.
+# The number of definitions that can be serialized and searched within a millisecond.
 _CHUNK_ITEMS: Final = 200
-# Messages cannot be nested deeper, so there is nothing to hide below this depth.
+# Values below this depth are not searched. Messages cannot be nested deeper.
 _MAX_DEPTH: Final = 100
 _SECRET_WORD: Final = re.compile(
     r"token|secret|passw|passphrase|credential|api[_-]?key|authorization|cookie|bearer|jwt"
@@ -46,30 +50,33 @@ _SECRET_WORD: Final = re.compile(
     r"|(?:^|_)(?:access|private|signing|encryption|master|service|client|subscription|license|account|shared)_?key"
 )
 _LIKELY_WORD: Final = re.compile(r"(?:^|_)(?:keys?|session|signature|sig|dsn|pin|code|webhook)(?:_|$)")
-# Words that occur next to secrets in the same objects, and in ordinary texts.
+# Values that occur in the same places as secrets, but are ordinary words.
 _PLAIN: Final = frozenset(
     {"true", "false", "none", "null", "basic", "bearer", "oauth", "oauth2", "required", "optional", "default", "token"}
 )
-# Words, numbers and names made of them, such as regions, models and modes. No credential in use looks like this.
+# Words, numbers, and names composed of words and numbers, such as regions and models. Credentials do not look like
+# this.
 _WORDS: Final = re.compile(r"-*(?:[A-Za-z]{1,14}|\d{1,8}|\w{1,3})(?:[-_.:,=/ ]+(?:[A-Za-z]{1,14}|\d{1,8}|\w{1,3}))*")
 _PATH: Final = re.compile(r"(?:~|\.{1,2}|[A-Za-z]:)?[\\/][^\0\n]*")
 _FILE_KEY: Final = re.compile(r"(?:file|path|dir|directory|folder|credentials)$")
 _FILE_NAME: Final = re.compile(r"\.[A-Za-z]\w{0,5}$")
-# `--flag=value`, `NAME=value` and `Name: value` among the arguments of a program.
+# Program arguments of the form `--flag=value`, `NAME=value` or `Name: value`.
 _NAMED: Final = re.compile(r"-{0,2}([\w.-]+)\s*[=:]\s*(.+)", re.DOTALL)
-# Variables that every process has; they contain a location or a user name, not a secret.
+# Variables that every process has. They contain a path, a locale or a name, not a secret.
 _OPEN_VARIABLES: Final = frozenset(
     {"HOME", "HOSTNAME", "LANG", "LOGNAME", "PATH", "PWD", "SHELL", "TEMP", "TMP", "TMPDIR", "USER", "USERNAME"}
 )
-# Every value in these objects is sent to a server, whatever its key is called.
+# Keys of objects whose values are all sent to a server, so each value may be a secret regardless of its key.
 _HANDED_OVER: Final = frozenset({"headers", "env", "auth", "environment", "http_headers"})
 
 
 class Scrubber:
-    """The secrets of one process. They outlive a configuration, because texts may still contain earlier values.
+    """The secrets of one process.
+
+    Secrets stay hidden after the configuration changes, because texts may still contain earlier values.
 
     Attributes:
-        generation: Changes each time the set of secrets changes.
+        generation: A number that increases each time the set of secrets changes.
     """
 
     def __init__(self, *, max_forms: int = _MAX_FORMS) -> None:
@@ -78,11 +85,11 @@ class Scrubber:
         self._forms: dict[str, None] = {}
         self._forms_by_owner: dict[str, list[set[str]]] = {}
         self._longest_first: tuple[str, ...] = ()
-        # The same forms by their first characters, used when there are too many to search for each in turn.
+        # The forms by their first characters; empty if there are few enough forms to search for each in turn.
         self._by_start: dict[str, list[str]] = {}
 
     def hide(self, values: Iterable[str]) -> None:
-        """Remove these values from every text from now on, in each form in which a text is likely to repeat them."""
+        """Remove these values, in all their forms, from every text that is scrubbed from now on."""
         forms = {form for value in values for form in _encodings_of(value)}
         if not forms.issubset(self._forms):
             self._index(forms)
@@ -103,18 +110,18 @@ class Scrubber:
         if len(self._longest_first) > _FEW_FORMS:
             for form in self._longest_first:
                 self._by_start.setdefault(form[:_MIN_CHARS], []).append(form)
-        # Increase last: what another thread scrubbed in the meantime then counts as scrubbed with the old set.
+        # Increased last, so that a text that another thread scrubs in the meantime counts as scrubbed with the old set.
         self.generation += 1
 
     def hide_latest(self, owner: str, values: Iterable[str]) -> None:
-        """Hide values that replace earlier values of this owner, the most recent of which stay hidden as well.
+        """Hide the current tokens of an owner, and stop hiding all but the last `_GENERATIONS` sets of its tokens.
 
-        Unlike `hide`, this evicts old values: tokens rotate for as long as the process lives and would otherwise push
-        out configured secrets.
+        Tokens rotate for as long as the process lives. If old tokens stayed hidden, they would push out configured
+        secrets.
         """
         generations = self._forms_by_owner.get(owner, [])
         own = {form for forms in generations for form in forms}
-        # A form that is hidden for another reason must not be evicted together with this owner's values.
+        # Leave out forms that are hidden for another reason, so that they are not removed with this owner's values.
         new_forms = {
             form for value in values for form in _encodings_of(value) if form in own or form not in self._forms
         }
@@ -177,9 +184,12 @@ class Scrubber:
         return value
 
     def scrub_descriptions(self, items: Any) -> Any:
-        """Return an upstream's list with secrets removed from its texts. Names and schemas stay: calls need them."""
+        """Return a list of definitions with secrets removed from titles and descriptions.
+
+        Other members, such as names and the values in schemas, stay unchanged, because calls depend on them.
+        """
         if isinstance(items, list) and len(items) > _CHUNK_ITEMS:
-            # In chunks, because serializing and searching blocks other threads.
+            # Process in chunks, because serializing and searching a chunk blocks other threads.
             starts = range(0, len(items), _CHUNK_ITEMS)
             parts = [self.scrub_descriptions(items[start : start + _CHUNK_ITEMS]) for start in starts]
             return [item for part in parts for item in part]
@@ -203,7 +213,7 @@ class Scrubber:
         return value
 
     def scrub_error(self, error: ErrorT) -> ErrorT:
-        """Remove the secrets from the text and the data of an error, and return the same error."""
+        """Remove the secrets from the text and the data of an error in place, and return the error."""
         text = str(error)
         if (clean := self.scrub(text)) is not text:
             error.args = (clean,)
@@ -213,18 +223,22 @@ class Scrubber:
 
 
 SECRETS: Final = Scrubber()
-"""The secrets of this process. Logs and errors are produced everywhere, so all of them share one instance."""
+"""The secrets of this process. A single instance, because logs and errors are produced in all parts of the process."""
 
 
 def secrets_in(section: Any) -> set[str]:
-    """Return the secret values in a part of a configuration, given as plain JSON values by key."""
+    """Return the secret values in a part of a configuration.
+
+    Args:
+        section: JSON values, in which `SecretStr` may take the place of a string.
+    """
     return set(_secrets(section, "", handed_over=False))
 
 
 def split_credentials(url: str) -> tuple[str, str | None]:
     """Return an http URL without its user and password, and the Authorization header that sends them (RFC 7617).
 
-    The header is None if the URL contains no credentials. httpx and curl do the same.
+    The header is None if the URL contains no credentials. httpx and curl convert such URLs in the same way.
     """
     parts = urlsplit(url)
     credentials, _, host = parts.netloc.rpartition("@")
@@ -236,7 +250,7 @@ def split_credentials(url: str) -> tuple[str, str | None]:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether the value of this variable, header or key is a secret, judging by its name and its form."""
+    """Return whether a value is probably a secret, judging by its name (of a variable, header or key) and its shape."""
     word = _as_words(name)
     if _SECRET_WORD.search(word):
         path = _PATH.fullmatch(value) and (_FILE_KEY.search(word) or _FILE_NAME.search(value))
@@ -246,14 +260,15 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def _secrets(value: Any, key: str, *, handed_over: bool) -> Iterator[str]:
-    # Duck-typed instead of isinstance: pydantic is slow to import, and logs are written before it is needed.
+    # Detect `SecretStr` by its method instead of its class, because this module is used before pydantic, which is slow
+    # to import, is needed.
     if (reveal := getattr(value, "get_secret_value", None)) is not None:
         yield reveal()
     elif isinstance(value, str):
         word = _as_words(key)
         if (handed_over or _SECRET_WORD.search(word) or _LIKELY_WORD.search(word)) and is_secret(key, value):
             yield value
-            # For `Bearer abc`, a server may repeat only the token.
+            # A server may repeat only the token of `Bearer TOKEN`.
             _, _, token = value.strip().rpartition(" ")
             yield token
             yield from _basic_password(value)
@@ -287,7 +302,7 @@ def _secrets_in_url(value: str) -> Iterator[str]:
         if parts.password:
             yield from (parts.password, unquote(parts.password))
         elif parts.username and _is_likely(parts.username):
-            yield from (parts.username, unquote(parts.username))  # a token that is used without a password
+            yield from (parts.username, unquote(parts.username))  # a token as user name, without a password
         for name, member in parse_qsl(parts.query):
             if is_secret(name, member):
                 yield member
@@ -311,18 +326,18 @@ def _basic_password(value: str) -> Iterator[str]:
 
 def _is_likely(value: str) -> bool:
     if len(value) < _MIN_LIKELY_CHARS or "://" in value or "\n" in value:
-        # A multi-line private key counts as one secret; secrets inside URLs are found separately.
+        # `_secrets_in_url` finds secrets inside URLs. Of multi-line texts, only private keys are secrets.
         return "PRIVATE KEY" in value
     return _WORDS.fullmatch(value) is None and _PATH.fullmatch(value) is None and value.lower() not in _PLAIN
 
 
 def _as_words(name: str) -> str:
-    """Return a key in lower case with `_` between its words: `apiKey`, `X-Api-Key` and `API_KEY` become equal."""
+    """Return a key in lower case with `_` between its words: `apiKey` and `API_KEY` both become `api_key`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", "_", name).lower()
 
 
 def _encodings_of(value: str) -> Iterator[str]:
-    """Yield the value as it may occur in a text: verbatim, inside JSON, in a URL."""
+    """Yield the forms in which a value may occur in a text: verbatim, inside a JSON string, and in a URL."""
     value = value.strip()
     if len(value) < _MIN_CHARS or value.lower() in _PLAIN:
         return

@@ -1,8 +1,9 @@
 """Detached tasks, movable deadlines, work in threads, and signals as a stream.
 
-A caller that disconnects, cancels, times out or ends its session is ended by `asyncio.Task.cancel()`, which ignores
-every anyio shield of that task. Work that must not be interrupted therefore runs in a detached task. When its last
-caller leaves, its scope is cancelled, and a cancelled scope respects shields.
+When a caller disconnects, cancels, times out or ends its session, its task is cancelled with `asyncio.Task.cancel()`,
+which ignores the anyio shields of the task. Work that must not be interrupted therefore runs in a *detached* task of
+another task group. When no caller waits for the work any more, the cancel scope of the detached task is cancelled,
+which respects shields.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from gateway.protocol.gateway_errors import GatewayError
 
 log = logging.getLogger(__name__)
 
-# Polling interval for signals on Windows, where a signal does not wake the loop: soon enough after Ctrl-C.
+# Polling interval for signals on Windows, in seconds. A signal does not wake the event loop there.
 _POLL_S: Final = 0.2
 
 HANGUP: Final = getattr(signal, "SIGHUP", None)
@@ -37,7 +38,7 @@ HANGUP: Final = getattr(signal, "SIGHUP", None)
 
 @contextmanager
 def open_signals(*numbers: signal.Signals) -> Iterator[AsyncIterator[int]]:
-    """Receive these signals as a stream instead of their default action."""
+    """Replace the default action of these signals: yield a stream of the numbers of received signals."""
     if sys.platform != "win32":
         with anyio.open_signal_receiver(*numbers) as received:
             yield received
@@ -48,7 +49,7 @@ def open_signals(*numbers: signal.Signals) -> Iterator[AsyncIterator[int]]:
 
 @contextmanager
 def _interpreter_signals(*numbers: signal.Signals) -> Iterator[AsyncIterator[int]]:
-    """Receive signals through interpreter handlers, which only record the number."""
+    """Do the same as `open_signals` with handlers of the `signal` module, for Windows."""
     seen: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -70,8 +71,9 @@ def _interpreter_signals(*numbers: signal.Signals) -> Iterator[AsyncIterator[int
 
 T = TypeVar("T")
 
-# The event loop releases the GIL at each system call and regains it from a busy thread only after this interval. With
-# the default of 5 ms, a call of a dozen steps takes 0.1 s longer.
+# The switch interval of the interpreter while threads are busy. The event loop releases the GIL at each system call,
+# and regains it from a busy thread only after this interval. With the default of 5 ms, a tool call of a dozen steps
+# would take 0.1 s longer.
 _SWITCH_S: Final = 0.0005
 _lock = Lock()
 _working = 0
@@ -79,7 +81,7 @@ _usual_s = 0.005  # the default of CPython; read again before each change
 
 
 async def run_in_thread(work: Callable[[], T], *, limiter: anyio.CapacityLimiter | None = None) -> T:
-    """Run work that takes more than a few milliseconds in a thread, and return its result.
+    """Run a function that takes more than a few milliseconds in a thread, and return its result.
 
     Args:
         limiter: Bounds the number of concurrent threads; None for anyio's default.
@@ -89,7 +91,7 @@ async def run_in_thread(work: Callable[[], T], *, limiter: anyio.CapacityLimiter
 
 def _run(work: Callable[[], T]) -> T:
     global _working, _usual_s
-    # The interval is process-wide: the first worker shortens it and the last one restores it.
+    # The interval is process-wide: the first busy thread shortens it, and the last one restores it.
     with _lock:
         if _working == 0:
             _usual_s = sys.getswitchinterval()
@@ -117,7 +119,7 @@ class _Task:
 
 
 class OwnedTasks:
-    """Runs work in a task group that outlives the callers."""
+    """Runs work in detached tasks of a task group that outlives the callers."""
 
     def __init__(self, group: TaskGroup) -> None:
         self._group = group
@@ -126,16 +128,16 @@ class OwnedTasks:
     async def run(self, work: Callable[[], Awaitable[T]], *, key: Hashable = None, shield: bool = False) -> T:
         """Run `work` in a detached task and return its result.
 
-        When the last caller that waits for the result leaves, `work` is cancelled as by `anyio.CancelScope.cancel()`,
-        so that shielded parts of `work` still finish.
+        When every caller that waited for the result has been cancelled, the cancel scope of `work` is cancelled.
+        Shielded parts of `work` still finish.
 
         Args:
-            key: Callers with the same key share one run; None for a separate run.
-            shield: Let `work` finish in any case; `work` must be bounded in time.
+            key: Concurrent callers with the same key share one run of `work`; None for a separate run.
+            shield: Let `work` finish even if all callers are cancelled. `work` must then end within a bounded time.
 
         Raises:
             GatewayError: The gateway is shutting down, and `work` was cancelled.
-            Exception: Any error that `work` raised.
+            Exception: The error that `work` raised.
         """
         task = self._shared.get(key) if key is not None else None
         if task is None:
@@ -157,7 +159,7 @@ class OwnedTasks:
         return result
 
     async def _run(self, task: _Task, work: Callable[[], Awaitable[Any]], key: Hashable, shield: bool) -> None:
-        # Callers get this error unless a result or another error replaces it.
+        # The error for the callers if `work` is cancelled. A result or another error replaces it.
         task.error = GatewayError(_SHUTTING_DOWN)
         try:
             with task.scope, anyio.CancelScope(shield=shield):
@@ -180,7 +182,7 @@ _OUTSIDE_TASK: Final = "a deadline must be entered inside the task that it bound
 
 
 class _Alarm:
-    """The single timer of a loop, set to the earliest deadline. A timer per call would cost more."""
+    """The single timer of an event loop, set to the earliest deadline. A timer for each call would be slower."""
 
     __slots__ = ("_timer", "due_s", "loop", "set_to_s", "thread")
 
@@ -208,17 +210,17 @@ class _Alarm:
             self.set(min(self.due_s.values()))
 
 
-# The timer of the loop that was used last. A process serves with one loop.
+# The timer of the event loop that was used last. A serving process has one event loop.
 _alarm: _Alarm | None = None
 
 
 class Deadline(Struct, eq=False):
-    """Cancels what its task waits for when the time is up, and then raises `TimeoutError` on exit.
+    """A context manager that cancels its task when the time is up, and then raises `TimeoutError` on exit.
 
-    Equivalent to `anyio.CancelScope` at a tenth of the cost; every call uses one.
+    Equivalent to `anyio.fail_after` at a tenth of the cost, which matters because every call uses a deadline.
 
     Args:
-        seconds: Counted from entering, and again from each `extend`.
+        seconds: The time, counted from the entry, and again from each `extend`.
 
     Raises:
         TimeoutError: On exit, if the time was up and nothing else had cancelled the task.
@@ -233,14 +235,15 @@ class Deadline(Struct, eq=False):
 
     def __enter__(self) -> Self:
         global _alarm
-        # Read once: another thread may run its own loop. Asking for the running loop is a system call in Python 3.11.
+        # Read the global once, because another thread may replace it. Compare threads instead of calling
+        # `get_running_loop`, which makes a system call in Python 3.11.
         alarm = _alarm
         if alarm is None or alarm.thread != get_ident() or (task := asyncio.current_task(alarm.loop)) is None:
             alarm = _alarm = _Alarm(asyncio.get_running_loop())
             task = asyncio.current_task(alarm.loop)
             assert task is not None, _OUTSIDE_TASK
         self._alarm, self._task = alarm, task
-        # Count cancellations that are already pending, to tell them from our own on exit.
+        # Count cancellations that are already pending, to distinguish them on exit from the cancellation by `expire`.
         if cancelling := task.cancelling():
             self._cancelling = cancelling
         if not self._held:
@@ -258,25 +261,24 @@ class Deadline(Struct, eq=False):
             raise TimeoutError from error
 
     def extend(self) -> None:
-        """Restart the time, because the upstream has reported progress."""
-        # Nothing to move before the deadline is entered, after it has expired, or while it is held.
+        """Restart the clock, because the upstream has reported progress."""
+        # The clock is not running before the entry, after `expire`, or while `hold` stops it.
         if self._task is not None and self._alarm is not None and not self._expired and not self._held:
             self._start(self._alarm)
 
     def hold(self) -> None:
-        """Stop the clock until `release` has been called as often as `hold`."""
+        """Stop the clock until `release` has been called as often as `hold`, as while a user gives input."""
         self._held += 1
         if self._alarm is not None:
             self._alarm.due_s.pop(self, None)
 
     def release(self) -> None:
-        """Restart the clock from the beginning after the last `hold` is released."""
-        # Several questions may be pending concurrently; the last answer restarts the clock.
+        """Undo one `hold`. After the last one, restart the clock from the beginning."""
         self._held = max(0, self._held - 1)
         self.extend()
 
     def expire(self) -> None:
-        """End the wait because the time is up."""
+        """Cancel the task, because the time is up."""
         self._expired = True
         if self._task is not None:
             self._task.cancel()

@@ -1,8 +1,8 @@
-"""The protocol extensions that the gateway forwards: their methods, and how each request finds its server.
+"""The protocol extensions that the gateway forwards: their methods, and how to find the server of each request.
 
-An extension is declared to callers only if it is in this table or in `gateway.extensions`. Extensions that concern only
-a client and its authorization server, such as `io.modelcontextprotocol/oauth-client-credentials`, are not in the table:
-what an upstream declares about its own sign-in does not apply to callers of the gateway.
+An extension is declared to callers only if it is in the table `OFFICIAL` or in the configuration, `gateway.extensions`.
+Extensions about the authorization of a client, such as `io.modelcontextprotocol/oauth-client-credentials`, are not in
+the table: what an upstream declares about its own sign-in does not apply to callers of the gateway.
 
 Source: MCP 2026-07-28, "Extensions"; the pages of each extension named below.
 """
@@ -17,11 +17,11 @@ from typing import Any, Final, Literal
 from gateway.protocol.versions import META
 
 Owner = Literal["uri", "tool", "task", "server", "all", "listed"]
-"""How the server of a request is found.
+"""How to find the server that handles a request.
 
-`uri`: a parameter is a resource URI. `tool`: a parameter is a wrapper name. `task`: a parameter is a task id. `server`:
-only one server of the caller declares the extension. `all`: every server is asked, and the lists in their results are
-joined. `listed`: the gateway answers from its catalog.
+`uri`: by the resource URI in a parameter. `tool`: by the wrapper name in a parameter. `task`: by the task id in a
+parameter. `server`: the only server of the caller that declares the extension. `all`: the request is sent to every
+server, and the lists in their results are joined. `listed`: none, because the gateway answers from its catalog.
 """
 APPS: Final = META + "ui"
 SKILLS: Final = META + "skills"
@@ -33,13 +33,14 @@ _NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtensionMethod:
-    """How one method is answered.
+    """How the gateway handles one method of an extension.
 
     Attributes:
-        owner: How the server is found.
-        member: The parameter that names a URI, a tool or a task; for `all`, the member of the result with the list.
-        setting: A setting that the server must declare as true, or None.
-        is_cacheable: Whether the result says how long it is valid, as that of `resources/read`.
+        owner: How to find the server.
+        member: The name of the parameter with the URI, wrapper name or task id. For `all`, the name of the list in the
+            result.
+        setting: The setting of the extension that a server must declare as true to support the method; None for none.
+        is_cacheable: Whether the result says how long it is valid, like a result of `resources/read`.
     """
 
     owner: Owner
@@ -50,15 +51,15 @@ class ExtensionMethod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """One extension.
+    """One protocol extension.
 
     Attributes:
         identifier: The key in `capabilities.extensions`.
-        methods: The methods beyond those of the protocol itself.
-        modern_only: Whether only callers of 2026-07-28 can use the extension.
-        in_advance: Whether to declare the extension before the upstreams are known, because callers of versions with a
-            handshake learn of capabilities only once.
-        declared_upstream: The settings that the gateway declares as a client; None to declare nothing.
+        methods: The methods that the extension adds to the protocol, by name.
+        modern_only: Whether only callers that use protocol version 2026-07-28 can use the extension.
+        in_advance: Whether to declare the extension while some upstreams have not connected yet. In earlier versions,
+            callers receive capabilities only once, in the response to `initialize`.
+        declared_upstream: The settings that the gateway declares to upstreams; None to declare nothing.
     """
 
     identifier: str
@@ -68,12 +69,12 @@ class Extension:
     declared_upstream: Mapping[str, Any] | None = None
 
     def offers(self, method: ExtensionMethod, capabilities: Mapping[str, Any]) -> bool:
-        """Return whether a server with these capabilities answers a method of the extension."""
+        """Return whether a server with these capabilities supports a method of the extension."""
         settings = self.settings_in(capabilities)
         return settings is not None and (method.setting is None or settings.get(method.setting) is True)
 
     def settings_in(self, capabilities: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the settings of the extension in these capabilities; None if it is not declared."""
+        """Return the settings of the extension in a server's capabilities; None if the server does not declare it."""
         extensions = capabilities.get("extensions")
         settings = extensions.get(self.identifier) if isinstance(extensions, dict) else None
         if settings is None or settings is False:
@@ -96,7 +97,7 @@ OFFICIAL: Final[tuple[Extension, ...]] = (
         ),
         in_advance=True,
     ),
-    # Source: MCP extension io.modelcontextprotocol/tasks, 2026-07-28. Earlier versions have tasks of their own.
+    # Source: MCP extension io.modelcontextprotocol/tasks, 2026-07-28. Version 2025-11-25 defines tasks in the protocol.
     Extension(
         identifier=TASKS,
         methods=MappingProxyType(
@@ -107,18 +108,18 @@ OFFICIAL: Final[tuple[Extension, ...]] = (
 )
 
 
-# A dictionary, as it becomes part of requests.
+# A plain dictionary, because it is serialized as part of requests.
 AS_CLIENT: Final[dict[str, Any]] = {
     each.identifier: dict(each.declared_upstream) for each in OFFICIAL if each.declared_upstream is not None
 }
-"""The extensions that the gateway declares to upstreams, because it passes them on to hosts that support them."""
+"""The extensions that the gateway declares to upstreams, because it forwards them to hosts that support them."""
 
 
 def with_apps(capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a client's capabilities with MCP Apps, for requests that concern an app.
+    """Return a client's capabilities with MCP Apps added, for requests that concern an app.
 
     Some servers offer their app tools only to clients that declare MCP Apps. The gateway lists these tools to every
-    caller, and every caller can call what is listed.
+    caller, so calls must work for every caller.
     """
     extensions = capabilities.get("extensions")
     declared = extensions if isinstance(extensions, dict) else {}
@@ -131,14 +132,18 @@ class Extensions:
     __slots__ = ("_by_identifier", "_methods")
 
     def __init__(self, further: Iterable[Extension] = ()) -> None:
-        """Combine the official extensions with configured ones."""
+        """Combine the official extensions with the configured extensions in `further`."""
         self._by_identifier = {each.identifier: each for each in (*OFFICIAL, *further)}
         self._methods = {
             method: (each, rule) for each in self._by_identifier.values() for method, rule in each.methods.items()
         }
 
     def method(self, name: str, *, modern: bool) -> tuple[Extension, ExtensionMethod] | None:
-        """Return the extension that defines a method, with the rule for it; None if callers cannot use it."""
+        """Return the extension that defines a method, and how to handle the method; None if callers cannot use it.
+
+        Args:
+            modern: Whether the caller uses 2026-07-28.
+        """
         definition = self._methods.get(name)
         return None if definition is None or (definition[0].modern_only and not modern) else definition
 
@@ -148,7 +153,7 @@ class Extensions:
         Args:
             declared: The capabilities of each upstream.
             modern: Whether the caller uses 2026-07-28.
-            pending: Whether some upstream has not listed anything yet.
+            pending: Whether some upstream has not listed its items yet.
         """
         declared = tuple(declared)
         merged: dict[str, Any] = {}
@@ -162,7 +167,7 @@ class Extensions:
 
 
 def joined_settings(settings: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return settings that hold for at least one server: a flag is true if one of them is, and lists are united."""
+    """Combine the settings of several servers: a flag is true if it is true for one server, and lists are joined."""
     joined: dict[str, Any] = {}
     for each in settings:
         for key, value in each.items():

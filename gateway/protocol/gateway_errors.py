@@ -1,4 +1,7 @@
-"""Errors, named by which side broke the rule, and their form as JSON-RPC errors or error results."""
+"""Exceptions of the gateway, and their conversion to JSON-RPC errors or error results.
+
+An *error result* is a tool result with `isError`, which hosts show to the model.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ MISSING_CLIENT_CAPABILITY: Final = -32021
 UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
 URL_ELICITATION_REQUIRED: Final = -32042
 RESOURCE_NOT_FOUND: Final = -32002
-# Defined here, in the range that JSON-RPC reserves for servers: the caller exceeds one of its quotas.
+# Defined by the gateway, in the range that JSON-RPC reserves for servers.
 QUOTA_EXCEEDED: Final = -32029
 
 # Maximum length of a name from a peer in an error text: longer than any tool name that model providers allow, and too
@@ -28,7 +31,7 @@ QUOTA_EXCEEDED: Final = -32029
 MAX_QUOTED_CHARS: Final = 200
 UPSTREAM_ERROR_KEY: Final = "typegate/upstreamError"
 """The member of a result's `_meta` with the JSON-RPC error that the result represents."""
-# If forwarded from an upstream, these codes would make the client renegotiate its connection to the gateway.
+# A client that receives these codes renegotiates its connection, so they are not forwarded from upstreams.
 _RENEGOTIATION: Final = frozenset({HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION})
 
 
@@ -52,7 +55,7 @@ class ConfigError(GatewayError):
         super().__init__(f"{file}: {key}: {message}" if key else f"{file}: {message}")
 
 
-# One screen of problems; further ones are usually consequences of the first.
+# About one screen. Further problems are usually consequences of the first ones.
 _MAX_PROBLEMS_SHOWN: Final = 20
 
 
@@ -68,7 +71,7 @@ def combine_errors(problems: Sequence[ConfigError]) -> ConfigError:
 
 
 class RpcError(GatewayError):
-    """A JSON-RPC error that a peer sent, or that the gateway answers with.
+    """A JSON-RPC error that a peer sent, or that the gateway sends in response to a request.
 
     Source: JSON-RPC 2.0, section 5.1 "Error object".
     """
@@ -80,7 +83,7 @@ class RpcError(GatewayError):
         self.data = data
 
     def to_object(self) -> dict[str, Any]:
-        """Return the error object in the form that is sent."""
+        """Return the error object of a JSON-RPC response."""
         error: dict[str, Any] = {"code": self.code, "message": self.message}
         if self.data is not None:
             error["data"] = self.data
@@ -88,11 +91,11 @@ class RpcError(GatewayError):
 
 
 class QuotaExceeded(RpcError):
-    """One caller exceeds its quota, or all callers together exceed the shared quota. The request was not run.
+    """One caller exceeds its quota, or all callers together exceed the shared quota. The request was not processed.
 
     Attributes:
         retry_after_s: Time after which to retry, in whole seconds.
-        own: Whether the quota is this caller's rather than the shared one.
+        own: True if the caller exceeds its own quota; false for the quota that all callers share.
     """
 
     def __init__(self, message: str, *, retry_after_s: int = 1, own: bool = True) -> None:
@@ -102,11 +105,11 @@ class QuotaExceeded(RpcError):
 
 
 class CallRefused(GatewayError):
-    """A rule does not allow the call, which was not sent. The text is written for models."""
+    """A rule does not allow a call. The call was not sent. The text is written for models."""
 
 
 class UpstreamError(GatewayError):
-    """An upstream did not answer a request with a result. The text is written for models.
+    """A request to an upstream gave no result. The text is written for models.
 
     Attributes:
         server: The alias of the upstream.
@@ -126,7 +129,7 @@ class UpstreamTimeout(UpstreamError):
 
 
 class UpstreamLost(UpstreamError):
-    """The connection ended, or the server failed, after the call was sent: its outcome is unknown."""
+    """The connection ended, or the server failed, after the call was sent. The outcome of the call is unknown."""
 
 
 class UpstreamProtocolError(UpstreamError):
@@ -151,16 +154,16 @@ class ConnectionLost(GatewayError):
 
 
 class CredentialsUnavailable(ConnectionLost):
-    """The issuer or the shared store does not answer, so that no token could be refreshed. Nothing was sent."""
+    """A token could not be refreshed, because its issuer or the shared store does not respond. Nothing was sent."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, sent=False)
 
 
 class UnusableAnswer(ConnectionLost):
-    """The answer is not JSON, is too large, or belongs to another request. The connection itself works.
+    """A response is not JSON, is too large, or belongs to another request. The connection itself still works.
 
-    The caller sees a lost connection: the outcome of the request is unknown.
+    For the caller this is equivalent to a lost connection: the outcome of the request is unknown.
     """
 
     def __init__(self, reason: str) -> None:
@@ -168,7 +171,7 @@ class UnusableAnswer(ConnectionLost):
 
 
 class LoopDetected(GatewayError):
-    """The upstream is this gateway itself or reaches it (a loop), so that its tools would be listed without end."""
+    """An upstream is this gateway itself, or leads back to it (a loop). Its tools would be listed without end."""
 
 
 class NoAnswer(ConnectionLost):
@@ -182,7 +185,7 @@ class ListLost(ConnectionLost):
     """The connection ended during a list request whose result is optional.
 
     Attributes:
-        kind: Prompts, resources, or the tools of a server that does not declare tools.
+        kind: The kind of the requested list. It can be tools only if the server does not declare tools.
     """
 
     def __init__(self, reason: str, kind: ListKind) -> None:
@@ -226,18 +229,18 @@ def error_result(text: str, *, meta: dict[str, Any] | None = None) -> dict[str, 
 
 
 def relay(error: RpcError, *, server: str, verbatim: bool) -> dict[str, Any]:
-    """Turn an upstream's JSON-RPC error for a call into an error result.
+    """Return an error result for an upstream's JSON-RPC error to a call, or raise the error for the caller.
 
-    Hosts retry or hide JSON-RPC errors. Only codes that clients act on are therefore forwarded as errors; the others
-    become an error result with the code and data in `_meta`.
+    Hosts retry or hide JSON-RPC errors. Therefore only errors with codes that clients react to are raised. Any other
+    error becomes an error result with the code and data in `_meta`.
 
     Args:
-        verbatim: Whether the upstream is passed through under its own names.
+        verbatim: Whether the gateway exposes the upstream without prefixes, under the upstream's own names.
 
     Raises:
-        RpcError: The caller receives a JSON-RPC error.
+        RpcError: The error has to be forwarded as a JSON-RPC error.
     """
-    # MCP itself assigns the server error codes up to -32020, with meanings that clients know.
+    # MCP assigns the meanings of the codes from -32099 to -32020, so clients know them.
     acted_on = -32099 <= error.code <= -32020 or error.code == URL_ELICITATION_REQUIRED
     if verbatim or acted_on or error.code in _RENEGOTIATION:
         raise protocol_error(error, server=server, verbatim=verbatim)
@@ -250,8 +253,8 @@ def relay(error: RpcError, *, server: str, verbatim: bool) -> dict[str, Any]:
 def protocol_error(error: RpcError, *, server: str, verbatim: bool) -> RpcError:
     """Return the JSON-RPC error that a caller receives for an upstream's error.
 
-    The error is forwarded unchanged unless its code would be misunderstood as the gateway's: the codes about the
-    version and headers of the caller's own connection, and about a method that the gateway does not have.
+    The error is forwarded unchanged, except for codes that the caller would take for statements about the gateway: that
+    the version or the headers of the caller's connection are wrong, or that the gateway does not have a method.
     """
     if error.code in _RENEGOTIATION or (error.code == METHOD_NOT_FOUND and not verbatim):
         return RpcError(INTERNAL_ERROR, error.message, {"server": server, "code": error.code, "data": error.data})

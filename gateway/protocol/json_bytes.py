@@ -1,4 +1,7 @@
-"""Convert between JSON bytes and values without changing any value."""
+"""Convert between JSON text and values without changing any value.
+
+Parts of large messages that the gateway only forwards stay JSON text, as `UnparsedJson`.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,17 @@ from registry.schema.packed_definition import PackedDefinition, unpacked
 SPLICED_BYTES: Final = 64 * 1024
 """Responses of at least this size are not parsed completely unless their content is needed."""
 _PARSED_BYTES: Final = 16 * 1024
-# A `_meta` with more commas is not read, which would take more than 10 ms. It may contain large texts.
+# A `_meta` with more commas stays unparsed, because parsing it would take more than 10 ms. Its size does not matter: it
+# may contain large texts, which are parsed quickly.
 MAX_META_COMMAS: Final = 50_000
 _DATA_URL: Final = b'"data:'
-# Freeing a value of several kilobytes blocks other threads for about 1 µs.
+# Number of values to free in one step. Freeing a value of several kilobytes blocks other threads for about 1 µs.
 _FREED_AT_ONCE: Final = 100
 
 
-# Measured with CPython 3.11 to 3.13, including the text itself. A string takes four bytes per character if any of its
-# characters is outside the basic multilingual plane. An empty object or list takes 64 to 88 bytes.
+# Memory for each character or token of a JSON text, including the text itself, measured with CPython 3.11 to 3.13. A
+# string takes four bytes per character if any of its characters is outside the basic multilingual plane. An empty
+# object or list takes 64 to 88 bytes.
 BYTES_OF_CHARACTER: Final = 5
 _BYTES_OF_ASCII: Final = 2
 _BYTES_OF_CONTAINER: Final = 88
@@ -34,7 +39,7 @@ _BYTES_OF_QUOTE: Final = 16
 READ_LATER: Final = frozenset(
     {"tools/call", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "tasks/result"}
 )
-"""Methods whose large responses are mostly forwarded, or processed item by item, rather than parsed on arrival."""
+"""Methods whose large responses are not parsed on arrival: they are forwarded, or parsed item by item later."""
 Pieces = tuple[bytes | memoryview, ...]
 """One JSON text in several buffers, so that large parts need no copying."""
 
@@ -44,7 +49,7 @@ class MalformedJson(ValueError):
 
 
 class UnparsedJson:
-    """A JSON text inside a value, kept as received; `dumps` inserts it unchanged."""
+    """The JSON text of a part of a value. `dumps` inserts the text unchanged."""
 
     __slots__ = ("text",)
 
@@ -62,7 +67,7 @@ class _Item(msgspec.Struct):
     type: Any = None
 
 
-# msgspec is the only fast parser that keeps integers of any size.
+# msgspec is the only fast parser that preserves integers of any size.
 _parse: Final = msgspec.json.Decoder().decode
 _parse_answer: Final = msgspec.json.Decoder(_Answer).decode
 _split_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -103,12 +108,13 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
 
 
 def loads_answer(data: bytes, is_passed_on: Callable[[object], bool] = lambda request_id: True) -> Any:
-    """Parse a response, but leave large members of a large response's result `UnparsedJson`.
+    """Parse a response. If it is large, return the large members of its result as `UnparsedJson`.
 
-    These members are checked to be valid JSON without line breaks, so that any transport can forward them.
+    The unparsed members have been checked: they are valid JSON without line breaks, so any transport can forward them.
 
     Args:
-        is_passed_on: Given a request id, returns whether the result is forwarded without being examined.
+        is_passed_on: Takes the request id, and returns whether the result is forwarded without being examined. If not,
+            the whole response is parsed.
 
     Raises:
         MalformedJson: As for `loads`.
@@ -130,7 +136,7 @@ def loads_answer(data: bytes, is_passed_on: Callable[[object], bool] = lambda re
 
 
 def parse_members(value: dict[str, Any]) -> dict[str, Any]:
-    """Return the object with every member parsed; the same object if none is `UnparsedJson`.
+    """Return the object with every `UnparsedJson` member parsed; the same object if there is none.
 
     Raises:
         MalformedJson: A member is nested too deeply.
@@ -141,7 +147,7 @@ def parse_members(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def items_of(value: UnparsedJson) -> Any:
-    """Return the items of a list, each `UnparsedJson` with its own copy of the text; parse any other value.
+    """Split a list into its items, each as `UnparsedJson` with its own copy of the text; parse any other value.
 
     Raises:
         MalformedJson: As for `loads`.
@@ -153,9 +159,9 @@ def items_of(value: UnparsedJson) -> Any:
 
 
 def outlined_items(value: UnparsedJson) -> list[Any]:
-    """Return the items of a list, with an empty string for each large text that needs no repair as base64.
+    """Parse the items of a list, with an empty string in place of each large string that needs no repair.
 
-    Such a text is neither a data URL nor written in the URL-safe alphabet.
+    Large strings are base64, which needs repair if it is a data URL or uses the URL-safe alphabet (`-` and `_`).
 
     Raises:
         MalformedJson: As for `loads`.
@@ -198,7 +204,7 @@ def has_item(items: Any, kind: str) -> bool:
 
 
 def parsed_bytes(text: bytes) -> int:
-    """Return an upper estimate of the memory that a JSON text and its parsed values take."""
+    """Return an upper estimate of the bytes of memory that a JSON text and its parsed values take."""
     ascii_only = text.isascii() and b"\\u" not in text
     return (
         (_BYTES_OF_ASCII if ascii_only else BYTES_OF_CHARACTER) * len(text)
@@ -234,14 +240,14 @@ def parsed(value: Any) -> Any:
 
 
 def unparsed_each(items: list[Any]) -> list[Any]:
-    """Empty a long list and return its items as `UnparsedJson`. Items that are nested too deeply stay as they are.
+    """Return the items of a list as `UnparsedJson`, and empty the list. Items that cannot be serialized stay values.
 
-    A text takes a third of the memory of its parsed value and leaves no holes between small objects.
+    A JSON text takes a third of the memory of its parsed value and leaves no holes between small objects.
     """
     unparsed: list[Any] = []
     items.reverse()
     while items:
-        # In batches, because freeing all items at once would block other threads.
+        # Free items in batches, because freeing all of them at once would block other threads.
         part = items[-_FREED_AT_ONCE:]
         del items[-_FREED_AT_ONCE:]
         unparsed += map(_to_unparsed, reversed(part))
@@ -258,12 +264,12 @@ def _to_unparsed(value: Any) -> Any:
 
 
 def fitted(text: bytes) -> bytes:
-    """Return a copy without spare capacity: a long text from `dumps` can occupy eight times its size."""
+    """Return a copy that occupies only its own size in memory. A text from `dumps` can occupy eight times its size."""
     return memoryview(text).tobytes()
 
 
 def pieces(value: dict[str, Any]) -> Pieces:
-    """Serialize an object like `dumps`, but as several buffers: `UnparsedJson` members are not copied."""
+    """Serialize an object like `dumps`, but into several buffers, so that `UnparsedJson` members are not copied."""
     if UnparsedJson not in map(type, value.values()):
         return (dumps(value),)
     buffers: list[bytes | memoryview] = []

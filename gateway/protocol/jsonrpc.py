@@ -1,4 +1,4 @@
-"""Classify JSON-RPC messages, independent of the transport.
+"""Parse JSON-RPC messages and classify them as requests, notifications or responses, for all transports.
 
 Source: JSON-RPC 2.0, sections 4 "Request object" and 5 "Response object"; MCP forbids batches and null ids.
 """
@@ -18,25 +18,29 @@ RequestId = str | int | float
 Entry = TypeVar("Entry")
 
 
-# Ids of the gateway's own requests come from a counter. A longer id from a peer is not converted to a number.
+# Maximum digits of an id that is converted to a number. The ids of the gateway's own requests come from a counter.
 _MAX_ID_CHARS: Final = 18
-# Above this size, parsing a message twice (if it turns out not to be a plain request) costs too much.
+# Maximum size of a message that `read` first parses as a plain request. If it is another kind of message, it has to be
+# parsed twice.
 _USUAL_BYTES: Final = 4 * 1024
 MAX_PARTS: Final = 150_000
-"""Objects, lists and members in one message. Each costs 0.4 microseconds to parse and to free, which block the event
-loop, and 4 MiB hold 1.4 million empty ones. Rows with 28 bytes for each member reach the bound of the bytes
-first; numbers and texts in lists are not counted."""
+"""Maximum number of objects, lists and object members in one message; numbers and texts in lists are not counted.
+
+Parsing and freeing a part takes 0.4 µs, which blocks the event loop, and a message of 4 MiB, the limit for requests,
+can contain 1.4 million empty objects. With 28 bytes or more for each part, a message reaches 4 MiB before this limit.
+"""
 _TOO_MANY: Final = (
     f"the message has more than {MAX_PARTS:,} objects, lists and members; send less at once, or the data as one text"
 )
 _NOT_COUNTED: Final = bytes(set(range(256)) - set(b'{[:"'))
 
 
-# forbid_unknown_fields: msgspec does not validate the bytes of fields it skips, so such messages take the slow path.
+# forbid_unknown_fields, because msgspec does not validate the bytes of unknown fields. Messages with unknown fields are
+# parsed again by the slow path of `read`.
 class RpcRequest(msgspec.Struct, kw_only=True, eq=False, forbid_unknown_fields=True):
-    """A request, which is answered with its id."""
+    """A request. The response to it has the same id."""
 
-    # Required, because a message without it is not a JSON-RPC request.
+    # Has no default, because a message without `jsonrpc` is not a JSON-RPC request.
     jsonrpc: Literal["2.0"]
     id: RequestId
     method: str
@@ -44,7 +48,7 @@ class RpcRequest(msgspec.Struct, kw_only=True, eq=False, forbid_unknown_fields=T
 
 
 class _Result(msgspec.Struct, eq=False, forbid_unknown_fields=True):
-    """A response with a result and no further members to examine."""
+    """A response with a numeric id, a result and no other members."""
 
     jsonrpc: Literal["2.0"]
     id: int
@@ -56,14 +60,14 @@ _read_result: Final = msgspec.json.Decoder(_Result).decode
 
 
 class RpcNotification(NamedTuple):
-    """A notification, which is never answered. `params` is unvalidated; None if absent."""
+    """A notification, which has no response. `params` has not been validated; None if absent."""
 
     method: str
     params: Any
 
 
 class RpcResponse(NamedTuple):
-    """A response to a request of the gateway."""
+    """A response to a request that the gateway has sent."""
 
     message: dict[str, Any]
 
@@ -92,7 +96,7 @@ def read(text: bytes) -> RpcRequest | RpcNotification | RpcResponse:
             return _read_request(text)
         except (ValueError, RecursionError):
             pass  # not a plain request; take the slow path below
-    # Each part takes at least two bytes.
+    # Each part takes at least two bytes, so a shorter text cannot have too many.
     if len(text) > 2 * MAX_PARTS and _has_too_many_parts(text):
         raise InvalidMessage(INVALID_REQUEST, _TOO_MANY)
     message = classify(json_bytes.loads(text))
@@ -109,13 +113,14 @@ def _has_too_many_parts(text: bytes) -> bool:
     structure = text.translate(None, _NOT_COUNTED)
     if len(structure) - structure.count(b'"') <= MAX_PARTS:
         return False
-    # Texts that had nothing that is counted, and then the others: every second piece is outside of texts.
+    # Remove strings that contain none of the counted characters. Splitting the remainder at the quotes then gives
+    # pieces that are alternately outside and inside of strings.
     pieces = structure.replace(b'""', b"").split(b'"')
     return sum(map(len, pieces[::2])) > MAX_PARTS
 
 
 def _check_identifiers(message: RpcRequest | RpcNotification) -> None:
-    """Reject a message with a name, URI or id that is too long to be compared and repeated.
+    """Reject a message in which a name, URI or id is too long.
 
     Raises:
         InvalidMessage: An identifier is too long. The error text does not repeat it.
@@ -134,11 +139,11 @@ def _too_long(name: str, size_chars: int) -> str:
 
 
 def read_result(text: bytes, request_id: int) -> dict[str, Any] | None:
-    """Return the result of a plain response to one of the gateway's requests (the fast path), or None otherwise.
+    """Return the result of a response to one of the gateway's requests; None if this fast path does not apply.
 
     Args:
         text: The whole message.
-        request_id: Id of the request; a response with another id also returns None.
+        request_id: The id of the request. None is returned for a response with another id.
     """
     try:
         answer = _read_result(text)
@@ -174,12 +179,15 @@ def classify(message: object) -> RpcRequest | RpcNotification | RpcResponse:
 
 
 def is_answer(message: dict[str, Any]) -> bool:
-    """Return whether a message from an upstream is a response. JSON log lines may have an `id` as well."""
+    """Return whether a JSON object from an upstream is a response.
+
+    An upstream may also write log lines that are JSON objects with an `id`.
+    """
     return message.get("jsonrpc") == "2.0" and ("result" in message or "error" in message)
 
 
 def number_of(value: object) -> int | None:
-    """Return the integer value of one of the gateway's ids, which a peer may return as 1, 1.0 or "1"."""
+    """Return an id as an integer, or None. A peer may return the gateway's id 1 as `1`, `1.0` or `"1"`."""
     if type(value) is int:
         return value
     if type(value) is float and value.is_integer():
@@ -190,7 +198,7 @@ def number_of(value: object) -> int | None:
 
 
 def find_by_id(entries: Mapping[Any, Entry], request_id: object) -> Entry | None:
-    """Return the entry with an id from the peer, or else the entry with the same id in another form."""
+    """Return the entry for an id that a peer sent. The peer may send a number as a string, or a string as a number."""
     if not isinstance(request_id, str | int | float):
         return None
     entry = entries.get(request_id)
@@ -200,6 +208,6 @@ def find_by_id(entries: Mapping[Any, Entry], request_id: object) -> Entry | None
 
 
 def usable_id(value: object) -> RequestId | None:
-    """Return the id of a request if a response can repeat it, else None."""
+    """Return the id of a request if it is valid for a response, that is a string or a number; else None."""
     # bool is a subclass of int in Python, but not a number in JSON.
     return value if isinstance(value, str | int | float) and not isinstance(value, bool) else None

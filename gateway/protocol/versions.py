@@ -1,4 +1,9 @@
-"""The two protocol eras: their versions, and the envelope and headers of the modern one."""
+"""The supported versions of MCP, and the metadata of requests.
+
+Handshake versions (until 2025-11-25) begin a session with an `initialize` request, which negotiates the version and the
+capabilities. Modern versions (since 2026-07-28) have no sessions: each request has an *envelope*, the members of its
+`_meta` that state the version, the client and the capabilities.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +24,13 @@ SUBSCRIPTION_KEY: Final = META + "subscriptionId"
 SERVER_INFO_KEY: Final = META + "serverInfo"
 LOG_LEVEL_KEY: Final = META + "logLevel"
 LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-"""From most to least verbose. Source: MCP 2025-11-25, "Logging", "Log Levels"."""
+"""The log levels, from most to least verbose. Source: MCP 2025-11-25, "Logging", "Log Levels"."""
 QUESTIONS: Final[Mapping[str, str]] = {
     "elicitation/create": "elicitation",
     "sampling/createMessage": "sampling",
     "roots/list": "roots",
 }
-"""Requests that a server may send during a call, each with the client capability it requires."""
+"""Requests for input that a server may send during a call, each with the client capability that it requires."""
 NAMED_BY: Final[Mapping[str, str]] = {
     "tools/call": "name",
     "prompts/get": "name",
@@ -34,12 +39,14 @@ NAMED_BY: Final[Mapping[str, str]] = {
     "tasks/update": "taskId",
     "tasks/cancel": "taskId",
 }
-"""The member of `params` that the header `Mcp-Name` repeats, by method."""
+"""The member of `params` whose value the HTTP header `Mcp-Name` repeats, by method."""
 MAX_IDENTIFIER_CHARS: Final = 8 * 1024
-"""Maximum length of a name, URI, reference or id from a caller. No server or browser in wide use accepts longer URIs,
-names have up to hundreds of characters, and comparing a value with every rule and template takes time in its length.
+"""Maximum length of a name, URI, reference or id from a caller. Comparing an identifier with every rule and template
+takes time in proportion to its length. Names have up to hundreds of characters, and common servers and browsers refuse
+longer URIs.
 """
-# Where requests and notifications contain identifiers, whatever the method. The arguments of a tool are not included.
+# The paths of identifiers in the params of requests and notifications with any method. Arguments of tools may be
+# longer.
 _IDENTIFIERS: Final[tuple[tuple[str, ...], ...]] = (
     *(
         (name,)
@@ -58,7 +65,7 @@ _PLAIN: Final = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?")
 
 
 def envelope(client: dict[str, Any], capabilities: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the members that a modern client adds to each request's `_meta`.
+    """Return the envelope, which a modern client adds to each request's `_meta`.
 
     Source: MCP 2026-07-28, "Base protocol", "Per-request protocol fields".
     """
@@ -66,9 +73,10 @@ def envelope(client: dict[str, Any], capabilities: Mapping[str, Any] | None = No
 
 
 def can_be_asked(capabilities: Mapping[str, Any], method: str, params: object) -> bool:
-    """Return whether a client that declared these capabilities accepts this request.
+    """Return whether a client that declared these capabilities accepts a server's request for input.
 
-    An empty `elicitation` object means forms only. Source: MCP 2025-11-25, "Elicitation", "Capabilities".
+    A client with an empty `elicitation` object accepts only forms. Source: MCP 2025-11-25, "Elicitation",
+    "Capabilities".
     """
     needed = QUESTIONS.get(method)
     if needed is None or needed not in capabilities:
@@ -93,7 +101,7 @@ def find_long_identifier(params: object) -> tuple[str, int] | None:
 
 
 def negotiate(requested: object) -> str:
-    """Return the handshake-era version to answer `initialize` with.
+    """Return the version for the response to `initialize`: the requested one if supported, or else the latest.
 
     Source: MCP 2025-11-25, "Lifecycle", "Version Negotiation".
     """
@@ -101,13 +109,13 @@ def negotiate(requested: object) -> str:
 
 
 def is_modern(params: object) -> bool:
-    """Return whether a request contains the envelope of 2026-07-28."""
+    """Return whether the params of a request contain the envelope of 2026-07-28."""
     meta = params.get("_meta") if isinstance(params, dict) else None
     return isinstance(meta, dict) and VERSION_KEY in meta
 
 
 def check_envelope(params: object) -> str:
-    """Return the protocol version of a modern request.
+    """Return the protocol version of a modern request after checking its envelope.
 
     Source: MCP 2026-07-28, "Base protocol", "Per-request protocol fields".
 
@@ -135,7 +143,7 @@ def check_envelope(params: object) -> str:
 
 
 def header_value(value: str) -> str:
-    """Encode `value` for a header; a value that is not plain ASCII takes the protocol's base64 form.
+    """Return a value encoded for an HTTP header: unchanged if it is plain ASCII, or else as `=?base64?...?=`.
 
     Source: MCP 2026-07-28, "Transports", "Streamable HTTP", "Standard Headers".
     """
@@ -145,7 +153,7 @@ def header_value(value: str) -> str:
 
 
 LEFT_OUT_KEY: Final = "typegate/leftOut"
-"""The member of a result's `_meta` that lists omitted parts with the reasons."""
+"""The member of a result's `_meta` that lists the omitted parts of the result, each with the reason."""
 
 
 def with_meta(result: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
@@ -155,9 +163,10 @@ def with_meta(result: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
 
 
 def input_request_of(server: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Return the params of a server's request to the user, with the server's name in the text of an elicitation.
+    """Return the params of a server's request for input, with the server's name added to the text of an elicitation.
 
-    Hosts attribute every question to the gateway, which also asks questions itself, for example to approve a call.
+    Otherwise the user could not distinguish the questions of different servers and those of the gateway itself, because
+    hosts show all of them as questions of the gateway.
     """
     if method != "elicitation/create":
         return params
@@ -166,11 +175,14 @@ def input_request_of(server: str, method: str, params: dict[str, Any]) -> dict[s
 
 
 GATEWAYS: Final = "typegate/gateways"
-"""Experimental capability that lists the ids of a gateway and all gateways behind it. Each run has a new id."""
+"""Experimental capability that lists the ids of a gateway and of all gateways behind it, to detect loops.
+
+A gateway has a new id each time it starts.
+"""
 
 
 def gateways_of(capabilities: Mapping[str, Any]) -> frozenset[str]:
-    """Return the ids of the gateways at or behind an upstream."""
+    """Return the ids of all gateways that an upstream with these capabilities is or leads to."""
     experimental = capabilities.get("experimental")
     gateway_ids = experimental.get(GATEWAYS) if isinstance(experimental, dict) else None
     return frozenset(gateway_ids) if isinstance(gateway_ids, dict) else frozenset()

@@ -1,4 +1,4 @@
-"""Build the admin API of a gateway."""
+"""Build the admin API of a gateway from its parts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _METRICS_SCOPE: Final = "metrics"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedAt:
-    """The MCP endpoint of a gateway.
+    """The address and the state of a gateway's MCP endpoint.
 
     Attributes:
         host: The address that the gateway listens on.
@@ -144,7 +144,7 @@ def _unready(gateway: Gateway, draining: Callable[[], bool]) -> str | None:
 
 
 def _metrics(gateway: Gateway, replica: Replica | None) -> tuple[bytes, str]:
-    # Imported lazily, so that the start is not delayed.
+    # Imported lazily, so that the import does not delay the start.
     from gateway.admin.metrics import CONTENT_TYPE, MetricSources, render
 
     measured = MetricSources(
@@ -161,23 +161,24 @@ def _metrics(gateway: Gateway, replica: Replica | None) -> tuple[bytes, str]:
 
 
 def _may_read_metrics(gateway: Gateway, administrators: Administrators, authorization: str) -> bool:
-    """Return whether an Authorization header, which may be empty, allows reading `/metrics`.
+    """Return whether a client with this Authorization header, which may be empty, may read `/metrics`.
 
-    Administrators always may.
+    The metrics are readable for administrators, for callers with the scope `metrics` or without scopes, and for
+    everyone if they are public or if neither callers nor administrators need credentials.
     """
     settings, authenticator = gateway.config.gateway, gateway.authenticator
-    # Without credentials, every client that reaches the port can list and call everything that the metrics mention.
+    # If no credentials are required, every client can list and call everything that the metrics mention anyway.
     if settings.metrics.public or not (authenticator.required or settings.admin.token is not None):
         return True
     caller = authenticator.principal(authorization) if authenticator.required else None
-    # Tokens are not verified with their issuer for this: a token that is not already known grants nothing.
+    # An OAuth token is accepted only if the gateway has verified it already: it is not verified with its issuer here.
     if isinstance(caller, Principal) and (not caller.scopes or _METRICS_SCOPE in caller.scopes):
         return True
     return administrators.by_token(authorization) is not None
 
 
 def _address_of_callers(config: Config, url: str) -> str | None:
-    """Return the URL of `/mcp` for callers; None if it is at the same address as the admin API."""
+    """Return the URL of the MCP endpoint for callers; None if it has the same address as the admin API."""
     if config.gateway.public_url is not None:
         return config.gateway.public_url.rstrip("/") + "/mcp"
     return url if config.gateway.admin.listen is not None else None

@@ -1,4 +1,7 @@
-"""The composition root: build a running gateway from a configuration."""
+"""The composition root: construct and start all parts of a gateway from a configuration.
+
+A *link* is the connection of the gateway to one upstream.
+"""
 
 from __future__ import annotations
 
@@ -77,13 +80,14 @@ from registry.lock.lockfile import Lockfile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BorrowedState:
-    """The state of another gateway, which the gateway of a single command uses but does not own.
+    """State directories of another gateway, for a command that briefly runs a gateway of its own.
 
     Attributes:
-        sign_in_dir: The directory for sign-ins; by default the state directory.
-        snapshot_dir: Write listings to this state directory, for a gateway that starts later. By default they are
-            read from and written to the state directory.
-        decisions_dir: The state directory whose history has decisions about changed definitions; None for none.
+        sign_in_dir: The directory for OAuth sign-ins; None for the gateway's own state directory.
+        snapshot_dir: The directory to which listings of upstreams are written, for a gateway that starts later. None to
+            read and write listings in the gateway's own state directory.
+        decisions_dir: The directory with decisions about changed definitions, if the gateway has no state directory of
+            its own; None for none.
     """
 
     sign_in_dir: Path | None = None
@@ -93,11 +97,11 @@ class BorrowedState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedParts:
-    """The parts that are read or started before the others are constructed, because they can fail.
+    """The parts that are loaded before the other parts are constructed, because loading them can fail.
 
     Attributes:
-        audit: The audit log, which its creator closes after everything that writes entries has ended.
-        runners: The hooks, which have been started.
+        audit: The audit log. `open_gateway` closes it after all other parts, which may write entries, have ended.
+        runners: The started hooks.
         lockfile: The approved definitions; None without a lock file.
     """
 
@@ -125,20 +129,20 @@ class Gateway:
         origin: BrowserOrigin | None = None,
         borrowed: BorrowedState | None = None,
     ) -> None:
-        """Construct the parts; nothing runs before `start`.
+        """Construct the parts. No tasks run before `start`.
 
         Args:
             state_dir: The directory for state; None to store nothing.
-            group: The task group for all tasks.
-            opened: What was read and started for this configuration.
+            group: The task group in which all tasks of the gateway run.
+            opened: The parts that were loaded for this configuration.
             role: The role of this process in a worker group or cluster; None for a single process.
-            origin: The origin at which browsers reach the gateway; None without HTTP.
-            borrowed: The state of another gateway that this one uses; None for its own state alone.
+            origin: The origin of the URL at which browsers reach the gateway; None without HTTP.
+            borrowed: State directories of another gateway to use; None to use only `state_dir`.
         """
         borrowed = borrowed if borrowed is not None else BorrowedState()
         names, search = config.gateway.names, config.gateway.search
         writes = role is None or role.writes
-        # Random instead of derived from the state directory, which several gateways of a user share.
+        # The id is random instead of derived from the state directory, which several gateways of a user share.
         instance = role.instance if role is not None else secrets.token_hex(8)
         self.active = active = ActiveConfig(config)
         self._group = group
@@ -167,7 +171,7 @@ class Gateway:
         self.lock = ListingLock(
             config, opened.lockfile, first_listings=first_listings, decisions=decisions, announces=writes
         )
-        # Shared by all parts that look up links; only the fleet changes it.
+        # The links by server alias. Many parts look up links in this dictionary; only the fleet changes it.
         links: dict[str, UpstreamLink] = {}
         recalls = borrowed.snapshot_dir is None
         stored_listings = StoredListings(state_dir if recalls else borrowed.snapshot_dir, recalls=recalls, saves=writes)
@@ -315,7 +319,8 @@ class Gateway:
             first_lists=FirstLists(self.fleet, self.users),
             private_links=self.private,
         )
-        # Hooks are last: validating a change starts them, and they would have to be stopped if a later part refused it.
+        # Hooks are last, because validating a configuration change starts the new hooks. If a later part refused the
+        # change, they would have to be stopped again.
         for part in (
             self.fleet,
             self.views,
@@ -336,11 +341,14 @@ class Gateway:
 
     @property
     def config(self) -> Config:
-        """Return the configuration in effect."""
+        """The configuration in effect."""
         return self.active.current
 
     async def start(self, *, resting: Collection[str] = ()) -> None:
-        """Start the links of all servers except `resting` ones. Lists use the snapshot until a server has listed."""
+        """Start the links to all servers except those in `resting`, and the tasks of the other parts.
+
+        Callers see the stored listing of a server until the server has sent a new one.
+        """
         await self.fleet.start(self.config, resting=resting)
         for part in (
             self.announcer,
@@ -358,13 +366,13 @@ class Gateway:
             self._group.start_soon(self._unmatched_rules.run)
 
     def close(self) -> None:
-        """Close what is not owned by a task."""
+        """Close the parts that do not run in a task."""
         self._client.close()
         self.active.close()
         self.sign_ins.close()
 
     async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Call a wrapper as the local caller.
+        """Call a wrapper as the local user, for commands.
 
         Raises:
             RpcError: The wrapper does not exist.
@@ -374,7 +382,7 @@ class Gateway:
 
 
 def _do_nothing(*_: object) -> None:
-    """Do nothing: the default of callbacks that are needed only with several processes."""
+    """Do nothing: the default of callbacks that only a gateway with several processes needs."""
 
 
 @asynccontextmanager
@@ -387,17 +395,17 @@ async def open_gateway(
     borrowed: BorrowedState | None = None,
     resting: Collection[str] = (),
 ) -> AsyncIterator[Gateway]:
-    """Start the hooks, then the links, and yield without waiting for them. At exit, close every connection and child.
+    """Start a gateway, and yield it without waiting for its upstreams to connect.
 
-    The arguments are those of `Gateway`, and:
+    At exit, close all connections and end all local upstreams. For the other arguments, see `Gateway`.
 
     Args:
-        resting: Servers that are not connected; their tools are listed from the snapshot.
+        resting: Aliases of servers to which the gateway does not connect. Callers see their stored listings.
 
     Raises:
         ConfigError: The lock file or the encryption key of the sign-ins cannot be used, or a hook does not start.
     """
-    # Read before anything starts, because it can fail.
+    # Read first, because it can fail, and nothing has to be stopped yet.
     lockfile = await anyio.to_thread.run_sync(read_lockfile, lock_path(config))
     runners = await load_hooks(config)
     audit = Audit(config.gateway.audit, state_dir, records_reloads=role is None or role.writes)
@@ -416,13 +424,13 @@ async def open_gateway(
             group.start_soon(reap_left_processes)
             audit.process("started", version=__version__, pid=os.getpid())
             try:
-                yield gateway  # links connect concurrently, so that no one waits for a slow upstream
+                yield gateway  # the upstreams connect concurrently, so that a slow one does not delay the start
             finally:
                 group.cancel_scope.cancel()
                 gateway.close()
     finally:
         with anyio.CancelScope(shield=True):
             await end_left_processes()
-        # The last entry, after everything that writes entries has ended.
+        # This is the last audit entry, because all parts that write entries have ended.
         audit.process("stopped", pid=os.getpid())
         await audit.aclose()

@@ -1,7 +1,8 @@
 """`typegate stdio --url`: forward standard input and output to a running gateway.
 
-Messages are forwarded unchanged. For protocol versions with a handshake, the bridge keeps the HTTP session, follows its
-notification stream and renews the session when it is lost, because a host that uses stdio cannot.
+Messages are forwarded unchanged. For handshake versions of the protocol (until 2025-11-25), which have sessions over
+HTTP but not over stdio, the bridge stores the session id, reads the notification stream of the session, and begins a
+new session when the gateway has lost the old one.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from gateway.protocol.versions import NAMED_BY, VERSION_KEY, header_value, is_mo
 log = logging.getLogger(__name__)
 
 _HEADERS: Final = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-# A restarting gateway is back within seconds.
+# Seconds before the notification stream is opened again. A gateway restarts within seconds.
 _REOPEN_S: Final = 1.0
-# How long a host that has closed its end still reads responses.
+# Seconds to wait for the remaining responses after the host has closed standard input.
 _END_S: Final = 5.0
-# If standard input is a file, wait for all responses: the sum of the default timeouts of a call and a connection.
+# The same if standard input is a file: the sum of the default timeouts of a call and a connection, so that all
+# responses are written.
 _FILE_END_S: Final = 75.0
 _POLL_S: Final = 0.02
 
@@ -75,11 +77,11 @@ class _Bridge:
         try:
             kind = classify(message)
         except InvalidMessage as error:
-            # Forwarded as well, so that the gateway reports the error as it does over HTTP.
+            # Forward the message anyway, so that the gateway reports the error.
             group.start_soon(self._forward, message, line, error.request_id)
             return
         if isinstance(kind, RpcResponse):
-            # The id was assigned by the gateway and does not refer to a request of the host.
+            # The gateway assigned the id of this message, so the id does not belong to a request of the host.
             group.start_soon(self._forward, message, line, None)
         elif isinstance(kind, RpcNotification):
             if kind.method == "notifications/cancelled" and isinstance(kind.params, dict):
@@ -89,7 +91,7 @@ class _Bridge:
             else:
                 await self._forward(message, line, None)
         elif kind.method == "initialize":
-            # Wait for the handshake, because the following messages need its session.
+            # Wait for the response, because the following messages need the session id in it.
             self._initialize = message
             await self._forward(message, line, kind.id)
             if self._session_id is not None:
@@ -98,7 +100,7 @@ class _Bridge:
             group.start_soon(self._forward, message, line, kind.id)
 
     async def _forward(self, message: Any, line: bytes, request_id: RequestId | None) -> None:
-        """Send a message and write the response; errors are reported only for requests, which have a `request_id`."""
+        """Send a message and write the response. Report an error to the host only if there is a `request_id`."""
         with anyio.CancelScope() as scope:
             if request_id is not None:
                 self._running[request_id] = scope
@@ -118,7 +120,7 @@ class _Bridge:
                     self._running.pop(request_id, None)
 
     async def _post(self, message: Any, line: bytes) -> int:
-        """Send a message, write the response, and return 200, or the status if nothing was written."""
+        """Send a message and write the response; return 200, or the status of a response that was not written."""
         async with self._client.send("POST", self._url, self._request_headers(message), line) as response:
             if response.headers.get("mcp-session-id"):
                 self._session_id = response.headers["mcp-session-id"]
@@ -140,7 +142,7 @@ class _Bridge:
             return response.status
 
     async def _renew(self, lost_session_id: str) -> bool:
-        """Initialize again after the gateway has lost the session; false if that is not possible."""
+        """Begin a new session after the gateway has lost the old one, and return whether that succeeded."""
         async with self._renewing:
             if self._session_id != lost_session_id:
                 return True
@@ -156,12 +158,13 @@ class _Bridge:
             head = {**self._request_headers(done), "mcp-session-id": fresh}
             async with self._client.send("POST", self._url, head, json_bytes.dumps(done)) as response:
                 await response.read()
-            # Set last: until then, concurrent requests use the lost session, are refused too, and wait for the lock.
+            # Set last. Until then, concurrent requests use the lost session, are also refused, and then wait for the
+            # lock.
             self._session_id = fresh
             return True
 
     async def _follow(self) -> None:
-        """Forward the notification stream of the session, and open the stream again whenever it ends."""
+        """Write the messages of the session's notification stream to the host, and reopen the stream when it ends."""
         session_id, last = self._session_id, None
         while True:
             try:
@@ -214,5 +217,5 @@ class _Bridge:
 
 
 def is_modern_message(message: Any) -> bool:
-    """Return whether a message is a request with the `_meta` envelope of protocol 2026-07-28."""
+    """Return whether a message is a request or notification of protocol version 2026-07-28, by its `_meta`."""
     return isinstance(message, dict) and isinstance(message.get("method"), str) and is_modern(message.get("params"))

@@ -1,4 +1,4 @@
-"""Bind the sockets of the gateway, check who can reach them, and find the admin token."""
+"""Bind the sockets of the gateway, refuse unsafe addresses, and determine the admin token."""
 
 from __future__ import annotations
 
@@ -38,25 +38,26 @@ from gateway.upstream.oauth.sign_ins import SignIns
 log = logging.getLogger(__name__)
 
 _HOST: Final = "127.0.0.1"
-# Enough for a code, a state and the headers of a browser.
+# Enough for the headers of a browser, and an authorization code and a state in the URL.
 _MAX_HEAD_BYTES: Final = 32 * 1024
-# A browser sends its request as soon as it connects. The token request that follows has its own timeouts.
+# Timeout for the request of a browser, which browsers send as soon as they connect, and timeout for the whole response.
+# The token request to the issuer is a part of the response and has its own timeouts.
 _READ_S: Final = 5.0
 _REQUEST_S: Final = 60.0
-# A browser opens several connections at a time.
+# Connections of browsers to serve at a time. One browser opens several.
 _MAX_CONNECTIONS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """How a configuration is served.
+    """Options with which a configuration is served over HTTP.
 
     Attributes:
-        host: The address that callers use.
-        port: The port that callers use; 0 for any free one.
+        host: The address to listen on.
+        port: The port to listen on; 0 for any free port.
         state_dir: The directory for state.
-        insecure: Allow other machines to call without a key.
-        strict: Reject a changed file if the entry of any server is invalid.
+        insecure: Allow callers from other machines without a key, or with a weak key.
+        strict: Reject a changed configuration file if the entry of any server is invalid.
     """
 
     host: str
@@ -68,7 +69,7 @@ class ServeOptions:
 
 @asynccontextmanager
 async def open_redirect_port(sign_ins: SignIns) -> AsyncIterator[str | None]:
-    """Serve the OAuth redirect path on a free loopback port, and yield its origin; None if no port can be opened.
+    """Serve OAuth redirects on a free loopback port, and yield the origin of the URL; None if no port can be opened.
 
     Every other request is refused. Requests are limited in size, time and number.
     """
@@ -96,7 +97,7 @@ async def open_redirect_port(sign_ins: SignIns) -> AsyncIterator[str | None]:
         yield f"http://{_HOST}:{listener.sockets[0].getsockname()[1]}"
     finally:
         listener.close()
-        # Do not wait for open connections, which end with the event loop.
+        # Do not wait for open connections, which are closed with the event loop.
         await anyio.lowlevel.checkpoint()
 
 
@@ -105,7 +106,7 @@ async def _respond(head: bytes, sign_ins: SignIns) -> bytes:
     method, _, target_and_version = lines[0].partition(" ")
     path, _, query = target_and_version.partition(" ")[0].partition("?")
     hosts = [line[5:].strip().lower() for line in lines[1:] if line.lower().startswith("host:")]
-    # Against DNS rebinding: other sites must not reach this port under their own host name.
+    # Protect against DNS rebinding: pages of other sites must not reach this port under the host name of their site.
     if len(hosts) != 1 or hosts[0].rpartition(":")[0] not in LOOPBACK:
         return _response(421, "")
     if path != CALLBACK_PATH or method not in ("GET", "HEAD"):
@@ -130,23 +131,25 @@ def _response(status: int, text: str, location: str | None = None) -> bytes:
 
 
 DRAIN_S: Final = 6.0
-"""How long calls in flight may continue after the shutdown has begun, in seconds."""
+"""Seconds that calls in flight may take after the shutdown has begun."""
 _BACKLOG: Final = 2048
 # Length of a command line in an error message: enough to recognize the program.
 _COMMAND_CHARS: Final = 120
-# Matches the command lines of listening gateways.
+# Matches the command line of a gateway process that listens on a port.
 _GATEWAY: Final = re.compile(r"(?:(?:^|[/ ])typegate|-m gateway) (?:serve|demo)\b|-m gateway\.serving\.worker")
 _SEND_BUFFER_BYTES: Final = 128 * 1024
 
 
 def check_exposure(config: Config, *, host: str, insecure: bool) -> None:
-    """Check that a gateway that is open to the network requires keys that cannot be guessed.
+    """Check that a gateway that other machines can reach requires keys that cannot be guessed.
 
     Args:
-        insecure: Allow a gateway without keys, or with weak ones.
+        host: The address to listen on.
+        insecure: Allow a gateway without keys, or with weak keys.
 
     Raises:
-        ConfigError: The gateway would be open to the network without keys or with weak ones.
+        ConfigError: Other machines could use the gateway without a key or with a weak key, or a setting that the
+            gateway needs in this case is missing.
     """
     auth = config.gateway.auth
     if host not in LOOPBACK and not auth.required and not insecure:
@@ -157,7 +160,8 @@ def check_exposure(config: Config, *, host: str, insecure: bool) -> None:
             key="gateway.listen.host",
         )
     if host not in LOOPBACK and auth.oauth is not None and auth.oauth.resource is None:
-        # The address would be taken from the Host header, which callers choose and clients use to request tokens.
+        # Otherwise the gateway would take its address from the Host header, which callers choose, and clients would
+        # request tokens for that address.
         raise ConfigError(
             "is missing; expected the address of this gateway as callers see it, such as https://gateway.example.test",
             file=config_source(config),
@@ -179,7 +183,7 @@ def check_exposure(config: Config, *, host: str, insecure: bool) -> None:
 
 
 def config_source(config: Config) -> str:
-    """Return the source of a configuration for messages."""
+    """Return the name of the configuration file, or of another source, for error messages."""
     return str(config.path or "command line")
 
 
@@ -194,28 +198,29 @@ def bind(host: str, port: int, source: str, *, shared: bool = False, key: str | 
 
     Args:
         port: The port; 0 for any free port.
-        source: The source of the address, for error messages.
+        source: The configuration file or other source of the address, for error messages.
         shared: Use SO_REUSEPORT, so that the kernel distributes connections over several sockets with this address.
-        key: The configuration key of the address, for error messages.
+        key: The configuration key of the address, for error messages; None for the command line.
 
     Raises:
-        ConfigError: The address is in use, or not an address of this machine.
+        ConfigError: The address is in use, or this machine does not have the address.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    # On Windows the option would let two programs share a port.
+    # On Windows, SO_REUSEADDR would let two programs share a port.
     if sys.platform != "win32":
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if shared:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    # Connections inherit both options. Responses are written in two parts; Nagle's algorithm would delay the second by
-    # 40 ms.
+    # Accepted connections inherit the next two options. A response is written in two parts, and Nagle's algorithm would
+    # delay the second part by 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Unread responses wait in the gateway, where they are counted and limited, instead of up to 4 MiB in the kernel.
+    # Without a limit, the kernel would buffer up to 4 MiB of unread responses. The gateway counts and limits its own
+    # buffers.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     try:
         listener.bind((host.strip("[]"), port))
-        # Listen at once: a client that reads the address may connect before uvicorn starts.
+        # Listen at once, because a client that has read the address may connect before uvicorn starts.
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
@@ -231,8 +236,8 @@ def bind(host: str, port: int, source: str, *, shared: bool = False, key: str | 
 def find_port_holder(port: int) -> str | None:
     """Describe the process that listens on a TCP port, such as `python -m gateway serve (process 42)`.
 
-    Linux only, from `/proc`; None if the process cannot be determined. A gateway hides its open files from other
-    processes, so a gateway of this user is assumed if no visible process has the port.
+    The process is found in `/proc` (Linux only); None if it cannot be determined. A gateway hides its open files from
+    other processes. If no visible process has the port, the only other gateway process of this user is assumed.
     """
     listening = "0A"
     try:
@@ -288,7 +293,7 @@ def _open_files(process: Path) -> set[str] | None:
 def admin_token(config: Config, state_dir: Path) -> str:
     """Return the admin token from the environment, the configuration or the state directory.
 
-    Otherwise a token is generated, stored for the command line, and printed.
+    If there is none, generate a token, store it in the state directory for the command line, and print it.
 
     Raises:
         ConfigError: Other users can change the stored token.
@@ -315,10 +320,11 @@ def admin_token(config: Config, state_dir: Path) -> str:
 
 
 MAX_CONNECTIONS: Final = 200
-"""Connections of administrators, scripts and scrapers; few enough to leave file descriptors for callers."""
+"""Maximum number of admin connections: enough for administrators, scripts and scrapers, and few enough to leave file
+descriptors for callers."""
 _UNIX: Final = "unix:"
 _KEY: Final = "gateway.admin.listen"
-# Admin connections that the kernel queues before it refuses more.
+# Maximum number of admin connections that wait in the kernel to be accepted.
 _ADMIN_BACKLOG: Final = 64
 
 
@@ -338,7 +344,7 @@ def bind_admin(config: Config) -> socket.socket | None:
 
 
 def unbind_admin(listener: socket.socket | None, config: Config) -> None:
-    """Close the socket that `bind_admin` returned, and remove its file if it has one."""
+    """Close the socket that `bind_admin` returned, and remove the file of a Unix socket."""
     if listener is None:
         return
     # The server may have closed the socket already, so take its path from the configuration.
@@ -353,7 +359,7 @@ def unbind_admin(listener: socket.socket | None, config: Config) -> None:
 async def serving_admin(
     listener: socket.socket, config: Config, handler: AsgiHandler, connections: Connections
 ) -> AsyncIterator[None]:
-    """Serve the admin API on a socket until the block ends. The caller watches the deadlines of `connections`."""
+    """Serve the admin API on a socket until the context ends. The caller has to run `connections.watch`."""
     listen = config.gateway.listen
     address = listener.getsockname()
     hosts: frozenset[str] | None = None
@@ -379,7 +385,7 @@ def _bind_unix(path: Path, source: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_stale(path)
-        # No client can connect before the permissions are set, because the socket does not listen yet.
+        # Set the permissions before the socket listens, so that no client can connect earlier.
         listener.bind(str(path))
         path.chmod(0o600)
         listener.listen(_ADMIN_BACKLOG)

@@ -67,15 +67,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 9_500
-"""Connections of callers: what fits into the usual hard limit of 20,000 descriptors, with a reserve."""
-# Standard streams, listeners, the event loop, files being read, and a margin.
+"""Maximum number of caller connections: about half of the usual hard limit of 20,000 descriptors. Upstreams may use the
+other half."""
+# Descriptors to reserve for standard streams, listeners, the event loop, and files being read, with a margin.
 _OWN_DESCRIPTORS: Final = 128
-# A child process has three pipes, a remote server one connection for each concurrent call.
+# Descriptors to reserve for each upstream. A local program has three pipes, and a remote server has one connection for
+# each concurrent call.
 _DESCRIPTORS_PER_SERVER: Final = 16
-# In a cluster: the connection of the caller, the forwarded request to the replica that has the session, and a request
-# that another replica forwards to this one.
+# Descriptors for each caller in a cluster: the connection of the caller, the forwarded request to the replica that has
+# the session, and a request that another replica forwards to this replica.
 _DESCRIPTORS_PER_FORWARDING_CALLER: Final = 3
-# The interval at which the drain checks for requests in flight, because their end is not signalled.
+# Seconds between checks for requests in flight during the shutdown, because no event reports their end.
 _POLL_S: Final = 0.02
 
 OnReady = Callable[[Gateway, str], Awaitable[None] | None]
@@ -84,7 +86,7 @@ OnReady = Callable[[Gateway, str], Awaitable[None] | None]
 class _Uvicorn(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to `_Shutdown`, which shuts down in order."""
+        """Do not handle signals here, because `_Shutdown` handles them."""
         yield
 
 
@@ -92,7 +94,7 @@ async def serve(config: Config, options: ServeOptions, *, on_ready: OnReady | No
     """Serve over Streamable HTTP until SIGINT or SIGTERM, and return the exit code.
 
     Raises:
-        ConfigError: The address is in use, or open to the network without API keys.
+        ConfigError: The address is in use, or other machines could use the gateway without API keys.
     """
     check_exposure(config, host=options.host, insecure=options.insecure)
     prepare_state_dir(options.state_dir)
@@ -129,11 +131,11 @@ async def serve_on(
     on_ready: OnReady | None = None,
     worker_group: WorkerGroup | None = None,
 ) -> int:
-    """Serve on a listening socket until SIGINT or SIGTERM, and return the exit code.
+    """Serve on listening sockets until SIGINT or SIGTERM, and return the exit code.
 
     Args:
         token: The admin token.
-        on_ready: Called once callers are served.
+        on_ready: Called with the gateway and the URL of its MCP endpoint once the gateway serves callers.
         worker_group: The worker group of this process; None for a single process.
     """
     listener, admin_listener = listeners.callers, listeners.admin
@@ -215,9 +217,10 @@ async def serve_on(
         connections = Connections(
             most=most, anonymous=gateway.quotas.anonymous, per_address=per_address or _max_per_address(most)
         )
-        # No account for anonymous callers: unauthenticated admin requests are rejected before buffering their body.
+        # Admin connections need no quota for anonymous callers, because unauthenticated admin requests are rejected
+        # before their body is buffered.
         admin_connections = Connections(most=ADMIN_CONNECTIONS, per_address=_max_per_address(ADMIN_CONNECTIONS))
-        # With `gateway.admin.listen`, the port of the callers serves only the probes, in every process.
+        # With `gateway.admin.listen`, the callers' port serves only the paths outside of `/admin`.
         check_beside = admin.check if config.gateway.admin.listen is None else admin.check_probe
         named_origins = frozenset(map(str.lower, config.gateway.listen.allowed_origins))
         router = PathRouter(
@@ -229,7 +232,8 @@ async def serve_on(
         )
         server = _Uvicorn(_uvicorn_config(connections, router))
         async with anyio.create_task_group() as group, AsyncExitStack() as stack:
-            # Start the watch before accepting connections, so that each one has its deadlines from the beginning.
+            # Start watching deadlines before accepting connections, so that every connection is watched from the
+            # beginning.
             group.start_soon(connections.watch)
             group.start_soon(freeze_settled, gateway.registry)
             group.start_soon(endpoint.sessions.sweep_periodically)
@@ -261,17 +265,18 @@ async def serve_on(
 
 
 def _check_servable(config: Config, *, options: ServeOptions, is_shared: bool) -> None:
-    """Check that a changed configuration can be served on this address.
+    """Check that a changed configuration can be served with the same options.
 
     Args:
-        is_shared: Whether several workers serve it.
+        is_shared: Whether several workers serve the configuration.
 
     Raises:
-        ConfigError: It is open to the network without API keys, or requires a single process.
+        ConfigError: Other machines could use the gateway without API keys, or the configuration requires a single
+            process.
     """
     check_exposure(config, host=options.host, insecure=options.insecure)
     if is_shared:
-        from gateway.cluster import roles  # imported lazily: a single process does not need it
+        from gateway.cluster import roles  # imported lazily: a single process does not need this module
 
         roles.check_shareable(config, file=config_source(config))
 
@@ -288,7 +293,7 @@ def _worker(
     admin: AdminApi,
     feed: EventFeed,
 ) -> Worker:
-    # Imported lazily: a single process does not need them.
+    # Imported lazily: a single process does not need these modules.
     from gateway.cluster.administration import Administration
     from gateway.cluster.worker_group import RelayedParts, Worker
     from gateway.cluster.worker_state import SharedState
@@ -314,22 +319,28 @@ def _worker(
 def _events_of_others(worker_group: WorkerGroup | None) -> Others | None:
     if worker_group is None:
         return None
-    # Imported lazily: a single process does not need it.
+    # Imported lazily: a single process does not need this module.
     from gateway.cluster.relays import events_of_others
 
     return partial(events_of_others, worker_group.peers)
 
 
 def _origin_for_browsers(host: str, listener: socket.socket) -> str:
-    """Return the origin for browsers on this machine, as an IP address: `localhost` may resolve to another family."""
+    """Return the origin of the gateway for browsers on this machine.
+
+    The host is an IP address, because `localhost` may resolve to an address of the other family (IPv4 or IPv6).
+    """
     return mcp_url(host if host in LOOPBACK and host != "localhost" else "127.0.0.1", listener).removesuffix("/mcp")
 
 
 class ServedHosts(Reconfigurable):
-    """Hosts and origins that requests may name. Settings of `listen` apply from the start, the gateway's URLs at once.
+    """The allowed values of the headers Host and Origin.
+
+    Changes of the gateway's URLs in the configuration take effect at once; changes of `gateway.listen` require a
+    restart.
 
     Attributes:
-        check: The check that uses them.
+        check: Checks the headers of a request.
     """
 
     def __init__(self, config: Config, host: str) -> None:
@@ -348,9 +359,9 @@ class ServedHosts(Reconfigurable):
         own = [origin_of(url) for url in (config.gateway.public_url, resource) if url is not None]
         names = [*self._named_hosts, *(urlsplit(origin).netloc for origin in own)]
         allowed_hosts = frozenset({*LOOPBACK, self._host, *(name.lower() for name in names)})
-        # The host names of a network address are unknown, so they are checked only if they are configured.
+        # If the gateway listens on a network address, its host names are unknown. They are checked only if configured.
         hosts = allowed_hosts if self._host in LOOPBACK or self._named_hosts else None
-        # Pages from the gateway's own address are its own.
+        # Allow requests from the gateway's own pages.
         origins = [*self._named_origins, *own]
         return hosts, frozenset(origin.lower() for origin in origins)
 
@@ -367,13 +378,13 @@ def _uvicorn_config(connections: Connections, router: PathRouter) -> uvicorn.Con
         lifespan="off",
         access_log=False,
         log_config=None,
-        # One second for idle connections. `_Shutdown` has already waited for the requests.
+        # One second to close idle connections. `_Shutdown` has already waited for the requests in flight.
         timeout_graceful_shutdown=1,
     )
 
 
 async def _no_application(scope: Any, receive: Any, send: Any) -> None:
-    """Satisfy the application argument of uvicorn. Requests are handled by `HttpProtocol` instead."""
+    """Serve as the application argument that uvicorn requires. `HttpProtocol` handles the requests instead."""
 
 
 async def _notify_ready(on_ready: OnReady, gateway: Gateway, url: str) -> None:
@@ -384,13 +395,13 @@ async def _notify_ready(on_ready: OnReady, gateway: Gateway, url: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Shutdown:
-    """The shutdown of this process.
+    """The steps that shut down this process.
 
     Attributes:
-        every: All connections of callers and administrators.
-        draining: Set at the beginning.
-        delay_s: Seconds to keep serving at first.
-        leave: Ends the connections of other replicas.
+        every: The groups of connections: of callers, of administrators, and of other processes of the gateway.
+        draining: Set when the shutdown begins.
+        delay_s: Seconds to keep serving after the shutdown has begun.
+        leave: Stops accepting requests of other replicas, and waits for open responses; None without a cluster.
     """
 
     gateway: Gateway
@@ -408,7 +419,7 @@ class _Shutdown:
                 break
             self.draining.set()
             for connections in self.every:
-                # Close connections after their next response, so that clients reconnect to another replica.
+                # Close each connection after its next response, so that the client reconnects to another replica.
                 connections.leave()
             if self.delay_s:
                 # Keep serving during `drainDelay`, because the load balancer first has to see /readyz fail.
@@ -417,7 +428,7 @@ class _Shutdown:
                     async for _ in signals:
                         break
             log.info("shutting down: %d calls in flight", self.endpoint.in_flight)
-            # From here on, new requests are refused. Streams are closed properly while calls still run.
+            # Refuse new requests and close the notification streams, while calls in flight still run.
             self.endpoint.drain()
             self.gateway.server.close_streams()
             with anyio.move_on_after(DRAIN_S):
@@ -434,7 +445,7 @@ class _Shutdown:
 
 
 def _replica(config: Config, most: int) -> Replica:
-    # Imported lazily: a single gateway needs neither peer TLS nor the store.
+    # Imported lazily: a gateway without a cluster needs neither TLS between replicas nor the shared store.
     from gateway.cluster.replica import Replica, warn_of_private
 
     assert config.gateway.cluster is not None
@@ -456,15 +467,18 @@ def _bind_peers(config: Config) -> socket.socket | None:
 
 
 def _max_per_address(most: int) -> int:
-    """Return the connection limit of one address. A proxy needs nearly all of them, but never gets all."""
+    """Return the maximum number of connections from one address.
+
+    Nearly all connections, because a proxy makes all connections from one address, but a part stays free for others.
+    """
     return max(1, most * 9 // 10)
 
 
 def _max_connections(servers: int, *, each: int = 1) -> int:
-    """Return how many callers can connect with the descriptors that upstreams leave free.
+    """Raise the descriptor limit of this process, and return how many callers can be connected at a time.
 
     Args:
-        servers: The number of upstreams.
+        servers: The number of upstreams, which need descriptors as well.
         each: The number of descriptors for each caller.
     """
     if sys.platform == "win32":

@@ -39,20 +39,21 @@ async def serve_stdio(
     """Serve one host until standard input closes or a signal arrives, and return the exit code.
 
     Args:
-        key: The API key that identifies the host. Without a key the host is `LOCAL`, the user who started the process.
-        strict: Reject a changed file if the entry of any server is invalid.
+        key: The API key that identifies the host. Without a key, the caller is `LOCAL`, the user who started the
+            process.
+        strict: Reject a changed configuration file if the entry of any server is invalid.
 
     Raises:
         ConfigError: The key is not in the configuration, or does not grant access to the profile.
     """
     if state_dir is not None:
         prepare_state_dir(state_dir)
-    # Changes that administrators have made in a gateway that serves this configuration over HTTP apply here, too.
+    # Apply the changes that administrators have made in a gateway that serves this configuration over HTTP.
     overlay = Overlay(state_dir, config.path, writes=False, follows=True)
     overlay.check()
     if overlay.path is not None:
         with suppress(OSError):
-            # The folder has to exist to be watched: the first change may come while this process runs.
+            # Create the folder, because only an existing folder can be watched for later changes.
             make_private_folder(overlay.path.parent)
     running = with_changes(config, overlay.changes)
     if key is not None and not running.gateway.auth.api_keys:
@@ -69,7 +70,7 @@ async def serve_stdio(
         refused: list[ConfigError] = []
 
         def identify() -> None:
-            # Apply the current rights of the key, and stop serving if the key has been revoked.
+            # Apply the current access rights of the key, and stop serving if the key has been revoked.
             try:
                 server.identify(_principal(gateway.authenticator.keys, key, profile, str(config.path or "")))
                 gateway.quotas.account(server.principal)  # changed groups can change the limits
@@ -92,7 +93,7 @@ async def serve_stdio(
 def _principal(keys: ApiKeys, key: str | None, profile: str, file: str) -> Principal:
     if key is None:
         return LOCAL
-    # Removing the last key must not turn a host with a key into a trusted one.
+    # If the last key is removed from the configuration, a host that has a key must not become a trusted local user.
     holder = keys.principal(f"Bearer {key}") if keys.required else None
     if holder is None:
         what = "TYPEGATE_API_KEY is not a key of this configuration, or has expired; expected a valid key or none"
@@ -105,7 +106,7 @@ def _principal(keys: ApiKeys, key: str | None, profile: str, file: str) -> Princ
 
 
 async def _listen_for_browsers(sign_ins: SignIns, origin: BrowserOrigin) -> None:
-    """Open a port for OAuth redirects once a server requires a sign-in. Most hosts never need it."""
+    """Open a port for OAuth redirects once an upstream requires a sign-in, which most upstreams do not."""
     await origin.needed.wait()
     async with open_redirect_port(sign_ins) as url:
         origin.open(url)

@@ -1,4 +1,4 @@
-"""The worker process, which serves as assigned by its parent."""
+"""A worker process, which serves with the configuration that its parent sends over standard input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gateway.telemetry import logs
 if TYPE_CHECKING:
     from gateway.serving.app import Gateway
 
-# The longest drain, and 6 s for the rest of the shutdown.
+# The time for calls in flight, and 6 s for the rest of the shutdown.
 _END_S: Final = DRAIN_S + 6.0
 # Two signals sent without a pause may be delivered as one.
 _BETWEEN_SIGNALS_S: Final = 0.2
@@ -34,7 +34,8 @@ def main() -> int:
     if not line:
         return 1  # the parent has already exited
     worker_config = WorkerConfig.read(line)
-    # Ignore SIGHUP: the first worker reloads the configuration for all, and handles the signal only once it serves.
+    # Ignore SIGHUP. Only the first worker reloads the configuration, for all workers, and it installs its own handler
+    # once it is serving.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
     orphaned = threading.Event()
     threading.Thread(target=_follow_parent, args=(orphaned, worker_config), daemon=True).start()
@@ -59,7 +60,7 @@ def _serve(worker_config: WorkerConfig) -> int:
     from gateway.serving.over_http import Listeners, serve_on
 
     listener = socket.socket(fileno=worker_config.listener)
-    # Servers that this worker starts must not inherit the port.
+    # Local upstreams that this worker starts must not inherit the socket.
     listener.set_inheritable(False)
     admin_listener = socket.socket(fileno=worker_config.admin_listener) if worker_config.admin_listener >= 0 else None
     if admin_listener is not None:
@@ -69,7 +70,7 @@ def _serve(worker_config: WorkerConfig) -> int:
     config = loaded(worker_config.text, path=path, strict=worker_config.strict, added=added)
 
     def ready(gateway: Gateway, url: str) -> None:
-        # The parent may have exited, which `_follow_parent` handles.
+        # Writing fails if the parent has exited, which `_follow_parent` handles.
         try:
             os.write(sys.stdout.fileno(), READY)
         except OSError:
@@ -93,15 +94,16 @@ def _serve(worker_config: WorkerConfig) -> int:
 
 
 def _follow_parent(orphaned: threading.Event, worker_config: WorkerConfig) -> None:
-    """Shut down when the parent exits, for whatever reason: its end of the standard input pipe closes then."""
+    """Wait until the parent exits, for whatever reason, which closes the pipe of standard input; then shut down."""
     while os.read(0, 4096):
         pass
     orphaned.set()
-    _remove_sockets(worker_config)  # the signal may end this process before `main` can clean up
+    _remove_sockets(worker_config)  # SIGTERM may end this process before `main` can clean up
     os.kill(os.getpid(), signal.SIGTERM)
     if worker_config.drain_delay > _BETWEEN_SIGNALS_S:
-        # Without a parent, the drain delay for load balancers has no purpose, and a second signal ends it. Without a
-        # delay, a second signal could arrive when it is no longer caught and end the process before its cleanup.
+        # A second signal ends the drain delay, which has no purpose without a parent. If no delay is configured, no
+        # second signal is sent: it could arrive after the signal handlers are removed, and end the process before its
+        # cleanup.
         time.sleep(_BETWEEN_SIGNALS_S)
         os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_END_S)
@@ -109,7 +111,7 @@ def _follow_parent(orphaned: threading.Event, worker_config: WorkerConfig) -> No
 
 
 def _remove_sockets(worker_config: WorkerConfig) -> None:
-    """Remove the directory of the workers' private sockets if it is empty otherwise."""
+    """Remove the socket of the parent, and the directory of the private sockets if no worker's socket is left in it."""
     try:
         worker_config.parent_socket.unlink(missing_ok=True)
         Path(worker_config.sockets).rmdir()

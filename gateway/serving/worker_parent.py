@@ -1,4 +1,4 @@
-"""The parent of the workers: owns the port and restarts workers that have exited."""
+"""The parent of the workers: owns the port, and restarts workers that have exited."""
 
 from __future__ import annotations
 
@@ -46,18 +46,23 @@ from gateway.upstream.transport.process_start import protect_this_process
 
 log = logging.getLogger(__name__)
 
-# The drain, a second for uvicorn, and the time in which child processes of upstreams exit.
+# Seconds for a worker to exit: for its calls in flight, for uvicorn (1 s), and for local upstreams to exit.
 _END_S: Final = DRAIN_S + 5.0
-# A worker that served for this long is restarted at once, because its start was not the problem.
+# A worker that ran for this many seconds is restarted at once: it exited for another reason than a failed start.
 _HEALTHY_S: Final = 10.0
-# The limit of the restart delay, since one worker less reduces the capacity.
+# The maximum restart delay in seconds. A longer delay would reduce the capacity for longer.
 _MAX_RESTART_DELAY_S: Final = 5.0
-# Several seconds in practice, for imports from a slow disk, a large snapshot, and hooks that start.
+# Timeout for the start of a worker, in seconds. A start takes several seconds with a slow disk, a large snapshot of
+# listings, or hooks that start programs.
 _START_S: Final = 60.0
 
 
 class StartFailed(Exception):
-    """A worker exited before all workers were serving. The worker has logged the reason."""
+    """A worker exited during the first start, before it was serving. The worker has logged the reason.
+
+    Attributes:
+        code: The exit code for the parent.
+    """
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -66,10 +71,12 @@ class StartFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """The workers that serve a configuration.
+    """Options of the workers.
 
     Attributes:
+        count: The number of workers.
         verbose: Log one line for each call.
+        log_format: The format of log lines.
     """
 
     count: int
@@ -84,25 +91,26 @@ async def serve_workers(
 
     Args:
         text: The text of the configuration.
-        on_ready: Called with the address once all workers are serving.
+        on_ready: Called with the URL of the MCP endpoint once all workers are serving.
 
     Raises:
-        ConfigError: The address is in use or open to the network, or the configuration requires a single process.
+        ConfigError: The address is in use, other machines could use the gateway without API keys, or the configuration
+            requires a single process.
     """
     source = config_source(config)
     host, state_dir = options.host, options.state_dir
     check_exposure(config, host=host, insecure=options.insecure)
     roles.check_shareable(config, file=source)
-    # Servers started by a worker must not read the secrets in the memory of this process.
+    # Local upstreams that workers start must not be able to read the secrets in the memory of this process.
     protect_this_process()
-    # Create the encryption key and log about it once here, instead of in every worker.
+    # Determine the encryption key once here, so that not every worker logs about it.
     encryption_from()
     prepare_state_dir(state_dir)
     Overlay(state_dir, config.path, writes=False).check()
     token = admin_token(config, state_dir)
     listeners = _listeners(host, options.port, source, workers.count)
     admin_listener = bind_admin(config)
-    # Not in the state directory, because the path of a Unix socket is limited to about 100 characters.
+    # The sockets are not in the state directory, because the path of a Unix socket is limited to about 100 characters.
     sockets = tempfile.mkdtemp(prefix="typegate-")
     worker_config = WorkerConfig(
         index=FIRST,
@@ -130,12 +138,12 @@ async def serve_workers(
         for index, listener in enumerate(listeners)
     ]
     if admin_listener is not None:
-        # The first worker serves the admin API. The parent keeps the socket open, so that connections wait while that
-        # worker restarts.
+        # The first worker serves the admin API. The parent also has the socket open, so that connections wait while the
+        # first worker restarts.
         first = replace(slots[FIRST].worker_config, admin_listener=admin_listener.fileno())
         slots[FIRST] = WorkerSlot(first, end_s=end_s)
     try:
-        # Shared quotas are kept until the last worker has exited, so that no worker counts alone.
+        # The parent counts the calls of all workers for quotas until the last worker has exited.
         async with counting_for_workers(worker_config):
             return await _serve(slots, listeners, worker_config.public_url, on_ready)
     finally:
@@ -156,7 +164,8 @@ async def _serve(
             codes.extend(_codes(failed))
         finally:
             with anyio.CancelScope(shield=True):
-                # Close the sockets first: connections are refused at once instead of waiting to be accepted.
+                # Close the sockets first, so that new connections are refused at once instead of waiting to be
+                # accepted.
                 for listener in listeners:
                     listener.close()
                 async with anyio.create_task_group() as ending:
@@ -187,7 +196,11 @@ async def _run_all(
 
 
 class WorkerSlot:
-    """Run one worker process, and a new one whenever it exits."""
+    """Runs one worker process, and restarts the worker whenever it exits.
+
+    Attributes:
+        killed: Whether `stop` had to kill the worker.
+    """
 
     def __init__(self, worker_config: WorkerConfig, *, end_s: float) -> None:
         """Create the slot.
@@ -203,10 +216,14 @@ class WorkerSlot:
         self.killed = False
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Run a worker, and a new one whenever it exits, until cancelled. Started once the first worker serves.
+        """Run the worker, and restart it whenever it exits, until cancelled.
+
+        Args:
+            task_status: Receives `started` when the worker serves for the first time.
 
         Raises:
-            StartFailed: The first worker exited before it was serving.
+            StartFailed: The worker exited before it was serving for the first time.
+            OSError: The first process could not be started.
         """
         attempt, reported = 0, False
         while True:
@@ -237,7 +254,7 @@ class WorkerSlot:
             self.worker_config = replace(self.worker_config, is_restart=True)
 
     def request_reload(self) -> None:
-        """Make the worker reload the configuration. A worker that is still starting reads it anyway."""
+        """Make the worker reload the configuration if it is already serving."""
         if self._serves and self._process is not None and self._process.returncode is None:
             self._process.send_signal(signal.SIGHUP)
 
@@ -265,14 +282,14 @@ class WorkerSlot:
             env["PYTHONPATH"] = os.pathsep.join(filter(None, (root, env.get("PYTHONPATH"))))
         command = [sys.executable, "-P", "-m", "gateway.serving.worker"]
         with anyio.CancelScope(shield=True):
-            # Shielded: a cancellation before the configuration is written would leave the process behind.
+            # Shielded, because a cancellation before `_process` is set would leave the process running.
             process = await anyio.open_process(
                 [*command, f"{self.worker_config.index + 1}/{self.worker_config.count}"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=None,
                 env=env,
-                # Signals of a terminal reach only the parent, which stops the workers in order.
+                # In a new session, so that Ctrl-C in a terminal signals only the parent, which stops the workers.
                 start_new_session=True,
                 pass_fds=tuple(
                     fd for fd in (self.worker_config.listener, self.worker_config.admin_listener) if fd >= 0
@@ -298,7 +315,7 @@ def _codes(group: BaseExceptionGroup[StartFailed]) -> Iterator[int]:
 
 
 async def _wait_until_serving(process: Process) -> bool:
-    """Wait until the worker is serving; false if it exited or was killed for being too slow."""
+    """Wait until the worker is serving, and return true; kill a worker that is too slow. False if the worker exited."""
     assert process.stdout is not None
     output = b""
     with anyio.move_on_after(_START_S):
@@ -326,10 +343,12 @@ def _describe_exit(code: int) -> str:
 def _listeners(host: str, port: int, source: str, workers: int) -> list[socket.socket]:
     """Return a socket for each worker.
 
-    The parent keeps the sockets open, so that connections that an exiting worker has not accepted wait for the next.
+    The parent keeps the sockets open. Connections that an exiting worker has not accepted wait for the restarted
+    worker.
     """
     if sys.platform != "linux":
-        # Only Linux distributes connections over several sockets with one address; elsewhere, workers share one socket.
+        # Only Linux distributes connections over several sockets with one address. Elsewhere, all workers share one
+        # socket.
         first = bind(host, port, source)
         return [first, *(first.dup() for _ in range(workers - 1))]
     first = bind(host, port, source, shared=True)

@@ -1,8 +1,8 @@
 """Logs, metrics and traces.
 
-trace_context  Trace context of requests, and attribute names of the OpenTelemetry conventions for MCP.
-tracing        Spans of requests from callers and of requests to upstreams.
-durations      Histograms of durations by method, server, tool and kind of error.
-otel_export    Export durations over OTLP, configured by the standard OpenTelemetry variables.
-logs           Write logs to standard error: a message and fields, one line for each event.
+trace_context  Read and forward the trace context of requests; attribute names of the OpenTelemetry conventions for MCP.
+tracing        Record spans for requests from callers and for requests to upstreams.
+durations      Count the durations of requests in histograms, by method, server, tool and kind of error.
+otel_export    Create OTLP exporters from configuration and the standard OpenTelemetry variables, and export durations.
+logs           Write logs to standard error: one line for each event, with a message and fields.
 """

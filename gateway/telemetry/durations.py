@@ -1,4 +1,4 @@
-"""Histograms of durations by method, server, tool and kind of error."""
+"""Count the durations of requests in histograms, by method, server, tool and kind of error."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from gateway.telemetry.trace_context import BUCKETS_S
 
 Side = Literal["server", "client"]
 MAX_NAMED_TOOLS: Final = 200
-"""Maximum number of tools with separate series, the busiest first; all other tools are counted as `other`. A tool has
-sixteen series for each kind of outcome, which a monitoring system stores at every scrape."""
+"""Maximum number of tools with separate time series, the busiest first. All other tools are counted as `other`.
+
+A tool has sixteen time series for each kind of outcome, and a monitoring system stores all of them at every scrape.
+"""
 OTHER: Final = "other"
-# Limits the memory to a few MiB. Beyond it, new keys are counted as `other`.
+# Maximum number of histograms, which limits their memory to a few MiB. Further keys are counted as `other`.
 _MAX_CELLS: Final = 20_000
 
 
 class Key(NamedTuple):
-    """The attributes of a duration.
+    """The attributes of the requests that one histogram counts.
 
     Attributes:
         side: `server` for requests from callers, `client` for requests to upstreams.
         method: The MCP method.
-        server: The alias of the upstream, or empty.
-        tool: The tool, or empty.
+        server: The alias of the upstream; empty if there is none.
+        tool: The name of the tool; empty if the request does not concern a tool.
         error: The kind of error, or empty for success.
     """
 
@@ -39,27 +41,27 @@ class DurationHistogram:
     """The histogram of one key.
 
     Attributes:
-        counts: The number of operations in each bucket; the last bucket has no upper bound.
+        counts: The number of requests in each bucket of `BUCKETS_S`, and in a last bucket without an upper bound.
         total_s: The sum of the durations in seconds.
     """
 
     __slots__ = ("_export", "counts", "total_s")
 
     def __init__(self, export: Callable[[float], None] | None = None) -> None:
-        """Begin without operations. `export` also receives the seconds of each operation."""
+        """Create an empty histogram. `export` is called with each recorded duration in seconds."""
         self.counts = [0] * (len(BUCKETS_S) + 1)
         self.total_s = 0.0
         self._export = export
 
     def record(self, seconds: float) -> None:
-        """Count one operation."""
+        """Count one request."""
         self.counts[bisect_left(BUCKETS_S, seconds)] += 1
         self.total_s += seconds
         if self._export is not None:
             self._export(seconds)
 
     def add(self, other: DurationHistogram) -> None:
-        """Add the operations of another histogram."""
+        """Add the counts of another histogram."""
         self.counts = [count + added for count, added in zip(self.counts, other.counts, strict=True)]
         self.total_s += other.total_s
 
@@ -68,7 +70,11 @@ class Durations:
     """The histograms of all keys."""
 
     def __init__(self, exporter_of: Callable[[Key], Callable[[float], None]] | None = None) -> None:
-        """Begin without histograms. `exporter_of` returns what also receives the durations of a key."""
+        """Create the collection without histograms.
+
+        Args:
+            exporter_of: Returns a function that exports durations for a key; None to export nothing.
+        """
         self._exporter_of = exporter_of
         self._cells: dict[Key, DurationHistogram] = {}
         self._named_tools: dict[tuple[str, str], None] = {}
@@ -76,8 +82,8 @@ class Durations:
     def histogram(
         self, side: Side, method: str, server: str = "", tool: str = "", error: str = ""
     ) -> DurationHistogram:
-        """Return the histogram of a key. Callers may keep it to record further operations."""
-        # Look up a plain tuple, which is equal to a `Key`: creating a `Key` takes as long as everything else here.
+        """Return the histogram of a key. The caller may store the histogram and record further durations in it."""
+        # Look up a plain tuple, which is equal to a `Key`. Creating a `Key` would double the time of this method.
         cell = self._cells.get((side, method, server, tool, error))  # type: ignore[call-overload] # see above
         return self._new_histogram(Key(side, method, server, tool, error)) if cell is None else cell
 
@@ -90,13 +96,13 @@ class Durations:
         return cell
 
     def named_tools(self) -> Collection[tuple[str, str]]:
-        """Return the pairs of server and tool that have separate series, here and in other counts of calls by tool."""
+        """Return the tools with separate time series, as pairs of server and tool; other metrics use the same tools."""
         busy: dict[tuple[str, str], int] = {}
         for key, cell in self._cells.items():
             if key.tool:
                 tool = (key.server, key.tool)
                 busy[tool] = busy.get(tool, 0) + sum(cell.counts)
-        # A tool keeps its series, because counters must not decrease when it is moved to or from `other`.
+        # A tool that has its own series never loses it, because counters must not decrease.
         for tool in sorted(busy, key=lambda tool: -busy[tool]):
             if len(self._named_tools) >= MAX_NAMED_TOOLS:
                 break
@@ -104,7 +110,7 @@ class Durations:
         return self._named_tools.keys()
 
     def series(self) -> Iterator[tuple[Key, DurationHistogram]]:
-        """Yield the histogram of every series. Counts never decrease between calls."""
+        """Yield each key to report with its histogram. The counts of a key never decrease from one call to the next."""
         named_tools = self.named_tools()
         other_tools: dict[Key, DurationHistogram] = {}
         for key, cell in self._cells.items():

@@ -1,4 +1,4 @@
-"""Write logs to standard error: a message and fields, one line for each event."""
+"""Write logs to standard error: one line for each event, with a message and fields."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ FIELDS: Final = (
     "trace_id",
     "span_id",
 )
-"""The names in `extra` that log lines show. Other names are dropped."""
+"""The names of fields in `extra` that log lines show. Fields with other names are dropped."""
 
 Form = Literal["text", "json"]
 
 
 def _redact_value(value: object) -> object:
-    # Before repr escapes characters, since an escaped secret would not be detected.
+    # Called before `repr` escapes characters in the value, because an escaped secret would not be detected.
     return SECRETS.scrub(clean(value)) if isinstance(value, str) else value
 
 
@@ -46,7 +46,7 @@ class _Line(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z")
 
     def format(self, record: logging.LogRecord) -> str:
-        # Cleaned first, because a hidden character within a secret would prevent its detection.
+        # Remove hidden characters first, because a hidden character inside a secret would prevent its detection.
         return SECRETS.scrub(clean(super().format(record)))
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -76,13 +76,13 @@ class _Json(logging.Formatter):
         line |= {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        # Cleaned first, because a hidden character within a secret would prevent its detection.
+        # Remove hidden characters first, because a hidden character inside a secret would prevent its detection.
         cleaned = {name: clean(value) if isinstance(value, str) else value for name, value in line.items()}
         return json.dumps(SECRETS.scrub_value(cleaned), default=str)
 
 
 class _TraceFields(logging.Filter):
-    """Add the ids of the trace and the span to records of a traced request."""
+    """Add the trace id and the span id of the current request to log records."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         span = CURRENT.get()
@@ -104,16 +104,16 @@ class _WorkerField(logging.Filter):
 
 
 def start(level: int = logging.INFO, *, calls: bool = False, worker: int | None = None, form: Form = "text") -> None:
-    """Start logging to standard error. Other libraries log warnings only.
+    """Start logging to standard error. Of other libraries, only warnings and errors are logged.
 
     Args:
         level: The level of the gateway's own messages.
-        calls: Whether to log a line for each call: the caller, the tool, the route and the outcome, but never the
-            content.
+        calls: Whether to log a line for each call, with the caller, the tool, the route and the outcome, but without
+            the content.
         worker: The number of this worker, if there are several.
         form: The format of the lines: text for people, or JSON for log collectors.
     """
-    # Standard output belongs to the protocol when hosts connect over stdio.
+    # Not to standard output, which transports protocol messages when a host connects over stdio.
     handler = logging.StreamHandler()
     handler.setFormatter(_Json() if form == "json" else _Line())
     handler.addFilter(_TraceFields())

@@ -1,7 +1,7 @@
-"""Export durations over OTLP, configured by the standard OpenTelemetry variables.
+"""Create OTLP exporters from the configuration and the standard OpenTelemetry variables, and export durations.
 
-The configuration file takes precedence over the variables. The exporters of OpenTelemetry read the variables for
-endpoints, headers, timeouts and certificates themselves.
+The configuration file takes precedence over the environment variables. The OpenTelemetry exporters themselves read the
+variables for endpoints, headers, timeouts and certificates.
 
 Source: OpenTelemetry specification, "Environment Variables" and "OTLP Exporter Configuration".
 """
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 Signal = Literal["traces", "metrics"]
 _SIGNALS: Final[tuple[Signal, ...]] = ("traces", "metrics")
-# The exporter of each signal: its module, relative to the package of the protocol, and its class.
+# The exporter of each signal: the name of its module in the package for HTTP or gRPC, and the name of its class.
 _EXPORTERS: Final[dict[Signal, tuple[str, str]]] = {
     "traces": ("trace_exporter", "OTLPSpanExporter"),
     "metrics": ("metric_exporter", "OTLPMetricExporter"),
@@ -39,9 +39,10 @@ _GRPC: Final = "opentelemetry-exporter-otlp-proto-grpc"
 
 
 def resolve_telemetry(settings: TelemetryConfig | None) -> TelemetryConfig | None:
-    """Return the settings of the export; None if nothing is exported.
+    """Return the effective telemetry settings; None if nothing is exported.
 
-    Without settings, data is exported if the environment names a collector and the packages are installed.
+    Without settings in the configuration, data is exported if an environment variable names a collector and the
+    packages are installed.
     """
     if _variable("OTEL_SDK_DISABLED").lower() == "true":
         return None
@@ -65,7 +66,7 @@ def create_exporter(settings: TelemetryConfig, signal: Signal) -> Any:
     if chosen != [""] and "otlp" not in chosen:
         return None
     if settings.endpoint is None and not _names_collector(signal) and any(map(_names_collector, _SIGNALS)):
-        return None  # the environment names a collector only for the other signal
+        return None  # the environment variables name a collector for the other signal only
     endpoint = f"{settings.endpoint.rstrip('/')}/v1/{signal}" if settings.endpoint is not None else None
     protocol = _variable(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL") or _variable("OTEL_EXPORTER_OTLP_PROTOCOL")
     is_grpc = endpoint is None and protocol == "grpc"
@@ -80,7 +81,7 @@ def create_exporter(settings: TelemetryConfig, signal: Signal) -> Any:
 
 
 def service_name_of(settings: TelemetryConfig) -> str | None:
-    """Return the name of the service; None if an environment variable sets it and the configuration does not."""
+    """Return the service name from the configuration; None if only an environment variable sets the name."""
     if "service_name" in settings.model_fields_set:
         return settings.service_name
     pairs = [pair.partition("=") for pair in _variable("OTEL_RESOURCE_ATTRIBUTES").split(",")]
@@ -133,7 +134,7 @@ class DurationExport:
             resource: The attributes that identify this process.
             interval_ms: Milliseconds between exports.
         """
-        # Imported lazily, as are the exporters.
+        # Imported lazily, because the packages are optional.
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
@@ -147,9 +148,9 @@ class DurationExport:
         self._tools: set[tuple[str, str]] = set()
 
     def exporter_of(self, key: Key) -> Callable[[float], None]:
-        """Return what records the seconds of an operation with this key.
+        """Return a function that records the duration of a request with this key, in seconds.
 
-        The first `MAX_NAMED_TOOLS` tools have their own series; all other tools are counted as `other`.
+        The first `MAX_NAMED_TOOLS` tools have separate time series; all later tools are counted together as `other`.
         """
         if key.tool:
             tool = (key.server, key.tool)
@@ -160,7 +161,7 @@ class DurationExport:
         return partial(self._histograms[key.side].record, attributes=_attributes_of(key))
 
     def close(self) -> None:
-        """Export once more and shut down the exporter, which limits the time that this takes."""
+        """Export the remaining data and shut down the exporter. The exporter limits the time."""
         self._meters.shutdown()
 
 

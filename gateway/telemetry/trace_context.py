@@ -1,4 +1,4 @@
-"""Trace context of requests, and attribute names of the OpenTelemetry conventions for MCP.
+"""Read and forward the trace context of requests; attribute names of the OpenTelemetry conventions for MCP.
 
 Source: OpenTelemetry, Semantic Conventions, "Generative AI", "Model Context Protocol (MCP)"; MCP SEP-414 for trace
 context in `_meta`; W3C Trace Context for its format.
@@ -35,7 +35,7 @@ WRAPPER: Final = "typegate.wrapper"
 SERVER_DURATION: Final = "mcp.server.operation.duration"
 CLIENT_DURATION: Final = "mcp.client.operation.duration"
 BUCKETS_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-"""Upper bounds of the buckets of both histograms, in seconds."""
+"""Upper bounds of the histogram buckets of both metrics, in seconds."""
 
 
 class Span(Protocol):
@@ -71,14 +71,14 @@ CURRENT: Final[ContextVar[Span | None]] = ContextVar("typegate_span", default=No
 
 
 def note_event(name: str, **attributes: str | int | float | bool) -> None:
-    """Add an event to the span of the current request, if there is one."""
+    """Add an event to the span of the current request, if the request has a span."""
     span = CURRENT.get()
     if span is not None:
         span.add_event(name, **attributes)
 
 
 def recorded_trace() -> str | None:
-    """Return the id of the trace of the current request; None if it is not recorded."""
+    """Return the trace id of the current request; None if the trace is not recorded."""
     span = CURRENT.get()
     return span.trace_id if span is not None and span.recorded else None
 
@@ -95,7 +95,7 @@ _MAX_STATE_CHARS: Final = 512
 
 
 class Parent(NamedTuple):
-    """The parent span that a caller names.
+    """The parent span that a request names.
 
     Attributes:
         text: The value of `traceparent`.
@@ -118,13 +118,13 @@ class Parent(NamedTuple):
 
 
 def parents_of(meta: Mapping[str, Any] | None, head: Mapping[str, str]) -> list[Parent]:
-    """Return the parent spans that a request names, the nearest first; at most two.
+    """Return the parent spans that a request names in its params and its HTTP headers, in this order.
 
     Args:
         meta: `_meta` of the request's params.
         head: The HTTP headers with the trace context.
     """
-    # The parent in the message comes first: it was set by the client, and the headers may come from a proxy.
+    # The params come first, because the client set them, while a proxy may have set the headers.
     return [parent for fields in (meta, head) if fields and (parent := _parent_in(fields)) is not None]
 
 

@@ -1,7 +1,7 @@
-"""Spans of requests from callers and of requests to upstreams.
+"""Record spans for requests from callers and for requests to upstreams.
 
-The sampling decision is made once, at the beginning of a trace. A request that is not recorded costs no more than the
-generation of the ids that are forwarded.
+The decision whether to record a trace is made once, at the beginning of the trace. For a trace that is not recorded,
+only the ids that are forwarded to upstreams are generated.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
-# Maximum length of arguments or a result in an attribute; collectors commonly limit attributes to this length.
+# Maximum length of arguments or a result in an attribute. Collectors commonly cut attributes at this length.
 _MAX_CONTENT_CHARS: Final = 4_096
-# Maximum length of a URI in an attribute. Longer URIs contain data.
+# Maximum length of a URI in an attribute. Longer URIs are usually data URLs.
 _MAX_URI_CHARS: Final = 200
-# The lower 64 bits of the trace id decide, as in the samplers of other services (OpenTelemetry, "TraceIdRatioBased").
+# The lower 64 bits of a trace id decide whether it is recorded, as in the samplers of other services (OpenTelemetry,
+# "TraceIdRatioBased").
 _RATIO_BITS: Final = 64
 _SPAN_BITS: Final = 64
 _IDS_BITS: Final = 128 + _SPAN_BITS
 _RATIO_MASK: Final = (1 << _RATIO_BITS) - 1
-# Time for the final export: a host waits two seconds for its servers to exit.
+# Seconds for the final export. A host waits two seconds for its servers to exit.
 _CLOSE_S: Final = 1.5
 _NOTHING: Final[Mapping[str, str]] = {}
 
 
 class UnrecordedSpan:
-    """The span of a request whose trace is not recorded, which provides the ids for logs and upstreams.
+    """The span of a request whose trace is not recorded. It provides ids for log lines and for requests to upstreams.
 
     Attributes:
         fields: The trace context to send to upstreams; empty if the caller's trace context is forwarded unchanged.
@@ -58,7 +59,7 @@ class UnrecordedSpan:
         """Create the span.
 
         Args:
-            parent: The ids in the format of `traceparent`.
+            parent: The trace id and the span id, in the format of `traceparent`.
             fields: The trace context to send to upstreams.
         """
         self._parent = parent
@@ -92,7 +93,7 @@ class UnrecordedSpan:
 
 
 class Span:
-    """A recorded span. As a context manager, it is the current span of the task and ends at the exit.
+    """A recorded span. As a context manager, it is the current span of the task, and the span ends at the exit.
 
     Attributes:
         inner: The span of OpenTelemetry.
@@ -145,7 +146,7 @@ class Span:
 
 
 class Tracing(Reconfigurable):
-    """Creates spans and exports spans and metrics.
+    """Creates spans, and exports spans and duration metrics.
 
     Attributes:
         content: Whether spans include the arguments and results of tools.
@@ -153,20 +154,21 @@ class Tracing(Reconfigurable):
     """
 
     def __init__(self, settings: TelemetryConfig, *, instance: str) -> None:
-        """Create the exporters, which export from threads of OpenTelemetry.
+        """Create the exporters, which run in threads of the OpenTelemetry SDK.
 
         Args:
-            settings: The settings of the export.
-            instance: The id that distinguishes this process from others of the same service.
+            settings: The telemetry section of the configuration.
+            instance: The id that distinguishes this process from other processes of the same service.
 
         Raises:
-            ConfigError: The packages are not installed.
+            ConfigError: The OpenTelemetry packages are not installed.
         """
         self.content = settings.content
         ratio = _ratio_of(settings)
-        # Traces are recorded if the lower part of their id is below this; None if a sampler of the environment decides.
+        # A trace is recorded if the lower part of its id is less than `_bound`. `_bound` is None if a sampler that the
+        # environment configures decides.
         self._bound = round(ratio * (_RATIO_MASK + 1)) if ratio is not None else None
-        # The trace id, already sampled, of the trace that begins next.
+        # The id of the next trace, for which `unrecorded` has decided to record it; 0 to generate an id.
         self._trace_id = 0
         try:
             span_exporter = create_exporter(settings, "traces")
@@ -187,13 +189,14 @@ class Tracing(Reconfigurable):
         self._tracer = self._tracers.get_tracer("typegate")
 
     async def validate(self, change: ConfigChange) -> Apply:
-        # Exporters cannot be changed while they run: `plan` reports that this section takes effect at the next start.
+        # Do nothing: running exporters cannot be changed. `plan` reports that changes take effect at the next start.
         return lambda: None
 
     def close(self) -> None:
         """Export the remaining data within `_CLOSE_S` and shut down."""
         closing = [self._tracers.shutdown, *([self.duration_export.close] if self.duration_export else [])]
-        # Without a collector, each exporter retries for ten seconds. Daemon threads end with the process.
+        # If the collector does not respond, each exporter retries for ten seconds. Daemon threads do not delay the
+        # exit.
         threads = [threading.Thread(target=close, daemon=True) for close in closing]
         for thread in threads:
             thread.start()
@@ -205,10 +208,11 @@ class Tracing(Reconfigurable):
         """Decide whether to record the trace of a request from a caller.
 
         Args:
-            parents: The parent spans, the nearest first.
+            parents: The parent spans that the request names; the first one decides.
 
         Returns:
-            The span of the request if the trace is not recorded, or else None; then call `start_server_span`.
+            The span of the request if its trace is not recorded. None if the trace is recorded: the caller of this
+            method then has to call `start_server_span`.
         """
         if not self._sends_traces:
             return (
@@ -236,7 +240,7 @@ class Tracing(Reconfigurable):
 
         Args:
             method: The MCP method.
-            parents: The parent spans, the nearest first.
+            parents: The parent spans that the request names. The first one becomes the parent, the second one a link.
             attributes: The attributes of the span. Attributes that are None are left out.
         """
         from opentelemetry import trace
@@ -247,7 +251,7 @@ class Tracing(Reconfigurable):
         return self._start(method, parent_context, trace.SpanKind.SERVER, attributes, links)
 
     def start_client_span(self, parent: Span, method: str, attributes: dict[str, Any]) -> Span | UnrecordedSpan:
-        """Start the span of a request to an upstream, with this parent span."""
+        """Start the span of a request to an upstream, as a child of the span `parent`."""
         from opentelemetry import trace
 
         return self._start(method, trace.set_span_in_context(parent.inner), trace.SpanKind.CLIENT, attributes, [])
@@ -265,7 +269,8 @@ class Tracing(Reconfigurable):
         )
         if span.is_recording():
             return Span(span)
-        # A sampler of the environment has rejected the trace, or the SDK is disabled and has not generated ids.
+        # The sampler that the environment configures has rejected the trace, or the SDK is disabled. A disabled SDK
+        # does not generate ids.
         span_context = span.get_span_context()
         return (
             UnrecordedSpan((fields := _fields_of(span_context))[PARENT], fields)
@@ -276,7 +281,7 @@ class Tracing(Reconfigurable):
     def _create_provider(
         self, settings: TelemetryConfig, instance: str, exporter: SpanExporter | None
     ) -> tuple[TracerProvider, Resource]:
-        # Imported lazily: the SDK takes a tenth of a second and about 40 MiB.
+        # Imported lazily, because importing the SDK takes a tenth of a second and about 40 MiB.
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -296,7 +301,8 @@ class Tracing(Reconfigurable):
         resource = Resource.create({**own, **({} if name is None else {"service.name": name})})
         tracers = TracerProvider(
             resource=resource,
-            # `unrecorded` has already made the decision. None lets the SDK use the sampler of the environment.
+            # If `unrecorded` decides, record every span that is started. None lets the SDK use the sampler that the
+            # environment configures.
             sampler=ALWAYS_ON if self._bound is not None else None,
             id_generator=Ids(),
             shutdown_on_exit=False,
@@ -328,7 +334,7 @@ def uri_of(params: Mapping[str, Any]) -> str | None:
 
 
 def _ratio_of(settings: TelemetryConfig) -> float | None:
-    """Return the fraction of new traces to record; None if a sampler of the environment decides."""
+    """Return the fraction of new traces to record; None if OTEL_TRACES_SAMPLER names a sampler of another kind."""
     sampler = os.environ.get("OTEL_TRACES_SAMPLER", "").strip().lower()
     if "sample_ratio" in settings.model_fields_set or sampler in ("", "parentbased_always_on"):
         return settings.sample_ratio

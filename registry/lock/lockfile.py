@@ -1,7 +1,7 @@
-"""The lock file: the approved definitions of each server and their digests, in a text that can be reviewed in git.
+"""The lock file: the approved definitions of each server and their digests, as a text that can be reviewed in git.
 
-The definitions allow a server's tools to be listed as approved, whatever the server lists today. The digests show a
-reviewer at a glance what has changed, and reveal accidental edits.
+With the definitions, the gateway can show the approved form of a tool even if the server lists another form. The
+digests show a reviewer which parts of a definition changed, and reveal accidental edits.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Any, Final, Literal
 from registry.errors import LockfileRejected
 from registry.schema.packed_definition import PackedDefinition
 
-# Keywords that only people and models read.
+# Schema keywords for people and models, which do not affect validation.
 PROSE: Final = frozenset({"title", "description", "$comment", "examples", "default", "deprecated"})
-# Keywords with a schema, a list of schemas, or schemas by name. Elsewhere a member called `title` is a name, not prose.
+# Keywords whose value is a schema, a list of schemas, or an object with schemas by name. Only inside these is a member
+# called `title` a keyword.
 SCHEMA_KEYWORDS: Final = frozenset(
     {
         "additionalItems",
@@ -42,18 +43,18 @@ SCHEMA_MAPS: Final = frozenset(
 
 
 def canonical(value: Any) -> str:
-    """Return the same text for all ways to write a JSON value: with any order of keys, and 1 also as 1.0 or 1e0."""
+    """Return a text that is equal for equal JSON values, whatever the order of keys and the form of whole numbers."""
     return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 def digest_of(value: Any) -> str:
     """Return the SHA-256 of a JSON value, as 64 hexadecimal digits."""
-    # The catalog's short digests are not sufficient: an attacker could choose definitions that collide.
+    # The short digests of the catalog are not sufficient here: an attacker could find two definitions with equal ones.
     return sha256(canonical(value).encode()).hexdigest()
 
 
 def without_prose(schema: Any) -> Any:
-    """Return a schema without the keywords that only people and models read."""
+    """Return a schema without the keywords in `PROSE`."""
     if not isinstance(schema, dict):
         return schema
     stripped: dict[str, Any] = {}
@@ -72,7 +73,7 @@ def without_prose(schema: Any) -> Any:
 
 
 def prose_of(schema: Any) -> Any:
-    """Return the prose of a schema with the place of each text; None if there is none."""
+    """Return only the keywords of a schema that are in `PROSE`, nested as in the schema; None if there are none."""
     if not isinstance(schema, dict):
         return None
     prose: dict[str, Any] = {}
@@ -92,9 +93,9 @@ def prose_of(schema: Any) -> Any:
     return prose or None
 
 
-# Names of JSON types carry no information beyond the type.
+# Names of JSON types, which do not count as texts that a model reads.
 _TYPE_NAMES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
-# Standard keywords of all drafts. Any other keyword is a text that a model may read.
+# Standard keywords of all drafts. The name of any other keyword counts as a text that a model may read.
 _KEYWORDS: Final = frozenset(
     {
         *PROSE,
@@ -139,18 +140,18 @@ _KEYWORDS: Final = frozenset(
         "writeOnly",
     }
 )
-# Keywords that name members of objects; a name that moves from one to another is still the same text.
+# Keywords that contain names of object members. The same name in another of these keywords counts as the same text.
 _NAMING: Final = frozenset({"dependencies", "dependentRequired", "dependentSchemas", "properties", "required"})
-# Keywords whose subschemas describe the same value as the surrounding schema.
+# Keywords whose subschemas describe the same value as the schema that contains the keyword.
 _IN_PLACE: Final = frozenset(
     {"allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then"}
 )
 Text = tuple[tuple[str, ...], str]
-"""A text and its place: the path of the value that it describes, and the kind of text."""
+"""A place and a text. The place is the path of the value that the text describes, followed by the kind of text."""
 
 
 def strings_of(value: Any, place: tuple[str, ...] = ()) -> Iterator[Text]:
-    """Yield every string in a JSON value with its place, including member names; list positions are ignored."""
+    """Yield every string in a JSON value with its place, including member names. Places ignore list positions."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, Mapping):
@@ -163,9 +164,9 @@ def strings_of(value: Any, place: tuple[str, ...] = ()) -> Iterator[Text]:
 
 
 def strings_of_schema(schema: Any, place: tuple[str, ...] = ()) -> Iterator[Text]:
-    """Yield every text in a schema that a model reads, which excludes keywords and names of types.
+    """Yield every text in a schema that a model reads, except for standard keywords and names of types.
 
-    Equivalent forms count as the same text: a value in `enum` or in `const`, and a name in `properties` or in
+    Texts in equivalent keywords have the same place: values in `enum` and `const`, and names in `properties` and
     `required`.
     """
     if not isinstance(schema, Mapping):
@@ -202,12 +203,12 @@ def _strings_of_keyword(keyword: str, value: Any, place: tuple[str, ...]) -> Ite
         yield from strings_of(value, inner)
 
 
-# Members of a tool's definition that another digest covers; all others belong to `hints`.
+# Members of a tool's definition that are not in the digest `hints`, or only without their title (`annotations`).
 _OTHERS: Final = frozenset({"name", "title", "description", "inputSchema", "outputSchema", "annotations"})
 
 
 def tool_digests(definition: Mapping[str, Any]) -> dict[str, str]:
-    """Return the digests of a tool: `text`, `input`, `output` and `hints`. None of them depends on its name."""
+    """Return the digests of a tool: `text`, `input`, `output` and `hints`. They do not depend on the tool's name."""
     annotations = definition.get("annotations")
     hints = dict(annotations) if isinstance(annotations, dict) else {}
     title = hints.pop("title", None)
@@ -228,7 +229,7 @@ def tool_digests(definition: Mapping[str, Any]) -> dict[str, str]:
 
 
 def plain(value: Any) -> Any:
-    """Return a JSON value with whole numbers as integers, however they were written."""
+    """Return a JSON value in which all whole numbers are integers, such as 1 instead of 1.0."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, Mapping):
@@ -253,10 +254,10 @@ Definition = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surface:
-    """The part of a server's listing, after intake, that is locked.
+    """The part of a server's listing that the lock file records, as checked and repaired by the gateway.
 
     Attributes:
-        identity: The program or address of the server: package and version, or origin and issuer.
+        identity: The program or address of the server: the package and its version, or the URL's origin and the issuer.
         instructions: The server's instructions to models.
         items: The definitions of each kind, by upstream name.
     """
@@ -271,7 +272,7 @@ class Surface:
 
 
 def by_name(definitions: Iterable[Definition], kind: LockedKind) -> dict[str, Definition]:
-    """Return definitions by name or URI template; the first wins if several are equal."""
+    """Return definitions by their name, URI template or URI; of several with the same name, the first."""
     named: dict[str, Definition] = {}
     for definition in definitions:
         name = definition.get(KEYS[kind])
@@ -286,14 +287,14 @@ def digests_of(kind: LockedKind, definition: Definition) -> dict[str, str]:
 
 
 def as_tool(kind: LockedKind, definition: Definition) -> Definition:
-    """Return an item in the form of a tool, so that the same rules apply to all kinds."""
+    """Return a definition converted to the form of a tool, so that the same comparison works for all kinds."""
     if kind == "tools":
         return definition
     if kind == "skills":
-        # Everything in an entry, with the digests of the files, is text for models.
+        # Every member of a skill, including the digests of its files, counts as text for models.
         return {"_skill": {key: value for key, value in definition.items() if key != KEYS[kind]}}
     if kind == "resourceTemplates":
-        # A template is identified by its URI, so its name is ordinary text.
+        # The URI identifies a template, so its name is an ordinary text.
         text_members = {key: value for key, value in definition.items() if key not in (KEYS[kind], "annotations")}
         return {**text_members, "_name": definition.get("name"), "_annotations": definition.get("annotations")}
     arguments = definition.get("arguments")
@@ -317,8 +318,8 @@ def as_tool(kind: LockedKind, definition: Definition) -> Definition:
 VERSION: Final = 1
 """Version of the file format; no other version is read."""
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Enough for ten thousand tools with large schemas. A larger file is probably a wrong path; do not load it."""
-# Deeper than any definition that intake admits, and well within the interpreter's recursion limit.
+"""Maximum size of a lock file: enough for ten thousand tools with large schemas. A larger file is a wrong path."""
+# Maximum depth of a lock file: deeper than any definition that the gateway accepts, and far below the recursion limit.
 _MAX_DEPTH: Final = 200
 _SHOWN_CHARS: Final = 80
 _CONFIGURATION: Final = re.compile(r'\ufeff?\s*\{\s*"configuration"\s*:\s*("(?:[^"\\]|\\.)*")')
@@ -327,10 +328,11 @@ _INDENT: Final = "  "
 
 @dataclass(frozen=True, slots=True)
 class Lockfile:
-    """The approved surfaces, by server alias.
+    """The content of a lock file.
 
     Attributes:
-        configuration: The configuration file of the lock file, relative to it; empty if it names none.
+        servers: The approved surfaces, by server alias.
+        configuration: The path of the configuration file, relative to the lock file; empty if the lock file names none.
     """
 
     servers: Mapping[str, Surface] = field(default_factory=dict)
@@ -338,20 +340,20 @@ class Lockfile:
     _digest: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     def to_text(self) -> str:
-        """Return the text of the file: sorted, indented, and equal for equal content."""
+        """Return the text of the file, which is sorted and indented. Equal content has equal texts."""
         return "".join(self.pieces())
 
     def pieces(self) -> Iterator[str]:
-        """Yield the text of the file in pieces, so that no single step blocks other threads for long."""
+        """Yield the text of the file in pieces, so that creating one piece does not block other threads for long."""
         servers = ((alias, _entry_pieces(self.servers[alias])) for alias in sorted(self.servers))
         configuration = [("configuration", _value_pieces(self.configuration, 1))] if self.configuration else []
         members = [*configuration, ("lockVersion", iter([str(VERSION)])), ("servers", _object_pieces(servers, 1))]
-        # Escape invisible characters, because the texts come from servers and a reviewer has to see everything.
+        # Escape invisible characters: the texts come from servers, and a reviewer has to see every character.
         yield from map(_with_escapes, _object_pieces(members, 0))
         yield "\n"
 
     def digest(self) -> bytes:
-        """Return the SHA-256 of the file's text, which is equal for equal content."""
+        """Return the SHA-256 of the file's text."""
         if not self._digest:
             hashed = sha256()
             for piece in self.pieces():
@@ -360,7 +362,7 @@ class Lockfile:
         return self._digest
 
     def with_server(self, alias: str, surface: Surface | None) -> Lockfile:
-        """Return the lock file with the entry of one server replaced, or removed."""
+        """Return a copy in which the entry of one server is replaced, or removed if `surface` is None."""
         servers = {name: locked for name, locked in self.servers.items() if name != alias}
         return Lockfile(servers if surface is None else {**servers, alias: surface}, self.configuration)
 
@@ -369,7 +371,7 @@ def parse_lockfile(text: str) -> Lockfile:
     """Parse a lock file.
 
     Raises:
-        LockfileRejected: The text is not a lock file, has another version, or does not match its digests.
+        LockfileRejected: The text is not a lock file, has another version, or contains a digest that does not match.
     """
     if len(text) > MAX_BYTES:
         raise LockfileRejected("is too big; expected at most 64 MiB")
@@ -396,7 +398,7 @@ def parse_lockfile(text: str) -> Lockfile:
 
 
 def configuration_in(beginning: str) -> str:
-    """Return the configuration file that the beginning of a lock file names; empty if it names none."""
+    """Return the path of the configuration file from the beginning of a lock file's text; empty if there is none."""
     match = _CONFIGURATION.match(beginning)
     try:
         return str(json.loads(match[1])) if match is not None else ""
@@ -421,7 +423,7 @@ def _item_pieces(kind: LockedKind, items: Mapping[str, Definition]) -> Iterator[
 
 
 def _object_pieces(members: Iterable[tuple[str, Iterator[str]]], depth: int) -> Iterator[str]:
-    """Yield an object as `json.dumps` writes it, member by member, to hold only one member at a time."""
+    """Yield an object as `json.dumps` writes it, member by member, so that only one member is in memory at a time."""
     opening = "{"
     for name, value in members:
         yield f"{opening}\n{_INDENT * (depth + 1)}{json.dumps(name, ensure_ascii=False)}: "
@@ -474,7 +476,7 @@ def _definition(kind: LockedKind, name: str, value: Any, key: str) -> Definition
 
 
 def _digest_mismatch(key: str) -> LockfileRejected:
-    # A definition must not pass review under the digests of another one.
+    # Rejected, because reviewers may look only at the digests, which must not be those of another definition.
     return LockfileRejected(
         "its digests are not those of its definition; expected the output of `typegate lock` or `typegate approve`",
         key=key,

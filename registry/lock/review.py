@@ -1,4 +1,8 @@
-"""Compare a listing with the approved definitions: find the changes, and hold those that the policy says."""
+"""Compare a listing with the approved definitions, and hold changes as the lock policy requires.
+
+A change is *held* if callers do not see it until an operator approves it: they see the approved definition, or no item
+if nothing is approved, and they cannot use the item.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +38,10 @@ ChangedKind = Literal["tools", "prompts", "resourceTemplates", "skills", "instru
 
 _SCHEMAS: Final = ("inputSchema", "outputSchema")
 _PARTS: Final = ("text", "input", "output", "hints")
-# The number of equal digests, out of four, for which two names are considered the same tool.
+# The number of equal digests, out of four, for which a tool counts as another tool under a new name.
 _NEARLY_ALL: Final = len(_PARTS) - 1
-# Digests of tools without parameters, results or hints, which do not identify a tool.
+# Digests of a tool without texts, and digests of input schemas without parameters. Many tools have these digests, so
+# they do not identify a tool.
 _PLAIN: Final = digests_of("tools", {"inputSchema": {"type": "object"}})
 _PLAIN_INPUTS: Final = frozenset(
     digests_of("tools", {"inputSchema": schema})["input"]
@@ -57,12 +62,12 @@ class Change:
     """The difference between an item and its approved definition.
 
     Attributes:
-        kind: The kind of item; `server` for the server's program or address.
+        kind: The kind of the item. `instructions` are those of the server; `server` is its program or address.
         name: The current upstream name, or the last one if the item was removed.
-        was: The previous name, if the item was renamed.
-        classes: The effects of the change, in the order of `CHANGE_CLASSES`; at least one.
-        before: The approved definition; None if nothing is approved.
-        after: The listed definition; None if nothing is listed.
+        was: The approved name, if the item was renamed.
+        classes: The classes of the change, in the order of `CHANGE_CLASSES`; at least one.
+        before: The approved definition; None for a new item.
+        after: The listed definition; None for a removed item.
     """
 
     kind: ChangedKind
@@ -74,15 +79,15 @@ class Change:
 
     @property
     def key(self) -> str:
-        """A digest that is equal if the same change is found again."""
+        """A digest of the change, which is equal whenever the same change is found again."""
         return digest_of([self.kind, self.name, self.was, self.before, self.after])
 
 
 def changes_of(approved: Surface | None, listed: Surface) -> tuple[Change, ...]:
-    """Return every change of a server, ordered by kind and name.
+    """Return every difference between a server's approved surface and its current surface, ordered by kind and name.
 
     Args:
-        approved: The approved surface; None for a server that was never approved.
+        approved: The approved surface, that is the locked part of a listing; None for a server that was never approved.
         listed: The current surface.
     """
     changes: list[Change] = []
@@ -100,14 +105,14 @@ def changes_of(approved: Surface | None, listed: Surface) -> tuple[Change, ...]:
 
 
 def is_same(before: Definition, after: Definition) -> bool:
-    """Return whether two definitions are equal as JSON; fast if they are written in the same way."""
+    """Return whether two definitions are equal JSON values. Fast if both have the same order of keys."""
     return before is after or canonical_json(before) == canonical_json(after) or canonical(before) == canonical(after)
 
 
 def change_effects(kind: LockedKind, before: Definition, after: Definition) -> frozenset[ChangeClass]:
-    """Return the effects of a change of one item: text, narrowing or widening; empty if the definitions are equal.
+    """Return which effects a change of one item has: text, narrowing or widening; empty if the definitions are equal.
 
-    A string that was not approved counts as a new text wherever it occurs, even in a keyword that only narrows.
+    A string that was not approved has the effect `text` wherever it occurs, even in a keyword that narrows a schema.
     """
     if is_same(before, after):
         return frozenset()
@@ -127,13 +132,13 @@ def change_effects(kind: LockedKind, before: Definition, after: Definition) -> f
 
 
 def _strings(kind: LockedKind, definition: Definition) -> set[Text]:
-    """Return every string of a definition that a model may read, except for its name."""
+    """Return every string that a model may read in a definition, except for the name of the item."""
     texts: set[Text] = set()
     for member, value in definition.items():
         if member in _SCHEMAS and kind == "tools":
             texts.update(strings_of_schema(value, (member,)))
         elif member == "annotations" and isinstance(value, dict):
-            # The names of standard hints are defined by the protocol.
+            # The names of standard hints are not texts of the server, because the protocol defines them.
             hints = [each for name, each in value.items() if name in DEFAULTS]
             other_members = {name: each for name, each in value.items() if name not in DEFAULTS}
             texts.update(strings_of([hints, other_members], (member,)))
@@ -170,12 +175,16 @@ def _item_changes(
 
 
 def _find_renames(kind: LockedKind, removed: Mapping[str, Definition], new: Mapping[str, Definition]) -> dict[str, str]:
-    """Return the new name of each removed item that matches exactly one new item by nearly all digests."""
+    """Return the new name of each renamed item, by its old name.
+
+    A removed item counts as renamed if nearly all digests of exactly one new item are equal.
+    """
     if not removed or not new:
         return {}
     old = {name: digests_of(kind, definition) for name, definition in removed.items()}
     now = {name: digests_of(kind, definition) for name, definition in new.items()}
-    # Indexed by digest, so that a thousand removed items are not compared with each of a thousand new ones.
+    # Index the new items by digest. Otherwise, each of a thousand removed items would be compared with a thousand new
+    # ones.
     by_part: dict[tuple[str, str], list[str]] = {}
     for name, digests in now.items():
         for part in ("text", "input"):
@@ -190,7 +199,7 @@ def _find_renames(kind: LockedKind, removed: Mapping[str, Definition], new: Mapp
         for was, digests in old.items()
     }
     claimed = [name for names in near.values() for name in names]
-    # Ambiguous matches are ignored, because a wrong guess would confuse two tools.
+    # Ignore ambiguous matches, because a wrong guess would confuse two tools.
     return {was: name for was, names in near.items() if len(names) == 1 for name in names if claimed.count(name) == 1}
 
 
@@ -204,17 +213,18 @@ def _is_similar(first: Mapping[str, str], second: Mapping[str, str]) -> bool:
 
 
 def _hint_effects(before: Definition, after: Definition) -> frozenset[ChangeClass]:
-    """Return the effects of a change of annotations and of other members."""
+    """Return the effects of changes in the members other than name, title, description and schemas."""
     old, new = (_annotations(each) for each in (before, after))
     effects: set[ChangeClass] = set()
     hint_pairs = {hint: (old.pop(hint, default), new.pop(hint, default)) for hint, default in DEFAULTS.items()}
     if any(was is not now for was, now in hint_pairs.values()):
-        # Fewer promises mean that the tool may do more; more promises mean that more callers may use it, and retry it.
+        # A hint that promises less means that the tool may do more. A hint that promises more can also have this
+        # effect: rules may then allow more callers to use the tool, and hosts may retry its calls.
         effects.add("widening")
     shared = {"name", "title", "description", "inputSchema", "outputSchema", "annotations"}
     other_members = [{key: value for key, value in each.items() if key not in shared} for each in (before, after)]
     for hints in (old, new):
-        hints.pop("title", None)  # covered by the digest of texts
+        hints.pop("title", None)  # the digest of texts covers the title
     if canonical(old) != canonical(new) or canonical(other_members[0]) != canonical(other_members[1]):
         effects.add("text")
     return frozenset(effects)
@@ -225,11 +235,11 @@ def _annotations(definition: Definition) -> dict[str, Any]:
     return dict(annotations) if isinstance(annotations, dict) else {}
 
 
-# About two screens. The lock file contains the whole definitions for a closer comparison.
+# Maximum number of lines that show one change: about two screens. The lock file contains the whole definitions.
 _MAX_LINES: Final = 80
-# About a paragraph. Longer texts are cut around the place where they differ.
+# Maximum length of a shown value: about a paragraph. Longer texts are shown from shortly before the first difference.
 _MAX_CHARS: Final = 400
-# Characters of context on each side of a changed part of a text.
+# Characters to show before the first difference of two texts.
 _CONTEXT_CHARS: Final = 60
 _MAX_STEPS: Final = 12
 _ABSENT: Final = object()
@@ -237,7 +247,10 @@ _ENTIRE: Final = ("description", "title", "inputSchema", "outputSchema", "annota
 
 
 def difference(change: Change) -> tuple[str, ...]:
-    """Return the lines that show a change: a path, then `- ` with the old and `+ ` with the new value; bounded."""
+    """Return at most `_MAX_LINES` lines that show a change.
+
+    For each difference: its path, then `- ` with the old value and `+ ` with the new value.
+    """
     lines: list[str] = []
     if change.was is not None:
         lines += ["name", f"- {excerpt(change.was, _MAX_CHARS)}", f"+ {excerpt(change.name, _MAX_CHARS)}"]
@@ -258,7 +271,7 @@ def difference(change: Change) -> tuple[str, ...]:
 
 
 def _differences(before: Any, after: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Yield the path and values of each difference, descending as long as both sides are objects."""
+    """Yield the path, the old value and the new value of each difference. Nested objects are compared by member."""
     for key in dict.fromkeys([*before, *after]):
         was, now = before.get(key, _ABSENT), after.get(key, _ABSENT)
         if was is not _ABSENT and now is not _ABSENT and canonical(was) == canonical(now):
@@ -275,7 +288,7 @@ def _path(path: tuple[str, ...]) -> str:
 
 def _values(was: Any, now: Any) -> list[str]:
     if isinstance(was, str) and isinstance(now, str):
-        was, now = _without_common_ends(was, now)
+        was, now = _without_common_beginning(was, now)
     return [f"{sign} {_format_value(value)}" for sign, value in (("-", was), ("+", now)) if value is not _ABSENT]
 
 
@@ -284,8 +297,8 @@ def _format_value(value: Any) -> str:
     return excerpt(text, _MAX_CHARS) or '""'
 
 
-def _without_common_ends(was: str, now: str) -> tuple[str, str]:
-    """Cut the common beginning of two long texts, so that the place where they differ is visible."""
+def _without_common_beginning(was: str, now: str) -> tuple[str, str]:
+    """Cut the common beginning of two long texts, so that the first difference is visible."""
     if max(len(was), len(now)) <= _MAX_CHARS:
         return was, now
     start = next((at for at, (old, new) in enumerate(zip(was, now, strict=False)) if old != new), None)
@@ -298,8 +311,8 @@ def _without_common_ends(was: str, now: str) -> tuple[str, str]:
 Decision = Literal["accept", "warn", "hold"]
 Policy = Mapping[ChangeClass, Decision]
 
-# Changes that give something approved another meaning, or that were never approved. Names count: models read them, and
-# rules and settings refer to tools by name.
+# Classes that a lock file holds by default: changes of what an approved item means, and new items. A new name counts,
+# because models read names, and rules and settings refer to tools by name.
 _HELD: Final[frozenset[ChangeClass]] = frozenset({"text", "widening", "identity", "added", "renamed"})
 _SEVERITY: Final[tuple[Decision, ...]] = ("accept", "warn", "hold")
 _WORDS: Final[Mapping[ChangeClass, str]] = {
@@ -312,11 +325,15 @@ _WORDS: Final[Mapping[ChangeClass, str]] = {
     "identity": "its server has another program or address",
 }
 CURE: Final = "the operator of this gateway can review it with `typegate diff` and `typegate approve {}`"
-"""How a held item is released; part of the answer to a call of the item."""
+"""What an operator can do about a held item; part of the error for a call of the item."""
 
 
 def default_decision(change_class: ChangeClass, *, locked: bool) -> Decision:
-    """Return the decision for a class of changes that policy does not mention; without a lock file always `warn`."""
+    """Return the decision for a class of changes that the configuration does not mention.
+
+    Args:
+        locked: Whether there is a lock file. Without a lock file, the decision is always `warn`.
+    """
     return "hold" if locked and change_class in _HELD else "warn"
 
 
@@ -325,8 +342,8 @@ class ReviewedChange:
     """A change and the decision about it.
 
     Attributes:
-        decision: The strictest decision for any of its classes.
-        held_for: The classes for which it is held.
+        decision: The strictest of the decisions for the classes of the change.
+        held_for: The classes whose decision is `hold`.
     """
 
     change: Change
@@ -339,7 +356,8 @@ class Review:
     """The outcome of comparing a listing with the approved definitions.
 
     Attributes:
-        listing: The listing, with held items in their approved form; the same object if nothing is held.
+        listing: The listing with the approved definition of each held item; the same object if nothing is held.
+        changes: All changes, with the decision about each.
     """
 
     listing: ServerListing
@@ -347,7 +365,7 @@ class Review:
 
 
 def surface_of(listing: ServerListing, identity: str) -> Surface:
-    """Return the part of a listing that is locked."""
+    """Return the surface of a listing: the part of it that the lock file records."""
     return Surface(
         identity=identity,
         instructions=listing.instructions,
@@ -363,14 +381,15 @@ def review(
     policy: Policy,
     distinguishes: Callable[[str, str], bool] = lambda was, name: False,
 ) -> Review:
-    """Compare a listing with the approved definitions, and hold the changes that the policy says.
+    """Compare a listing with the approved definitions, and hold the changes for which the policy says `hold`.
 
     Args:
         approved: The approved surface; None for a server that was never approved.
         identity: The server's program or address.
         policy: The decision for each class of changes.
-        distinguishes: Return whether rules or settings treat two names of a tool differently. If so, a renaming is
-            held regardless of the policy, so that a server cannot escape rules by renaming its tools.
+        distinguishes: Takes the old and the new name of a renamed item, and returns whether rules or settings treat the
+            two names differently. If so, the change is held regardless of the policy, so that a server cannot escape
+            rules by renaming its tools.
     """
     decided = tuple(
         _decide(change, policy, distinguishes) for change in changes_of(approved, surface_of(listing, identity))
@@ -416,12 +435,13 @@ def approved_with(
     Args:
         approved: The previously approved surface.
         listed: The current surface.
-        item: Select changes of the item with this name, or former name.
-        kind: Select changes of this kind.
-        classes: Select changes that have no other classes than these.
+        item: Select only changes of the item with this current or former name.
+        kind: Select only changes of items of this kind.
+        classes: Approve only changes whose classes are all among these.
 
     Returns:
-        The new approved surface, the approved changes, and the changes that were left out because of other classes.
+        The new approved surface, the approved changes, and the selected changes that were not approved because they
+        have other classes.
     """
     candidates = (change for change in changes_of(approved, listed) if kind is None or change.kind == kind)
     selected = [change for change in candidates if item is None or item in _both_names(change)]
@@ -444,7 +464,10 @@ def approved_with(
 
 
 def reverted_with(approved: Surface, changes: Iterable[Change]) -> Surface | None:
-    """Take back the approval of changes; return None if one of their items is no longer approved as it was then."""
+    """Return the surface without the approval of these changes.
+
+    None if the approved definition of one of the changed items has changed again after the approval.
+    """
     items = {kind: dict(approved.definitions(kind)) for kind in LOCKED_KINDS}
     identity, instructions = approved.identity, approved.instructions
     for change in changes:
@@ -458,7 +481,7 @@ def reverted_with(approved: Surface, changes: Iterable[Change]) -> Surface | Non
             instructions = change.before
         else:
             own = items[change.kind]
-            # A removed item must not have been approved again, under any definition.
+            # For the removal of an item, this checks that the item was not approved again later.
             if digest_of(own.pop(change.name, None)) != digest_of(change.after):
                 return None
             if change.before is not None and own.setdefault(change.was or change.name, change.before) != change.before:
@@ -486,7 +509,10 @@ def _reason(decided: ReviewedChange, server: str) -> str:
 
 
 def _all_as_approved(listing: ServerListing, approved: Surface) -> ServerListing:
-    """Return a listing in its approved form, for a server whose program or address may not be the approved one."""
+    """Return a listing with only approved definitions, all of them held.
+
+    For a server whose changed program or address is not approved.
+    """
     reason = f"held: {_WORDS['identity']}; {CURE.format(listing.server)}"
     return replace(
         listing,
@@ -508,7 +534,7 @@ def _all_as_approved(listing: ServerListing, approved: Surface) -> ServerListing
 def _as_approved(
     items: ListedItems, approved: Mapping[str, Definition], held: Collection[ReviewedChange], kind: LockedKind
 ) -> ListedItems:
-    """Return a list with held items replaced in place by their approved form; new held items are left out."""
+    """Return a list in which approved definitions replace held items; held items without one are left out."""
     replaced = {each.change.name: each.change for each in held}
     items_as_approved: list[Definition] = []
     for item in items:
@@ -517,7 +543,7 @@ def _as_approved(
             items_as_approved.append(item)
         elif change.before is not None:
             items_as_approved.append(approved[change.was or change.name])
-    # Held items that the server no longer lists.
+    # Append held items that the server no longer lists under their approved name.
     items_as_approved += [
         approved[change.was or change.name] for change in replaced.values() if change.before is not None
     ]

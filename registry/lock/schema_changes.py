@@ -1,7 +1,7 @@
-"""Decide whether a change of a schema narrows or widens it.
+"""Decide whether a change of a schema narrows or widens the schema.
 
-A change *narrows* a schema if some valid value may become invalid, and *widens* it if some invalid value may become
-valid. Both are reported unless one of them can be ruled out.
+A change *narrows* a schema if a valid value may become invalid, and *widens* it if an invalid value may become valid.
+In case of doubt, the change has both effects. The effect `text` means that only texts for people and models changed.
 
 Source: JSON Schema 2020-12, "Core" and "Validation"; keywords of earlier drafts where they differ.
 """
@@ -25,7 +25,7 @@ _FLIPPED: Final[Mapping[Effect, Effect]] = {"narrowing": "widening", "widening":
 _TYPES: Final = frozenset({"array", "boolean", "null", "number", "object", "string", "integer"})
 _AT_LEAST: Final = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _AT_MOST: Final = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
-# Keywords that validators may ignore, and keywords that affect the meaning of others.
+# A change of these keywords may have any effect: validators may ignore them, or they change the meaning of others.
 _UNCERTAIN: Final = frozenset(
     {
         "$anchor",
@@ -54,7 +54,7 @@ _UNCERTAIN: Final = frozenset(
         "unevaluatedProperties",
     }
 )
-# A wider subschema of these keywords may narrow the whole schema.
+# Keywords for which a wider subschema may narrow the whole schema.
 _NOT_MONOTONOUS: Final = frozenset(
     {
         "not",
@@ -76,7 +76,7 @@ def schema_effects(before: Any, after: Any) -> frozenset[Effect]:
     """Return the effects of a change from one schema to another; empty if they are equal.
 
     Args:
-        before, after: Schemas with bounded depth, because the comparison is recursive; None counts as `true`.
+        before, after: Schemas of limited depth, because the comparison is recursive; None counts as `true`.
     """
     old, new = _normalize_schema(before), _normalize_schema(after)
     if canonical(old) == canonical(new):
@@ -87,7 +87,8 @@ def schema_effects(before: Any, after: Any) -> frozenset[Effect]:
 
 
 def _normalize_schema(schema: Any) -> Any:
-    # `true` and the empty schema accept everything. Invalid schemas fall under the rule for doubtful cases.
+    # `true` and the empty schema both accept everything. A schema that is not valid stays unchanged, and its changes
+    # have both effects.
     if schema is None or schema is True:
         return {}
     return schema
@@ -122,7 +123,8 @@ class _Comparison:
         if rule is not None:
             return rule(before, after)
         if keyword in ("properties", "additionalProperties", "patternProperties"):
-            # Compared together, because a value that one of them does not cover is covered by another.
+            # Compare the three keywords together, once, because a member that one of them does not cover may be covered
+            # by another.
             return self._members() if keyword == self._first_of_members() else _NONE
         if keyword in ("items", "prefixItems", "additionalItems"):
             return _list_items(before, after) if keyword == "items" and self._has_plain_items() else _BOTH
@@ -130,7 +132,7 @@ class _Comparison:
         return _BOTH if keyword in _UNCERTAIN else _TEXT
 
     def _has_plain_items(self) -> bool:
-        """Return whether `items` applies to every item."""
+        """Return whether `items` applies to every item in both schemas."""
         return not any(key in schema for schema in (self._old, self._new) for key in ("prefixItems", "additionalItems"))
 
     def _first_of_members(self) -> str:
@@ -153,8 +155,8 @@ class _Comparison:
         effects |= schema_effects(*undeclared)
         for name in declared[0].keys() & declared[1].keys():
             effects |= schema_effects(declared[0][name], declared[1][name])
-        # A new property was covered by `additionalProperties` before, and a removed one is covered by it now. A new
-        # property also counts as widening, because it is an additional input.
+        # `additionalProperties` covered a new property before, and covers a removed property now. A new property also
+        # counts as widening, because it is an additional input.
         if declared[1].keys() - declared[0].keys():
             effects |= _WIDENS if undeclared[0] is False and not patterns[0] else _BOTH
         if declared[0].keys() - declared[1].keys():
@@ -168,13 +170,13 @@ class _Comparison:
         effects = _NONE
         for name in old.keys() & new.keys():
             effects |= schema_effects(old[name], new[name])
-        # New or removed definitions only matter if they are referenced, in which case the reference changes as well.
-        # An existing reference may however have been unresolved before, so this is not certain.
+        # A new or removed definition matters only if a `$ref` names it. Usually that `$ref` is new or removed as well,
+        # but it may also have had no target before or have none now.
         if old.keys() != new.keys() and _mentions(self._old, {"$ref"}) and _mentions(self._new, {"$ref"}):
             effects |= _BOTH
         if effects - _TEXT and any(_mentions(schema, _NOT_MONOTONOUS) for schema in (self._old, self._new)):
             effects |= _BOTH
-        # Otherwise only texts have changed, perhaps in definitions without references.
+        # If there is no other effect, only texts have changed, perhaps in unused definitions.
         return effects or _TEXT
 
 
@@ -222,7 +224,7 @@ def _enum(before: object, after: object) -> frozenset[Effect]:
     if not isinstance(before, list) or not isinstance(after, list):
         return _BOTH
     old, new = ({canonical(each) for each in values} for values in (before, after))
-    # Another order of options accepts the same values, but models read it.
+    # If only the order of options has changed, the same values are valid, but models read another text.
     return (_NARROWS if old - new else _NONE) | (_WIDENS if new - old else _NONE) or _TEXT
 
 
@@ -231,7 +233,7 @@ def _const(before: object, after: object) -> frozenset[Effect]:
 
 
 def _presence(before: object, after: object, changed: frozenset[Effect]) -> frozenset[Effect]:
-    """Return the effects of a keyword whose presence adds a condition."""
+    """Return the effect of adding or removing a keyword that adds a condition, or else `changed`."""
     return _NARROWS if before is _ABSENT else _WIDENS if after is _ABSENT else changed
 
 
@@ -251,7 +253,7 @@ def _bound(
     before: object, after: object, none: float, greater: frozenset[Effect], less: frozenset[Effect]
 ) -> frozenset[Effect]:
     old, new = (none if each is _ABSENT else _as_number(each) for each in (before, after))
-    # In draft 4 `exclusive…` is a boolean.
+    # The value is not a number if it is a boolean `exclusive…` of draft 4.
     if old is None or new is None:
         return _BOTH
     return _NONE if new == old else greater if new > old else less
@@ -261,7 +263,7 @@ def _multiple_of(before: object, after: object) -> frozenset[Effect]:
     if before is _ABSENT or after is _ABSENT:
         return _presence(before, after, _BOTH)
     old, new = _as_number(before), _as_number(after)
-    # The remainder of fractions is not reliable.
+    # Remainders of fractions are not reliable, because of rounding.
     if not isinstance(old, int) or not isinstance(new, int) or old <= 0 or new <= 0:
         return _BOTH
     return _NARROWS if new % old == 0 else _WIDENS if old % new == 0 else _BOTH
@@ -279,7 +281,7 @@ def _unique(before: object, after: object) -> frozenset[Effect]:
 def _effects_of_required(before: object, after: object) -> frozenset[Effect]:
     old, new = ([] if each is _ABSENT else each for each in (before, after))
     if not isinstance(old, list) or not isinstance(new, list):
-        return _BOTH  # `required: true` of draft 3
+        return _BOTH  # draft 3 has `required: true`
     was, now = set(map(canonical, old)), set(map(canonical, new))
     return (_NARROWS if now - was else _NONE) | (_WIDENS if was - now else _NONE)
 
@@ -309,7 +311,7 @@ def _subschema(before: object, after: object) -> frozenset[Effect]:
 
 
 def _list_items(before: object, after: object) -> frozenset[Effect]:
-    # Earlier drafts used a list of schemas for `prefixItems`.
+    # In earlier drafts, `items` with a list of schemas is what `prefixItems` is now.
     return _BOTH if isinstance(before, list) or isinstance(after, list) else _subschema(before, after)
 
 
@@ -332,14 +334,19 @@ def _any_of(before: object, after: object) -> frozenset[Effect]:
 def _alternatives(
     before: object, after: object, *, more: frozenset[Effect], fewer: frozenset[Effect]
 ) -> frozenset[Effect]:
-    """Compare two lists of equally weighted schemas, ignoring those that are in both lists."""
+    """Return the effects of a change of `allOf` or `anyOf`, ignoring schemas that are in both lists.
+
+    Args:
+        more: The effect of an additional schema.
+        fewer: The effect of a removed schema.
+    """
     old, new = ([] if each is _ABSENT else each for each in (before, after))
     if not isinstance(old, list) or not isinstance(new, list):
         return _BOTH
-    removed, come = _difference(old, new), _difference(new, old)
-    if len(removed) == len(come) == 1:
-        return schema_effects(removed[0], come[0])
-    return (more if come else _NONE) | (fewer if removed else _NONE) or _TEXT
+    removed, added = _difference(old, new), _difference(new, old)
+    if len(removed) == len(added) == 1:
+        return schema_effects(removed[0], added[0])
+    return (more if added else _NONE) | (fewer if removed else _NONE) or _TEXT
 
 
 def _difference(schemas: list[Any], others: list[Any]) -> list[Any]:

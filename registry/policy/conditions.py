@@ -1,4 +1,7 @@
-"""Conditions of rules on the arguments of a call."""
+"""Conditions of a rule on the hints of a tool and on the arguments of a call.
+
+In case of doubt, a condition holds for a rule that denies or asks, and does not hold for a rule that allows.
+"""
 
 from __future__ import annotations
 
@@ -12,32 +15,32 @@ from registry.errors import SchemaRejected
 from registry.schema.checked_form import checked_form
 from registry.schema.patterns import PATTERN_BYTES
 
-# Values that one condition examines. A longer list of recipients or rows is treated as if its values were unknown.
+# Maximum number of values that one condition examines. If there are more, it is unknown whether they match.
 _MAX_VALUES: Final = 10_000
 _ABSENT: Final = object()
 # Strings that common libraries parse as booleans: pydantic, YAML, form parsers.
 _TRUE: Final = frozenset({"true", "1", "yes", "on", "y", "t"})
 _FALSE: Final = frozenset({"false", "0", "no", "off", "n", "f"})
-# Digits of a number in another base: 64 bits in base 2, with its prefix.
+# Maximum length of a number that may be in another base: 64 bits in base 2, with the prefix `0b`.
 _MAX_DIGITS: Final = 66
-# Compiled patterns in the cache; configurations have a few dozen.
+# Maximum number of compiled patterns in the cache. Configurations have a few dozen patterns.
 _MAX_COMPILED: Final = 1_024
 Predicate = Callable[[Mapping[str, Any]], bool]
-# Return whether a value matches; None if its type does not fit the condition.
+# Returns whether a value matches; None if this is unknown, because an upstream may convert the value to another type.
 Test = Callable[[Any], bool | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentCondition:
-    """A rule's condition on one argument; all tests that are given have to pass.
+    """A rule's condition on one argument. All attributes that are given have to match.
 
     Attributes:
-        path: The name of the argument; members inside it are separated by dots.
-        equals: The value has to be one of these.
-        excludes: The value must not be any of these.
-        pattern: A regular expression that has to be found in a string.
-        present: Whether the argument has to be present or absent.
-        above, below: Exclusive bounds of a number.
+        path: The name of the argument, or the path of a member inside it, such as `filter.owner`.
+        equals: The values of which the argument has to have one.
+        excludes: The values that the argument must not have.
+        pattern: A regular expression that has to match a part of a string.
+        present: True if the argument has to be present; false if it has to be absent.
+        above, below: Exclusive bounds for a number.
     """
 
     path: str
@@ -48,9 +51,9 @@ class ArgumentCondition:
     above: float | None = None
     below: float | None = None
     restricts: Predicate = field(init=False, repr=False, compare=False)
-    """Return whether a rule that denies or asks applies: one value matches, or may match."""
+    """Return whether the condition holds for a rule that denies or asks: at least one value matches or may match."""
     permits: Predicate = field(init=False, repr=False, compare=False)
-    """Return whether a rule that allows applies: there are values, and all of them certainly match."""
+    """Return whether the condition holds for a rule that allows: there are values, and all of them certainly match."""
 
     def __post_init__(self) -> None:
         """Build the predicates in advance, because every call of a covered tool evaluates them."""
@@ -64,15 +67,16 @@ class Conditions:
     """All conditions of one rule, each of which has to hold.
 
     Attributes:
-        hints: The required hints of the tool, by annotation name.
+        hints: The hints that the tool must have, by annotation name.
+        arguments: The conditions on arguments.
     """
 
     hints: Mapping[str, bool] = field(default_factory=dict)
     arguments: tuple[ArgumentCondition, ...] = ()
     restricts: Predicate = field(init=False, repr=False, compare=False)
-    """Return whether a rule that denies or asks applies to these arguments; true in case of doubt."""
+    """Return whether all conditions on arguments hold for a rule that denies or asks; true in case of doubt."""
     permits: Predicate = field(init=False, repr=False, compare=False)
-    """Return whether a rule that allows applies to these arguments; false in case of doubt."""
+    """Return whether all conditions on arguments hold for a rule that allows; false in case of doubt."""
 
     def __post_init__(self) -> None:
         """Build the combined predicates."""
@@ -85,10 +89,10 @@ class Conditions:
 
 
 def check_pattern(pattern: str) -> None:
-    """Check that a pattern can be evaluated on any string in linear time.
+    """Check that a pattern can be matched against any string in linear time.
 
     Raises:
-        SchemaRejected: The pattern cannot.
+        SchemaRejected: The pattern is not valid, or cannot be matched in linear time.
     """
     use = checked_form({"pattern": pattern})
     if use.left_out or use.backtracking:
@@ -99,7 +103,7 @@ def check_pattern(pattern: str) -> None:
 
 @lru_cache(maxsize=_MAX_COMPILED)
 def _compile_pattern(pattern: str) -> Any:
-    # Imported lazily: the import takes milliseconds, and most rules have no pattern.
+    # Imported lazily, because the import takes milliseconds and most rules have no pattern.
     import jsonschema_rs
 
     options = jsonschema_rs.RegexOptions(size_limit=PATTERN_BYTES)
@@ -159,15 +163,15 @@ def _permitting(path: str, present: bool | None, test: Test | None) -> Predicate
 
 
 def _is_plain_name(path: str) -> bool:
-    """Return whether the path is a plain argument name, the usual case; its value may still be a list."""
+    """Return whether the path is the name of a top-level argument, which is the usual case."""
     return bool(path) and "." not in path
 
 
 def _tests_of(condition: ArgumentCondition) -> Iterator[Test]:
     if condition.equals is not None:
-        yield _one_of(condition.equals, is_meant=True)
+        yield _one_of(condition.equals, listed_matches=True)
     if condition.excludes is not None:
-        yield _one_of(condition.excludes, is_meant=False)
+        yield _one_of(condition.excludes, listed_matches=False)
     if condition.pattern is not None:
         yield _matches_pattern(condition.pattern)
     if condition.above is not None or condition.below is not None:
@@ -187,17 +191,17 @@ def _all_of(tests: list[Test]) -> Test | None:
     return test
 
 
-def _one_of(listed: tuple[Any, ...], *, is_meant: bool) -> Test:
+def _one_of(listed: tuple[Any, ...], *, listed_matches: bool) -> Test:
     texts = frozenset(value for value in listed if isinstance(value, str))
     only_texts = len(texts) == len(listed)
 
     def test(value: object) -> bool | None:
         if isinstance(value, str) and (value in texts or only_texts):
-            return (value in texts) is is_meant
+            return (value in texts) is listed_matches
         if any(_are_equal_values(value, option) for option in listed):
-            return is_meant
-        # If the schema leaves the type open, the upstream may convert one value to the other.
-        return None if any(_may_be_converted(value, option) for option in listed) else not is_meant
+            return listed_matches
+        # The upstream may convert the value to the type of an option, if its schema accepts several types.
+        return None if any(_may_be_converted(value, option) for option in listed) else not listed_matches
 
     return test
 
@@ -227,7 +231,7 @@ def _matches_pattern(pattern: str) -> Test:
 
 
 def _values(arguments: Mapping[str, Any], path: str) -> list[Any] | None:
-    """Return the values at a path, with the items of lists separately; None if there are too many."""
+    """Return the values at a path. The items of a list are separate values. None if there are too many values."""
     values: list[Any] = []
     for value in _values_at(arguments, path):
         values.append(value)
@@ -246,9 +250,9 @@ def _values_at(node: Any, path: str) -> Iterator[Any]:
         elif not remaining:
             yield node
         elif isinstance(node, dict | Mapping):
-            if remaining in node:  # a name may contain dots itself
+            if remaining in node:
                 waiting.append((node[remaining], ""))
-            # Try every split, because names may contain dots.
+            # Try every split at a dot, because names themselves may contain dots.
             for at, character in enumerate(remaining):
                 if character == "." and remaining[:at] in node:
                     waiting.append((node[remaining[:at]], remaining[at + 1 :]))
@@ -260,7 +264,10 @@ def _are_equal_values(value: object, expected: object) -> bool:
 
 
 def _may_be_converted(value: object, expected: object) -> bool:
-    """Return whether one value may be converted to the other: string to number or boolean, number to boolean."""
+    """Return whether an upstream may treat the two values as equal after converting one of them.
+
+    Upstreams convert strings to numbers or booleans, and numbers to booleans.
+    """
     if isinstance(value, bool) or isinstance(expected, bool):
         truth = _parse_boolean(value)
         return truth is not None and truth is _parse_boolean(expected)
@@ -271,7 +278,7 @@ def _may_be_converted(value: object, expected: object) -> bool:
 
 
 def _parse_boolean(value: object) -> bool | None:
-    """Return the boolean that a value may be parsed as, or None."""
+    """Return the boolean to which an upstream may convert a value, or None."""
     if isinstance(value, str):
         word = value.strip().casefold()
         return True if word in _TRUE else False if word in _FALSE else None
@@ -279,7 +286,7 @@ def _parse_boolean(value: object) -> bool | None:
 
 
 def _parse_number(value: object) -> float | int | None:
-    """Return a number, including one written as a string, which an upstream may parse; None for other values."""
+    """Return the number that a value is, or to which an upstream may convert a string; None for other values."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""All rules, and the grant that they give to one caller."""
+"""All rules, and the *grant* of a caller: what the rules and the scopes permit this caller to use."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from registry.catalog.shape import ServerShape
 from registry.policy.rules import Approver, Effect, Kind, Rule, Subject, reading_hints, tool_hints
 
 _WILD: Final = re.compile(r"[*?]")
-# Patterns that are combined into one regular expression, so that most of them are rejected at once.
-_TOGETHER: Final = 64
+# The number of patterns to combine into one regular expression. For most names, a single match then rejects all of
+# them.
+_PATTERNS_AT_ONCE: Final = 64
 
 
 class ServerRules:
-    """The rules for one server, indexed by tool name, because thousands of rules may concern single tools.
+    """The rules for one server, indexed by tool name. There may be thousands of rules for single tools.
 
     Attributes:
-        rules: All of the rules, in their order.
+        rules: All rules for the server, in the order of the file.
     """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
@@ -33,10 +34,10 @@ class ServerRules:
         self._by_name: dict[str, list[int]] = {}
         wild: list[tuple[str, int]] = []
         for at, rule in enumerate(self.rules):
-            # If a rule has both kinds of patterns, both have to match, so indexing one of them is sufficient.
+            # If a rule has `wrappers` and `patterns`, both have to match, so it is sufficient to index one of them.
             patterns = rule.what.wrappers if rule.what.wrappers is not None else rule.what.patterns
             parts = None if patterns is None else [pattern.rpartition(NAME_SEPARATOR)[2] for pattern in patterns]
-            # Patterns with brackets are not indexed, because `__` inside brackets does not separate.
+            # Patterns with brackets are not indexed, because `__` inside brackets does not separate server and name.
             if parts is None or patterns is None or "*" in parts or any("[" in pattern for pattern in patterns):
                 self._always.append(at)
                 continue
@@ -47,15 +48,16 @@ class ServerRules:
                     self._by_name.setdefault(part, []).append(at)
         self._wild: list[tuple[re.Pattern[str], list[int]]] = [
             (re.compile("|".join(source for source, _ in some)), [at for _, at in some])
-            for some in (wild[start : start + _TOGETHER] for start in range(0, len(wild), _TOGETHER))
+            for some in (wild[start : start + _PATTERNS_AT_ONCE] for start in range(0, len(wild), _PATTERNS_AT_ONCE))
         ]
 
     def __bool__(self) -> bool:
         return bool(self.rules)
 
     def rules_for(self, wrapper: ToolWrapper) -> Iterator[Rule]:
-        """Yield the rules that may cover a tool, in their order; the caller has to check each with `covers_tool`."""
-        # Only the part after the last separator of a pattern is indexed. It may match any end of the tool's names.
+        """Yield the rules that may cover a tool, in the order of the file; `covers_tool` has to check each of them."""
+        # The index contains the part of each pattern after its last separator. That part may match any part of the
+        # tool's names that begins after a separator.
         names = {
             end
             for name in (wrapper.tool, wrapper.name)
@@ -87,10 +89,10 @@ class Decision:
 
     Attributes:
         effect: `ask` if a person has to allow the call.
-        reason: The reason, for an operator.
-        rule: The rule that decided; None if no rule did.
-        hidden: Whether the item's existence has to be hidden from the caller.
-        by: Who has to allow the call; None for the default.
+        reason: The reason, in words for an operator.
+        rule: The name of the rule that decided; None if no rule applied.
+        hidden: Whether the caller must not learn that the item exists.
+        by: For `ask`: who has to allow the call; None for the default.
     """
 
     effect: Effect
@@ -102,11 +104,11 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRules:
-    """The rules for one tool that depend on the arguments of a call.
+    """The rules that decide about each call of one tool, if the decision is not the same for all calls or is `ask`.
 
     Attributes:
         deny_rules, ask_rules: The first of these rules that applies decides.
-        allow_rules: One of these rules has to apply; None if the tool is allowed anyway.
+        allow_rules: If no deny rule and no ask rule applies, one of these rules has to apply; None if none has to.
     """
 
     deny_rules: tuple[Rule, ...] = ()
@@ -115,28 +117,32 @@ class CallRules:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """All of these rules."""
+        """The rules of all three effects."""
         return (*self.deny_rules, *self.ask_rules, *(self.allow_rules or ()))
 
     @property
     def by_arguments(self) -> bool:
-        """Whether a rule names arguments. Two calls of such a tool can have different decisions."""
+        """True if a rule has conditions on arguments, so that two calls can have different decisions."""
         return any(rule.by_arguments or rule.ask_conditions.arguments for rule in self.rules)
 
     @property
     def usual_effect(self) -> Effect | Literal["depends"]:
-        """The decision about every call; `depends` if it may depend on the arguments."""
+        """The effect of the decision about every call; `depends` if it may depend on the arguments."""
         return "depends" if self.by_arguments else self.decide({}).effect
 
     @property
     def always_asks(self) -> bool:
-        """True if a person decides about every call that is not denied, and the rules do not name an administrator."""
+        """True if a person who is not an administrator has to allow every call that is not denied."""
         always = (rule for rule in self.ask_rules if not rule.by_arguments and not rule.ask_conditions.arguments)
-        # The first one decides. An administrator is not at the host, which may have no user at all.
+        # The first rule that always asks decides whom to ask. An administrator is asked elsewhere than in the host.
         return next((rule.asks != "administrator" for rule in always), False)
 
     def decide(self, arguments: Any) -> Decision:
-        """Return the decision about a call with these arguments, in the form in which they are sent."""
+        """Return the decision about a call.
+
+        Args:
+            arguments: The arguments in the form in which they are sent to the upstream.
+        """
         members: Mapping[str, Any] = arguments if isinstance(arguments, dict) else {}
         for rule in self.deny_rules:
             if rule.conditions.restricts(members):
@@ -149,7 +155,7 @@ class CallRules:
         if self.allow_rules is None:
             return ALLOWED
         for rule in self.allow_rules:
-            # A rule that asks has not asked about these arguments, so it allows them.
+            # An ask rule that applies, but has not asked because of `ask_conditions`, allows the call.
             if rule.conditions.permits(members) or (rule.effect == "ask" and rule.conditions.restricts(members)):
                 return Decision(effect="allow", rule=rule.name, reason=f"the rule '{rule.name}' allows it")
         names = ", ".join(f"'{rule.name}'" for rule in self.allow_rules)
@@ -160,14 +166,16 @@ ALLOWED: Final = Decision(effect="allow", reason="nothing forbids it")
 
 
 class Grant:
-    """The rights of a caller, which narrow a profile's view; shared by callers with the same scopes and rules.
+    """The rights of a caller, as determined by rules and scopes.
 
-    Grants are compared by identity: a `Policy` returns the same object for the same rights.
+    Callers with the same rules and scopes share one grant. Grants are compared by identity: a `Policy` returns the same
+    object for the same rights.
 
     Attributes:
         rules: The rules that concern the caller.
-        closed: Whether only items that a rule allows are available: by default, or because of an allow rule.
-        scopes: The scopes of the caller's key or token; empty for everything.
+        closed: True if the caller may use only items that an allow rule or an ask rule covers. This is the case if the
+            policy denies by default, or if an allow rule concerns the caller.
+        scopes: The scopes of the caller's key or token. An empty set does not restrict the caller.
     """
 
     def __init__(
@@ -182,15 +190,16 @@ class Grant:
 
         Args:
             rules: The rules that concern the caller.
-            closed: Whether items that no rule allows are unavailable.
-            scopes: The scopes of the caller's key or token; empty for everything.
-            max_length: The length limit of names, which determines the form of aliases in names.
+            closed: Whether the policy denies by default. An allow rule has the same effect.
+            scopes: The scopes of the caller's key or token. An empty set does not restrict the caller.
+            max_length: The maximum length of wrapper names, in which long aliases are shortened.
         """
         self.rules = tuple(rules)
         self.closed = closed or any(rule.effect == "allow" for rule in self.rules)
         self.scopes = scopes
         self._max_length = max_length
-        # By server alias. A changed configuration has other shape objects, which invalidates the entry.
+        # A cache by server alias. A changed configuration has new shape objects, so an entry with an old one is not
+        # used.
         self._of_servers: dict[str, tuple[ServerShape, ServerRules]] = {}
 
     @property
@@ -199,13 +208,13 @@ class Grant:
         return not self.rules and not self.closed and not self.scopes
 
     def opens(self, kind: Kind) -> bool:
-        """Return whether the scopes permit any item of a kind."""
+        """Return whether the scopes permit at least some items of a kind."""
         if kind == "completions":
             return self.opens("prompts") or self.opens("resources")
         return not self.scopes or kind in self.scopes or kind + _READ in self.scopes
 
     def rules_for_server(self, server: str, shape: ServerShape) -> ServerRules:
-        """Return the rules that may cover any item of a server."""
+        """Return the rules that may cover at least one item of a server."""
         if not self.rules:
             return _NO_RULES
         cached = self._of_servers.get(server)
@@ -217,7 +226,7 @@ class Grant:
         return server_rules
 
     def permits_server(self, server: str, shape: ServerShape) -> bool:
-        """Return whether any item of a server may be available to the caller, as far as known without its listing."""
+        """Return whether the caller may be able to use at least one item of a server, whatever the server lists."""
         if not any(map(self.opens, _SCOPED)):
             return False
         if not self.rules:
@@ -230,7 +239,7 @@ class Grant:
         return not self.closed or any(rule.effect != "deny" and not rule.doubtful for rule in own)
 
     def tool(self, wrapper: ToolWrapper, shape: ServerShape, rules: ServerRules) -> Decision | CallRules:
-        """Return the decision about calls of a tool.
+        """Return the decision about all calls of a tool, or the rules that decide about each call.
 
         Args:
             rules: The result of `rules_for_server`.
@@ -244,7 +253,7 @@ class Grant:
             return _hidden(_NOT_ALLOWED) if self.closed else ALLOWED
         hints = None
         own: list[Rule] = []
-        # Rules that ask, but never about this tool.
+        # Ask rules that cover the tool, but never ask about it because of its hints.
         silent: list[Rule] = []
         for rule in rules.rules_for(wrapper):
             if not rule.what.covers_tool(wrapper, shape):
@@ -258,16 +267,16 @@ class Grant:
                     continue
             own.append(rule)
             if rule.effect == "deny" and not rule.by_arguments:
-                break  # later rules cannot change that
+                break  # later rules cannot change this decision
         return self._decide(own, silent)
 
     def permits(self, wrapper: ToolWrapper, shape: ServerShape) -> bool:
-        """Return whether a tool is available to the caller, possibly only with certain arguments."""
+        """Return whether the caller may call a tool, possibly only with some arguments or after a person allows it."""
         decided = self.tool(wrapper, shape, self.rules_for_server(wrapper.server, shape))
         return isinstance(decided, CallRules) or decided.effect != "deny"
 
     def prompt(self, prompt: ListedItem, shape: ServerShape, kind: Kind = "prompts") -> Decision:
-        """Return whether a prompt is available to the caller, or whether its arguments may be completed."""
+        """Return the decision about getting a prompt, or about completing its arguments (`completions`)."""
         covered = (
             rule
             for rule in self.rules_for_server(prompt.server, shape).rules
@@ -276,7 +285,7 @@ class Grant:
         return self._decide_reading("prompts", covered)
 
     def uri(self, server: str, uri: str, shape: ServerShape, kind: Kind = "resources") -> Decision:
-        """Return whether a URI may be read, or shown in a list."""
+        """Return the decision about reading a URI and showing it in lists, or about completions for a template."""
         covered = (
             rule
             for rule in self.rules_for_server(server, shape).rules
@@ -285,7 +294,7 @@ class Grant:
         return self._decide_reading("resources", covered)
 
     def denies_uri(self, server: str, uri: str, shape: ServerShape) -> bool:
-        """Return whether a rule denies reading a URI, even if a permitted template matches it."""
+        """Return whether a rule denies reading a URI; then a permitted template that matches the URI does not help."""
         denials = (rule for rule in self.rules_for_server(server, shape).rules if rule.effect == "deny")
         return any(
             rule.what.covers_uri(server, uri, strictly=False) and rule.conditions.match_hints(reading_hints())
@@ -298,7 +307,7 @@ class Grant:
             return _hidden(f"its key or token has no scope for {scope}")
         hints = reading_hints()
         decided = self._decide(
-            # Conditions on arguments, and asking a person, only apply to tools.
+            # Rules that ask a person or have conditions on arguments apply only to tools.
             [
                 rule
                 for rule in covered
@@ -313,7 +322,7 @@ class Grant:
             if rule.effect == "deny" and not rule.by_arguments:
                 return _hidden(f"the rule '{rule.name}' denies it{_doubt_text(rule)}", rule.name)
         denied = tuple(rule for rule in rules if rule.effect == "deny")
-        # Administrators first: a host must not approve a call that an administrator has to decide about.
+        # Administrators come first: the user of a host must not decide about a call that needs an administrator.
         asking = tuple(sorted((rule for rule in rules if rule.effect == "ask"), key=lambda rule: _STRICT[rule.asks]))
         allowing = tuple(rule for rule in (*rules, *silent) if rule.effect != "deny" and not rule.doubtful)
         if self.closed and not allowing:
@@ -332,7 +341,7 @@ _STRICT: Final[Mapping[Approver | None, int]] = {"administrator": 0, None: 1, "h
 _NOT_ALLOWED: Final = "no rule allows it"
 _NO_RULES: Final = ServerRules(())
 EVERYTHING: Final = Grant()
-"""The grant that applies if no rule concerns the caller."""
+"""The grant without restrictions."""
 Default = Literal["allow", "deny"]
 
 
@@ -347,15 +356,17 @@ def _hidden(reason: str, rule: str | None = None) -> Decision:
 
 
 _MAX_REMEMBERED = 10_000
-"""Callers whose grant is cached: as many as sessions. Computing a grant takes a few microseconds per rule."""
+"""Maximum number of cached grants in each cache: one for each possible session. Computing a grant takes a few
+microseconds for each rule."""
 
 
 class Policy:
-    """The rules in the order of the file. The order only decides which of several agreeing rules is named.
+    """All rules of the configuration.
 
     Attributes:
-        rules: The rules.
-        default: The effect if no rule applies.
+        rules: The rules in the order of the file. If several rules lead to the same decision, the first one is named as
+            the reason.
+        default: The effect for items that no rule covers.
     """
 
     def __init__(
@@ -364,8 +375,8 @@ class Policy:
         """Create a policy.
 
         Args:
-            default: With `deny`, items that no rule allows are not available.
-            max_length: The length limit of names, which determines the form of aliases in names.
+            default: `deny` if callers may use only items that a rule allows.
+            max_length: The maximum length of wrapper names, in which long aliases are shortened.
         """
         self.rules = tuple(rules)
         self.default: Default = default
@@ -376,8 +387,8 @@ class Policy:
 
     def grant(self, subject: Subject) -> Grant:
         """Return the grant of a caller; the same object for callers with the same rights."""
-        # Usually the same object as in the previous call; hashing all attributes of the caller would be slower.
-        # An entry keeps its subject alive, so that no other object gets the same id.
+        # Fast path by identity: usually `subject` is the same object as in an earlier call, and hashing it is slower. An
+        # entry keeps its subject alive, so that no other object gets the same id.
         latest = self._by_identity.get(id(subject))
         if latest is not None:
             return latest[1]

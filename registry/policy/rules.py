@@ -1,4 +1,7 @@
-"""One rule: the callers it concerns, the items it covers, and its effect."""
+"""One rule: the callers that it concerns, the items that it covers, and its effect.
+
+Items are tools, prompts, resources and resource templates.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ Approver = Literal["host", "administrator"]
 Kind = Literal["tools", "prompts", "resources", "completions"]
 KINDS: Final[tuple[Kind, ...]] = ("tools", "prompts", "resources", "completions")
 SCOPE_CLAIM: Final = "scope"
-"""The claim that holds a token's scopes."""
-# Rendering a prompt or reading a resource changes nothing; it is not known whether it reaches other systems.
+"""The claim of an access token that contains its scopes."""
+# The hints of prompts and resources. Reading them changes nothing, but may reach other systems.
 _HINTS_OF_READING: Final = {**DEFAULTS, "readOnlyHint": True, "destructiveHint": False, "idempotentHint": True}
 
 
 class Subject(Protocol):
-    """The caller as seen by rules."""
+    """The properties of a caller that rules can use."""
 
     @property
     def name(self) -> str:
@@ -38,24 +41,24 @@ class Subject(Protocol):
 
     @property
     def knows_groups(self) -> bool:
-        """Whether `groups` is complete."""
+        """True if `groups` is complete; false if the caller may be in other groups as well."""
 
     @property
     def scopes(self) -> frozenset[str]:
-        """The scopes of the caller's key or token; empty for everything."""
+        """The scopes of the caller's key or token. An empty set does not restrict the caller."""
 
     @property
     def claims(self) -> frozenset[tuple[str, str]]:
-        """The issuer's claims about the caller: pairs of name and value, one pair for each value of a claim."""
+        """The claims of the caller's access token: a pair of name and value for each value of a claim."""
 
     @property
     def unknown_claims(self) -> frozenset[str]:
-        """Names of claims for which some values are unknown."""
+        """The names of claims that may have other values than those in `claims`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallerPatterns:
-    """Patterns for callers; each kind of pattern that is given has to match."""
+    """Patterns that select callers. Every attribute that is given has to match, and every claim in `claims`."""
 
     principals: tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
@@ -77,20 +80,23 @@ class CallerPatterns:
             yield _matches_any(own, self.scopes)
         for claim, patterns in self.claims.items():
             is_matched = _matches_any((value for name, value in subject.claims if name == claim), patterns)
-            # If the value of a claim is unknown, so are the values of all claims inside it.
+            # The name of a nested claim contains dots. If the value of an outer claim is unknown, so is the nested
+            # value.
             outer = (claim[:at] for at, character in enumerate(claim) if character == ".")
             yield is_matched or (False if subject.unknown_claims.isdisjoint((claim, *outer)) else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemPatterns:
-    """Patterns for the items that a rule covers; each kind of pattern that is given has to match.
+    """Patterns that select the items that a rule covers. Every attribute that is given has to match.
 
     Attributes:
-        kinds: Kinds of requests.
-        patterns: Patterns for names of tools and prompts, and for URIs. The two sides of a pattern with `__` are
-            matched against the server and the name separately.
-        wrappers: The same as `patterns`, for tools only.
+        kinds: The kinds of requests that the rule covers.
+        servers: Patterns for the server's alias.
+        tags: Patterns for the server's tags, one of which has to match.
+        patterns: Patterns for names of tools and prompts, and for URIs. In a pattern with `__`, the part before it is
+            matched against the server, and the part after it against the name.
+        wrappers: Patterns like `patterns`. A rule with `wrappers` covers only tools.
     """
 
     kinds: frozenset[Kind] = frozenset(KINDS)
@@ -100,11 +106,11 @@ class ItemPatterns:
     wrappers: tuple[str, ...] | None = None
 
     def covers_server(self, server: str, prefix: str, shape: ServerShape) -> bool:
-        """Return whether the rule may cover any item of a server.
+        """Return whether the rule may cover at least one item of a server.
 
         Args:
             server: The alias of the server.
-            prefix: The alias in the form in which names begin with it.
+            prefix: The alias as it appears in wrapper names, where long aliases are shortened.
             shape: The configuration of the server.
         """
         if self.servers is not None and not _matches_any((server,), self.servers):
@@ -117,7 +123,7 @@ class ItemPatterns:
         )
 
     def covers_whole(self, server: str, prefix: str, shape: ServerShape) -> bool:
-        """Return whether the rule covers everything of a server, whatever the server lists."""
+        """Return whether the rule covers every item of a server, whichever items the server lists."""
         if self.kinds != frozenset(KINDS) or self.wrappers is not None or not self.covers_server(server, prefix, shape):
             return False
         return self.patterns is None or any(_is_whole((server, prefix), pattern) for pattern in self.patterns)
@@ -152,7 +158,7 @@ class ItemPatterns:
         Args:
             uri: The upstream's URI.
             kind: The kind of request.
-            strictly: Whether all equivalent spellings of the URI have to match, instead of any.
+            strictly: True if every equivalent spelling of the URI has to match; false if one of them is sufficient.
         """
         if kind not in self.kinds or self.wrappers is not None:
             return False
@@ -164,10 +170,14 @@ class Rule:
     """A rule of the policy.
 
     Attributes:
-        conditions: When the rule applies at all.
-        ask_conditions: For a rule that asks: when it asks a person. Other calls that it covers are allowed.
-        asks: For a rule that asks: who is asked; None for the default.
-        doubtful: Whether it is unknown if the rule concerns the caller. It then restricts, but does not allow.
+        who: The callers that the rule concerns.
+        what: The items that the rule covers.
+        conditions: The conditions under which the rule applies.
+        ask_conditions: For the effect `ask`: the conditions under which a person has to allow the call. Other calls to
+            which the rule applies are allowed.
+        asks: For the effect `ask`: who has to allow the call; None for the default.
+        doubtful: True if the caller's token does not say whether the rule concerns the caller. A doubtful rule can deny
+            or ask, but not allow.
     """
 
     name: str
@@ -181,12 +191,12 @@ class Rule:
 
     @property
     def by_arguments(self) -> bool:
-        """Whether the rule has conditions on the arguments of a call."""
+        """True if `conditions` contains conditions on the arguments of a call."""
         return bool(self.conditions.arguments)
 
 
 def tool_hints(wrapper: ToolWrapper, shape: ServerShape) -> Mapping[str, bool]:
-    """Return the hints of a tool: from configuration, else from its server, else the protocol's defaults."""
+    """Return the hints of a tool: from the configuration, or else from the server, or else the protocol's defaults."""
     return with_defaults(shape.effective_hints(wrapper.tool, wrapper.hints))
 
 
@@ -197,7 +207,7 @@ def reading_hints() -> Mapping[str, bool]:
 
 def _covers_uri(pattern: str, server: str, uri: str, strictly: bool) -> bool:
     alias = server_of(pattern)
-    # With a colon before `__` the pattern is a URI that contains these characters.
+    # If there is a colon before `__`, the pattern is a URI that contains `__`.
     if alias is not None and ":" not in alias:
         if not fnmatchcase(server, alias):
             return False

@@ -1,6 +1,6 @@
 """Find rules, patterns and conditions that can never apply to the listed items.
 
-Rules that may still apply are not reported, such as rules about a server that has not listed anything yet.
+Rules that may apply later are not reported, such as rules about a server that has not listed its items yet.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from registry.policy.policy import ServerRules
 from registry.policy.rules import KINDS, Kind, Rule, reading_hints, tool_hints
 from registry.schema.json_paths import composed_schemas, declared_properties
 
-# Arguments are not nested deeper; the limit ends cycles of references.
+# Maximum depth to search in a schema. Arguments are not nested deeper; the limit also ends cycles of references.
 _MAX_DEPTH: Final = 20
+# Stands for a schema that permits any value; compared by identity.
 _OPEN: Final[Mapping[str, Any]] = {}
 _NUMERIC: Final = (int, float, str)
 _COMPOSING: Final = ("allOf", "anyOf", "oneOf", "$ref", "$dynamicRef", "then", "else")
@@ -36,17 +37,17 @@ _LIMITS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "exclusiveMinimum": operator.gt,
     "exclusiveMaximum": operator.lt,
 }
-# Values that no configuration is expected to contain.
+# Sample values that stand for all values that the condition does not mention.
 _OTHER_TEXT: Final = "\x00another text"
 _OTHER_NUMBER: Final = 7_919_113
 
 
 def missing_reason(condition: ArgumentCondition, schemas: Sequence[Any], *, permits: bool) -> str | None:
-    """Return why a condition can never hold; None if it can hold for one of these schemas.
+    """Return the reason why a condition can never hold; None if it can hold for at least one tool.
 
     Args:
         schemas: The input schema of each tool that the rule covers.
-        permits: Whether the rule allows, and thus only applies if the condition certainly holds.
+        permits: Whether the rule is an allow rule, which applies only if its conditions certainly hold.
     """
     is_declared = False
     described: list[str] = []
@@ -65,7 +66,7 @@ def missing_reason(condition: ArgumentCondition, schemas: Sequence[Any], *, perm
 
 
 def _schemas_at(schema: Any, root: Any, path: str, depth: int) -> Iterator[Mapping[str, Any]]:
-    """Yield the schemas of the values at a path, as conditions look them up; `_OPEN` if any value is possible."""
+    """Yield the schemas of the values that conditions find at a path; `_OPEN` if any value is possible."""
     if not isinstance(schema, dict):
         if schema is not False:
             yield _OPEN
@@ -112,7 +113,8 @@ def _can_hold(condition: ArgumentCondition, place: Mapping[str, Any], root: Any,
     candidates = _candidates(condition, place, root)
     if candidates is None:
         return True
-    # A value of another type than the condition's is a doubtful case, which the author cannot have intended.
+    # Ignore values of another type than the condition's. The condition may hold for them in case of doubt, but the
+    # author of the rule cannot have intended that.
     if condition.pattern is not None:
         candidates = [value for value in candidates if isinstance(value, str)]
     elif condition.above is not None or condition.below is not None:
@@ -122,7 +124,10 @@ def _can_hold(condition: ArgumentCondition, place: Mapping[str, Any], root: Any,
 
 
 def _candidates(condition: ArgumentCondition, place: Mapping[str, Any], root: Any) -> list[Any] | None:
-    """Return sample values, one of which matches if any permitted value does; None if that cannot be decided."""
+    """Return sample values that a schema permits; None if no representative samples can be chosen.
+
+    If the condition holds for any permitted value, it holds for one of the samples.
+    """
     stated = [*(condition.equals or ()), *(condition.excludes or ())]
     bounds = [bound for bound in (condition.above, condition.below) if bound is not None]
     samples: list[Any] = []
@@ -156,7 +161,7 @@ def _candidates(condition: ArgumentCondition, place: Mapping[str, Any], root: An
 
 
 def _numbers(stated: Sequence[Any], bounds: Sequence[float], node: Mapping[str, Any], *, integral: bool) -> list[float]:
-    """Return sample numbers that a schema permits: those in the condition, and those near its bounds."""
+    """Return sample numbers that a schema permits: numbers in the condition, and numbers near any bound."""
     numbers: list[float] = [_OTHER_NUMBER, 0]
     for value in stated:
         with suppress(TypeError, ValueError, OverflowError):
@@ -189,7 +194,7 @@ def _kinds(node: Mapping[str, Any]) -> list[str]:
 
 
 def _describe_permitted(place: Mapping[str, Any], root: Any, condition: ArgumentCondition) -> str:
-    """Describe the values that a schema permits, with a suggestion for a similar configured value."""
+    """Describe the values that a schema permits, with a suggestion if one is similar to a value in the condition."""
     texts: list[str] = []
     for node in composed_schemas(dict(place), root):
         if (listed := _listed_values(node)) is not None:
@@ -204,7 +209,7 @@ def _describe_permitted(place: Mapping[str, Any], root: Any, condition: Argument
 
 
 def _paths(schema: Any) -> set[str]:
-    """Return the names of arguments, and of the members of arguments that are objects."""
+    """Return the names of arguments, and the paths of members of object arguments."""
     properties = declared_properties(schema, schema)
     inner = {f"{name}.{member}" for name, below in properties.items() for member in declared_properties(below, schema)}
     return {*properties, *inner}
@@ -218,7 +223,7 @@ _WORDS: Final = {
 }
 _OF_PROMPTS: Final[tuple[Kind, ...]] = ("prompts", "completions")
 _OF_RESOURCES: Final[frozenset[Kind]] = frozenset({"resources", "completions"})
-# Comparing a name with two thousand others takes a tenth of a second, and a screen does not show more suggestions.
+# Maximum number of texts with a suggestion: about one screen. Comparing a name with two thousand names takes 0.1 s.
 _MAX_SUGGESTED: Final = 20
 _MAX_COMPARED: Final = 2_000
 _WILD: Final = ("*", "?", "[")
@@ -229,10 +234,10 @@ class _Coverage:
     """The items that one rule covers.
 
     Attributes:
-        tools: The covered tools.
-        kinds: The kinds of which the rule covers any item.
-        matched: The patterns that match an item.
-        unknown: The aliases of servers that the rule may cover and that have not listed anything yet.
+        tools: The covered tools, each with the configuration of its server.
+        kinds: The kinds of items of which the rule covers at least one.
+        matched: The patterns of the rule that match at least one item.
+        unknown: The aliases of servers that the rule may cover and whose items are not known yet.
     """
 
     tools: list[tuple[ToolWrapper, ServerShape]] = field(default_factory=list)
@@ -247,7 +252,8 @@ def find_unmatched(rules: Sequence[Rule], catalog: Catalog, shape: Shape, *, liv
     Args:
         catalog: The listed items.
         shape: The configuration of the servers.
-        live_only: Treat a listing from a previous run as unknown.
+        live_only: Whether to ignore listings that were stored by an earlier run, as if the server had listed nothing
+            yet.
     """
     coverage_of = {rule.name: _Coverage() for rule in rules}
     for server in dict.fromkeys([*shape.servers, *catalog.servers]):
@@ -262,7 +268,7 @@ def find_unmatched(rules: Sequence[Rule], catalog: Catalog, shape: Shape, *, liv
             _collect_matches(server, own, covering, catalog, coverage_of)
     texts: list[str] = []
     for rule in rules:
-        # Without names no suggestions are made.
+        # With an empty catalog, the texts contain no suggestions.
         names = catalog if len(texts) < _MAX_SUGGESTED else Catalog()
         texts += [f"the rule '{rule.name}': {text}" for text in _texts(rule, coverage_of[rule.name], names)]
     return texts
@@ -283,7 +289,8 @@ def _collect_matches(
                 coverage_of[rule.name].tools.append((wrapper, shape))
                 coverage_of[rule.name].kinds.add("tools")
     part, listing = catalog.parts.get(ServerName(server)), catalog.servers[ServerName(server)]
-    # Items that the server's configuration hides exist as well, so a rule for them is not a mistake.
+    # Tools that the server's configuration hides, or that were quarantined as unusable, exist as well. A rule that
+    # names one of them is not a mistake.
     hidden = {*(part.names if part is not None else ()), *(issue.tool for issue in listing.quarantined)}
     hidden.difference_update(wrapper.tool for wrapper in catalog.wrappers_of(server))
     items = catalog.prompts_and_resources
@@ -297,7 +304,7 @@ def _collect_matches(
         coverage.kinds |= own.kinds
         coverage.matched |= own.matched
         for pattern in _patterns(rule) if hidden else ():
-            if any(fnmatchcase(name, _local(pattern)) for name in hidden):
+            if any(fnmatchcase(name, _without_alias(pattern)) for name in hidden):
                 coverage.matched.add(pattern)
 
 
@@ -329,7 +336,7 @@ def _texts(rule: Rule, coverage: _Coverage, catalog: Catalog) -> Iterator[str]:
             if pattern not in coverage.matched and not _is_unknown(pattern, coverage):
                 yield f"{key}: {pattern} matches nothing that exists{_near_pattern(pattern, coverage, catalog)}"
     if coverage.unknown:
-        # The rule may be meant for items that are not listed yet.
+        # The rest of the rule may concern items that are not listed yet.
         return
     if rule.what.kinds != frozenset(KINDS) and rule.what.wrappers is None:
         for kind in sorted(rule.what.kinds - coverage.kinds):
@@ -343,13 +350,13 @@ def _condition_texts(rule: Rule, coverage: _Coverage) -> Iterator[str]:
         tools = [(tool, shape) for tool, shape in tools if rule.conditions.match_hints(tool_hints(tool, shape))]
         reads = coverage.kinds - {"tools"} and rule.conditions.match_hints(reading_hints())
         if not tools and not reads:
-            yield f"when: {_marks(rule.conditions)}: nothing that the rule covers has these hints"
+            yield f"when: {_describe_hints(rule.conditions)}: nothing that the rule covers has these hints"
             return
     yield from _argument_texts("when", rule, rule.conditions, tools)
     if rule.ask_conditions.hints:
         asking = [(tool, shape) for tool, shape in tools if rule.ask_conditions.match_hints(tool_hints(tool, shape))]
         if tools and not asking:
-            yield f"ask.when: {_marks(rule.ask_conditions)}: no tool that the rule covers has these hints"
+            yield f"ask.when: {_describe_hints(rule.ask_conditions)}: no tool that the rule covers has these hints"
             return
         tools = asking
     yield from _argument_texts("ask.when", rule, rule.ask_conditions, tools)
@@ -367,7 +374,7 @@ def _argument_texts(
             yield f"{key}.arguments.{condition.path}: {reason}"
 
 
-def _marks(conditions: Conditions) -> str:
+def _describe_hints(conditions: Conditions) -> str:
     return ", ".join(f"{_WORDS[name]} {str(value).lower()}" for name, value in conditions.hints.items())
 
 
@@ -375,9 +382,9 @@ def _patterns(rule: Rule) -> tuple[str, ...]:
     return (*(rule.what.patterns or ()), *(rule.what.wrappers or ()))
 
 
-def _local(pattern: str) -> str:
+def _without_alias(pattern: str) -> str:
     alias = server_of(pattern)
-    # With a colon before `__` the pattern is a URI that contains these characters.
+    # If there is a colon before `__`, the pattern is a URI that contains `__`.
     return pattern if alias is None or ":" in alias else pattern.partition(NAME_SEPARATOR)[2]
 
 
@@ -389,18 +396,19 @@ def _is_unknown(pattern: str, coverage: _Coverage) -> bool:
 
 
 def _may_match_uri(pattern: str, item: ListedItem) -> bool:
-    """Return whether a pattern matches a resource, or may match a URI of a template."""
+    """Return whether a pattern matches the URI of a resource, or may match a URI of a template."""
     alias = server_of(pattern)
     if alias is not None and ":" not in alias:
         if not fnmatchcase(item.server, alias):
             return False
-        pattern = _local(pattern)
+        pattern = _without_alias(pattern)
     if denies_uri(item.original, (pattern,)):
         return True
     parts = EXPRESSION.split(item.original)
     if len(parts) == 1:
         return False
-    # Both are patterns: their texts before the first wildcard have to agree.
+    # The template is a kind of pattern, too. Both may match a common URI only if the texts before their first wildcards
+    # agree.
     start = min((at for at in map(pattern.find, _WILD) if at >= 0), default=len(pattern))
     return parts[0].startswith(pattern[:start]) or pattern[:start].startswith(parts[0])
 
@@ -414,6 +422,6 @@ def _near_pattern(pattern: str, coverage: _Coverage, catalog: Catalog) -> str:
     items = catalog.prompts_and_resources
     if ":" in pattern:
         names = [item.original for kind in (items.resources, items.templates, items.skills) for item in kind]
-        return suggestion_for(_local(pattern), names[:_MAX_COMPARED])
+        return suggestion_for(_without_alias(pattern), names[:_MAX_COMPARED])
     names = [wrapper.name if NAME_SEPARATOR in pattern else wrapper.tool for wrapper in catalog.wrappers]
     return suggestion_for(pattern, [*names, *(item.key for item in items.prompts)][:_MAX_COMPARED])

@@ -1,9 +1,9 @@
 """Rank tools for a query: BM25 over weighted fields, with stems and synonyms.
 
-The index consists of plain Python values: threads can share it, it needs no database engine, and a synonym can count
-less than the word itself. A query word and its synonyms count once for each tool, by the best match. A tool whose whole
-name is in the query ranks above a sibling whose name has an additional word, and tools of a server named in the query
-rank higher. The similarity between the query and the tool as a whole is added to the score.
+The index consists of plain Python values, so threads can share it and no database engine is needed. Of a query word and
+its synonyms, only the best match counts for each tool, and a synonym counts less than the word itself. A tool whose
+whole name is in the query ranks above a tool whose name has an additional word. Tools of a server that the query names
+rank higher. The vector similarity between the query and the tool as a whole is added to the score.
 """
 
 from __future__ import annotations
@@ -38,47 +38,52 @@ from registry.search.terms import (
     terms,
 )
 
-# A query is a sentence or two; longer text was pasted, and its beginning says what it is about.
+# Limits of a query. Most queries are a sentence or two. A longer text was pasted, and its beginning says what it is
+# about.
 _MAX_QUERY_CHARS: Final = 4_096
 _MAX_QUERY_WORDS: Final = 48
-# Text indexed for each tool. In `tests/corpus`, the longest description has 6,549 characters, and a tool has at most 55
-# arguments; more text costs memory and adds unspecific terms.
+# Limits of the text that is indexed for each tool. In `tests/corpus`, the longest description has 6,549 characters, and
+# a tool has at most 55 arguments. More text would take memory and add unspecific terms.
 _MAX_DESCRIPTION: Final = 4_000
-_LEAD_CHARS: Final = 240  # about two sentences, which say what a tool is for
+_LEAD_CHARS: Final = 240  # the beginning: about two sentences, which say what a tool is for
 _MAX_ARGUMENTS: Final = 100
 _MAX_ARGUMENT_TEXT: Final = 200
 _MAX_VALUES: Final = 20
 _MAX_VALUE: Final = 40
 _MAX_FIELD_TERMS: Final = 400
-# More than any caller needs: the hits are sorted and held in memory.
+# Maximum number of hits, which are sorted in memory: more than any caller needs.
 _MAX_HITS: Final = 1_000
 
-# All weights below were tuned with half of the queries in `tests/bench/bench_search.py`; none of them matters much.
-# The weight of each field, and how much the length of the field reduces it (`b` of BM25): name, title, server,
-# beginning of the description, rest of it, argument names, argument descriptions.
+# All weights below were tuned with half of the queries in `tests/bench/bench_search.py`. Small changes of a single
+# weight have little effect. The weight of each field, and how much a long field reduces its weight (`b` of BM25). The
+# fields are: name, title, server, beginning of the description, rest of the description, argument names, argument
+# descriptions.
 _FIELD_WEIGHTS: Final = (4.0, 1.5, 4.0, 6.0, 0.3, 1.0, 0.7)
 _LENGTH_WEIGHTS: Final = (0.7, 0.3, 0.5, 0.7, 0.3, 0.5, 0.5)
 _SERVER_FIELD: Final = 2
-# Rounding makes equal scores equal on every machine, whatever the order of additions.
+# Digits to which scores are rounded, so that scores do not depend on the order of additions.
 _SCORE_DIGITS: Final = 6
 # How quickly repetitions of a term stop counting (`k1` of BM25).
 _SATURATION: Final = 3.0
-# The factor by which a score grows if the query contains all words of the tool's name.
+# How much a score grows, as a fraction of the score, if the query contains all words of the tool's name.
 _NAME_BONUS: Final = 1.2
-# Queries often have no verb. They are assumed to be about reading, so these terms are added with a small weight.
+# Queries often have no verb, and are then usually about reading. When the words of a tool's name are compared with a
+# query, these terms count as part of the query, with a small weight.
 _READING_WEIGHT: Final = 0.2
 _ASSUMED_TERMS: Final = dict.fromkeys(("get", "list", "retriev", "read", "fetch"), _READING_WEIGHT)
-# The factor by which a score grows if the query contains a word that occurs only in the name of the tool's server.
+# How much a score grows, as a fraction of the score, if the query contains a word that occurs only in the name of the
+# tool's server.
 _SERVER_BONUS: Final = 1.0
-# Weights of the guesses for an unknown word: words that begin with it, its two halves, and words one letter away.
+# Weights of the terms that are guessed for a query word that no tool contains: the first weight for terms that begin
+# with the word and for its two halves, the second for terms that differ in one letter.
 _COMPLETION_WEIGHT: Final = 0.4
 _CORRECTION_WEIGHT: Final = 0.5
-# Limits of the guesses for one word, and of the words guessed in one query: each guess scans a part of the vocabulary.
+# Maximum number of guesses for one word, and of guessed words in one query. Guessing scans a part of the vocabulary.
 _MAX_GUESSES: Final = 8
 _MAX_GUESSED_WORDS: Final = 12
-# Shorter words are not guessed, because too many words are one letter away from them.
+# Shorter words are not guessed, because too many terms differ from them in one letter.
 _MIN_GUESSED_LENGTH: Final = 4
-# The shortest half of a compound word.
+# Minimum length of each half of a compound word.
 _MIN_HALF: Final = 3
 _COMPOUND: Final = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
 _LAST_CHARACTER: Final = chr(0x10FFFF)
@@ -106,7 +111,7 @@ class SearchableTool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """A tool that matches a query. Higher scores are better; scores of different queries are not comparable."""
+    """A tool that matches a query. A higher score is better. Scores of different queries are not comparable."""
 
     name: str
     score: float
@@ -140,9 +145,9 @@ class SearchIndex:
         Args:
             tools: The tools to index.
             synonyms: Words with their synonyms, which apply in both directions.
-            aliases: Additional words for a server, such as its display name.
-            thesaurus: Use the general synonyms as well.
-            similar_words: Use word vectors: match tools that are similar to the query as a whole.
+            aliases: Additional words for a server, such as its display name, by server alias.
+            thesaurus: Whether to use the built-in synonyms as well.
+            similar_words: Whether to use word vectors, which find tools that are similar to the query as a whole.
         """
         self._expansions: Expansions = general_expansions() if thesaurus else {}
         if synonyms:
@@ -167,14 +172,15 @@ class SearchIndex:
 
         Args:
             query: Plain words, without a query syntax.
-            limit: The most hits to return.
-            similarities: The similarity of each tool to the query according to a sentence model, by wrapper name.
+            limit: Maximum number of hits.
+            similarities: The similarity of each tool to the query by wrapper name, computed by an embedding model; None
+                without such a model.
         """
         words = list(islice(self._query_words(query[:_MAX_QUERY_CHARS]), _MAX_QUERY_WORDS))
         if not words or limit < 1:
             return []
         stems = [stem(word) for word in words]
-        # Stop words count if the query contains nothing else.
+        # Stop words are ignored unless the query contains nothing else.
         ignored = STOP_WORDS if not STOP_WORDS.issuperset(words) else frozenset()
         scores = self._scores(self._term_groups(words, stems, ignored))
         if self._similarity is not None:
@@ -187,7 +193,11 @@ class SearchIndex:
         return nsmallest(min(limit, _MAX_HITS), hits, key=lambda hit: (-hit.score, hit.name))
 
     def _scores(self, groups: Sequence[Mapping[str, float]]) -> dict[int, float]:
-        """Return the score of each tool that matches at least one word."""
+        """Return the score by words of each tool that matches at least one group.
+
+        Args:
+            groups: For each word or phrase of the query, the terms that match it, with their weights.
+        """
         count = len(self._tool_names)
         scores: dict[int, float] = {}
         for group in groups:
@@ -200,7 +210,7 @@ class SearchIndex:
                     value = weight * impact
                     if value > best_values.get(tool, 0.0):
                         best_values[tool] = value
-            # Rarity of the whole group: a rare synonym of a common word is not a rare word.
+            # The rarity is that of the whole group, because a rare synonym of a common word must not count as rare.
             rarity = log(1 + (count + 1) / (min(matching_tools, count) + 0.5))
             for tool, value in best_values.items():
                 scores[tool] = scores.get(tool, 0.0) + rarity * value
@@ -211,7 +221,7 @@ class SearchIndex:
         return {tool: score * self._bonus(tool, term_weights) for tool, score in scores.items()}
 
     def _bonus(self, tool: int, term_weights: Mapping[str, float]) -> float:
-        """Return the factor for a tool whose name or server the query contains."""
+        """Return the factor by which the score of a tool grows if the query contains its name or its server."""
         names = self._name_terms[tool]
         covered = sum(term_weights.get(term, 0.0) for term in names) / max(len(names), 1)
         shares = (self._server_shares[term] for term in self._server_terms[tool] if term_weights.get(term) == 1.0)
@@ -221,7 +231,7 @@ class SearchIndex:
     def _term_groups(
         self, words: Sequence[str], stems: Sequence[str], ignored: frozenset[str]
     ) -> list[dict[str, float]]:
-        """Return the matching terms with their weights, for each word or phrase of a query."""
+        """Return, for each word or phrase of a query, the terms that match it, with their weights."""
         groups: dict[tuple[str, ...], dict[str, float]] = {}
         guesses = 0
         for start, (word, term) in enumerate(zip(words, stems, strict=True)):
@@ -243,7 +253,7 @@ class SearchIndex:
         return list(groups.values())
 
     def _query_words(self, query: str) -> Iterator[str]:
-        """Yield the words of a query. A hyphenated word stays whole if a tool contains the whole word."""
+        """Yield the words of a query. A hyphenated word is not split if a tool or a synonym contains it as one word."""
         for compound in _COMPOUND.findall(strip_accents(query)):
             parts = [part for run in split_words(compound) for part in run]
             joined = "".join(parts)
@@ -254,7 +264,10 @@ class SearchIndex:
                 yield joined
 
     def _guess_terms(self, word: str, term: str) -> dict[str, float]:
-        """Return guesses for a word that no tool contains: longer terms, its two halves, or terms one letter away."""
+        """Return indexed terms that may be meant by a word that no tool contains, with their weights.
+
+        They are terms that begin with the word, or else its two halves, or else terms that differ in one letter.
+        """
         if len(word) < _MIN_GUESSED_LENGTH:
             return {}
         completions = self._terms_with_prefix(term)
@@ -267,7 +280,7 @@ class SearchIndex:
                 return dict.fromkeys(halves, _COMPLETION_WEIGHT)
         if len(word) == _MIN_GUESSED_LENGTH:
             return {}
-        # Most typing errors leave the first letter intact, which limits the scan.
+        # Scan only terms with the same first letter, because most typing errors do not affect the first letter.
         near = (candidate for candidate in self._terms_with_prefix(term[0]) if _is_one_letter_away(term, candidate))
         return dict.fromkeys(islice(near, _MAX_GUESSES), _CORRECTION_WEIGHT)
 
@@ -278,7 +291,7 @@ class SearchIndex:
 
 
 def read_fields(tool: SearchableTool, aliases: Mapping[str, str]) -> tuple[str, list[str], list[list[str]]]:
-    """Return the name of a tool, the stems of its name, and the terms of each field."""
+    """Return the wrapper name of a tool, the stems of its name without the server's, and the terms of each field."""
     definition = members_of(tool.definition)
     server_terms = list(dict.fromkeys(terms(f"{tool.server} {aliases.get(tool.server, '')}", _MAX_FIELD_TERMS)))
     short_name = tool.name.removeprefix(tool.server + NAME_SEPARATOR)
@@ -313,7 +326,7 @@ def _text(value: object) -> str:
 
 
 def _arguments(schema: object) -> tuple[str, str]:
-    """Return the argument names of a schema, and the argument descriptions with their `enum` options."""
+    """Return two texts: the argument names of a schema, and the descriptions and `enum` options of the arguments."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict):
         return "", ""
@@ -330,7 +343,7 @@ def _arguments(schema: object) -> tuple[str, str]:
 
 
 def _postings(fields_by_tool: list[list[list[str]]]) -> dict[str, tuple[tuple[int, float], ...]]:
-    """Return the tools that contain each term, with the term's impact from 0 to 1."""
+    """Return, for each term, the tools that contain the term, each with the impact of the term from 0 to 1."""
     count = max(len(fields_by_tool), 1)
     means = [
         sum(len(fields[field]) for fields in fields_by_tool) / count or 1.0 for field in range(len(_FIELD_WEIGHTS))
@@ -363,12 +376,12 @@ def _is_one_letter_away(word: str, other: str) -> bool:
     return word[start + 1 :] == other[start:] if len(word) > len(other) else word[start:] == other[start + 1 :]
 
 
-# Small embedding models read about 250 tokens, and the vector is more specific for a shorter text: one sentence is
-# best.
+# Maximum length of the sentence to embed. Small embedding models read about 250 tokens, and the vector of a shorter
+# text is more specific.
 _SENTENCE_CHARS: Final = 240
-# The part of a description that is searched for the end of the first sentence.
+# Length of the part of a description in which the end of the first sentence is searched.
 _READ_CHARS: Final = _SENTENCE_CHARS * 4
-# Names may have up to a thousand characters.
+# Maximum length of a name in the embedded text. Names may have up to a thousand characters.
 _NAME_CHARS: Final = 200
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s|\n")
 

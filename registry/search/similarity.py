@@ -1,7 +1,8 @@
 """Rank tools by vector similarity, and combine that ranking with the ranking by words.
 
-A vector is stored as a single integer with a lane of bits for each dimension. Python adds and multiplies such integers
-hundreds of times as fast as lists of numbers, without an additional package.
+A vector is stored as a single large integer that is divided into *lanes*: groups of bits, one for each dimension.
+Adding or multiplying such integers is hundreds of times as fast as the same operation on lists of numbers, and needs no
+additional package.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from operator import mul
 from typing import Final
 
 DIMENSIONS: Final = 128
-# Added to stored values, which range from -127 to 127: a negative lane would borrow from the next lane.
+# Added to each value, which is from -127 to 127, because a negative value would change the next lane.
 OFFSET: Final = 128
-# The dot product of two such vectors (128 x 255 x 255) needs 23 bits; `struct` reads words of 32 bits.
+# The size of a lane. The dot product of two vectors (at most 128 x 255 x 255) needs 23 bits; `struct` reads 32 bits.
 _LANE_BYTES: Final = 4
 
 
 def word_vector(term: str) -> int | None:
-    """Return the vector of a stem as lanes, with `OFFSET` added to each value; None if the table lacks the stem."""
+    """Return the vector of a stem in lanes, with `OFFSET` added to each value; None if it is not in the table."""
     lines = read_word_vectors()
     place = bisect_left(lines, f"{term} ")
     if place == len(lines) or not lines[place].startswith(f"{term} "):
@@ -35,36 +36,38 @@ def word_vector(term: str) -> int | None:
 
 
 def pack_lanes(values: bytes) -> int:
-    """Pack bytes into one integer, each in its own lane."""
+    """Pack values from 0 to 255 into one integer, each into its own lane."""
     spread = bytearray(len(values) * _LANE_BYTES)
     spread[::_LANE_BYTES] = values
     return int.from_bytes(spread, "little")
 
 
 def unpack_lanes(lanes: int, count: int) -> tuple[int, ...]:
-    """Unpack the `count` lanes of an integer."""
+    """Return the values of the `count` lanes of an integer."""
     return struct.unpack(f"<{count}I", lanes.to_bytes(count * _LANE_BYTES, "little"))
 
 
-@cache  # lines are parsed on demand
+@cache  # `word_vector` parses single lines on demand
 def read_word_vectors() -> list[str]:
-    """Return the sorted lines of the table. Reading it takes some milliseconds."""
+    """Return the sorted lines of the word vector table. Reading the file takes some milliseconds."""
     table = resources.files("registry.search").joinpath("word_vectors.txt").read_text(encoding="ascii")
     return [line for line in table.splitlines() if not line.startswith("#")]
 
 
-# The weight of a word in each field, in the order of the index: name, title, server, beginning of the description, rest
-# of it, argument names, argument descriptions. Trained together with the vectors.
+# The weight of a word in each field, trained together with the vectors. The fields are: name, title, server, beginning
+# of the description, rest of the description, argument names, argument descriptions.
 _FIELD_SHARES: Final = (17, 9, 15, 13, 4, 4, 4)
-# The number of distinct words used of each field, as in training: more words make the vector less specific.
+# Maximum number of distinct words of each field that are used, as in training. More words make the vector less
+# specific.
 FIELD_WORDS: Final = (16, 12, 8, 48, 48, 32, 32)
-# The length of a unit vector in integers. Few of its values exceed 0.4, so few are clipped to a byte.
+# The length to which vectors are scaled, so that their values are integers. Few values are so large that they have to
+# be clipped to the range of a byte.
 _LENGTH: Final = 256
 _GREATEST: Final = 255
 
 
 class WordSimilarity:
-    """The vectors of a fixed set of tools."""
+    """The word vectors of a fixed set of tools, which are compared with the vector of a query."""
 
     __slots__ = ("_columns", "_count", "_offsets")
 
@@ -73,11 +76,11 @@ class WordSimilarity:
         vectors: dict[str, int | None] = {}
         rows = [_tool_vector(fields, vectors) for fields in tools]
         self._count = len(rows)
-        # One integer for each dimension, with a lane for each tool: a query is compared with all tools at once.
+        # One integer for each dimension, with a lane for each tool, so that a query is compared with all tools at once.
         joined = b"".join(rows)
         self._columns = tuple(pack_lanes(joined[dimension::DIMENSIONS]) for dimension in range(DIMENSIONS))
-        # Offsets make a product of vectors too high by OFFSET * (sum(row) + sum(query)) - OFFSET**2 * DIMENSIONS. These
-        # are the parts that do not depend on the query.
+        # Because of the offsets, the dot product of a row and a query is too high by OFFSET * (sum(row) + sum(query)) -
+        # OFFSET**2 * DIMENSIONS. This is the part of that difference that does not depend on the query.
         self._offsets = tuple(OFFSET * sum(row) - OFFSET * OFFSET * DIMENSIONS for row in rows)
 
     def similarities_to(self, terms: Iterable[str]) -> list[float]:
@@ -123,13 +126,13 @@ def _normalize(total: int, weight: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """The influence of vector similarity on a ranking by words. `tests/bench/README.md` compares other values.
+    """The influence of vector similarity on a ranking by words. `tests/bench/README.md` compares several values.
 
     Attributes:
-        power: The exponent of similarities, relative to the highest: a higher power separates the most similar tools
-            from the many that are almost as similar.
-        weight: The score of the highest similarity for a tool that also matches by words; the best match by words has
-            1.
+        power: The exponent to which a similarity is raised, after division by the highest similarity. A higher power
+            separates the most similar tools from the many that are almost as similar.
+        weight: The score that the most similar tool gets for its similarity if it also matches by words. The best match
+            by words gets the score 1 for its words.
     """
 
     power: int
@@ -138,18 +141,18 @@ class Fusion:
 
 BY_WORD_VECTORS: Final = Fusion(power=2, weight=2.0)
 BY_SENTENCES: Final = Fusion(power=3, weight=1.0)
-# Tools with a lower similarity are unrelated to the query, and are found only if their words match.
+# Minimum similarity at which a tool is found without matching words.
 _MIN_SIMILARITY: Final = 0.25
 
 
 def fuse_scores(scores: Mapping[int, float], similarities: Sequence[float], fusion: Fusion) -> dict[int, float]:
-    """Combine word scores and similarities, after dividing each by the highest of its kind.
+    """Combine the scores by words with similarities, after dividing each by the highest of its kind.
 
-    A tool that does not match by words scores at most 1, so it never ranks above the best match by words.
+    A tool that does not match by words gets a score of at most 1, so it never ranks above the best match by words.
 
     Args:
-        scores: The scores by words.
-        similarities: The similarity of each tool to the query, at most 1.
+        scores: The scores by words, by the position of the tool.
+        similarities: The similarity of each tool to the query, from -1 to 1.
         fusion: The influence of the similarities.
     """
     best, closest = max(scores.values(), default=0.0), max(similarities, default=0.0)

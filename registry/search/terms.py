@@ -1,4 +1,7 @@
-"""Turn text into search terms: split identifiers, strip accents, stem words, add synonyms."""
+"""Convert text to search terms: split identifiers, strip accents, stem words, add synonyms.
+
+A *term* is the stem of a word: `sending` and `sends` both have the stem `send`.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from typing import Final
 from registry.schema.display_text import strip_accents
 
 _PLAIN: Final = re.compile("[a-z]+")
-# Longer runs of letters are not English words but encoded data, which must not fill the cache. Words of one or two
-# letters have no suffix.
+# Lengths of words to stem. Words of one or two letters have no suffix. Longer runs of letters are not English words but
+# encoded data, which must not fill the cache.
 _MIN_LENGTH: Final = 3
 _MAX_LENGTH: Final = 40
-# Porter's original algorithm (Program 14(3), 1980) instead of its successor "english", because the search was tuned
-# with it.
+# Porter's original algorithm (Program 14(3), 1980), because the weights of the search were tuned with it. Its successor
+# in the package is called "english".
 _ALGORITHM: Final = "porter"
 
 
@@ -33,16 +36,16 @@ def stem(word: str) -> str:
 def _stem(word: str) -> str:
     import snowballstemmer  # lazy: it loads the stemmers of all languages, which takes 15 ms
 
-    # A stemmer has state and searches run in several threads, so each word gets a new one, which is cheap to create.
+    # Create a new stemmer for each word, which is cheap: a stemmer has state, and several threads run searches.
     stemmed: str = snowballstemmer.stemmer(_ALGORITHM).stemWord(word)
     return stemmed
 
 
 _RUN: Final = re.compile(r"[^\W_]+")
 _PARTS: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+")
-# Scripts without spaces between words; each pair of characters is a term.
+# Matches scripts without spaces between words, in which each pair of adjacent characters becomes a term.
 _UNSPACED: Final = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]{2,}")
-# Longer runs are encoded data. They are cut, because their terms would only take memory.
+# Longer runs of characters are encoded data. They are cut, because their terms would only take memory.
 _MAX_WORD: Final = 64
 
 _STOP_WORDS_TEXT: Final = """
@@ -56,20 +59,26 @@ through to together too tool tools try under until up upon us use used user uses
 way we well were what whatever when whenever where whether which while who whom whose why will wish with within
 without won would yes you your yours
 """
-# Words that do not say what is searched for, including those of polite requests.
+# Words that say nothing about what the user is searching for, including words of polite requests.
 STOP_WORDS: Final = frozenset(_STOP_WORDS_TEXT.split())
 
 
 def split_words(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the lower-case words of each run of letters and digits: `sendEMail_now` gives `send e mail`, `now`."""
+    """Yield the lower-case words of each run of letters and digits.
+
+    `sendEMail_now` consists of two runs, and gives `("send", "e", "mail")` and `("now",)`.
+    """
     for run in _word_runs(text):
         yield from _parts(run[:_MAX_WORD])
 
 
 def terms(text: str, limit: int, *, prose: bool = False) -> list[str]:
-    """Return the stems of about `limit` words of a text, including those of compound words as a whole.
+    """Return the stems of about `limit` words of a text. A compound such as `sendMail` also gives the stem of
+    `sendmail`.
 
-    In prose, a capitalized word is a name and is not split: `GitHub` has nothing to do with hubs.
+    Args:
+        prose: Whether the text is prose, in which a capitalized word is a name and is not split: `GitHub` is not about
+            hubs.
     """
     stems: list[str] = []
     for run in _word_runs(text):
@@ -84,7 +93,7 @@ def _word_runs(text: str) -> list[str]:
     return _RUN.findall(text if text.isascii() else unicodedata.normalize("NFC", text))
 
 
-# A key has at most 64 characters. The cache is as large as the cache of stems.
+# A cached run has at most 64 characters. The cache has the same size as the cache of stems.
 @lru_cache(maxsize=32_768)
 def _stems(run: str, prose: bool) -> tuple[str, ...]:
     if prose and run[0].isupper() and run.isascii():
@@ -107,10 +116,11 @@ def _parts(run: str) -> Iterator[tuple[str, ...]]:
         yield (run.casefold(),)
 
 
-# Weights of a synonym and of a related word; the word of the query has 1, so that a tool that contains it ranks first.
+# Weights of a synonym and of a related word. A word of the query itself has the weight 1, so that tools that contain
+# the word rank first.
 SYNONYM_WEIGHT: Final = 0.85
 RELATED_WEIGHT: Final = 0.8
-# Configured synonyms are equivalent.
+# Configured synonyms count as much as the word itself.
 _CONFIGURED_WEIGHT: Final = 1.0
 # The longest phrase of a query that the index looks up, in words.
 MAX_PHRASE_WORDS: Final = 3
@@ -119,7 +129,7 @@ MAX_PHRASE_WORDS: Final = 3
 Expansions = Mapping[tuple[str, ...], Mapping[str, float]]
 
 
-# Each item: words or phrases, their replacements, and the weight of the replacements.
+# Words or phrases, the words or phrases that may replace each of them, and the weight of a replacement.
 _Group = tuple[Sequence[str], Sequence[str], float]
 
 
@@ -143,7 +153,6 @@ def configured_expansions(synonyms: Mapping[str, Sequence[str]], *, general: boo
 
 
 def _general_groups() -> Iterator[_Group]:
-    # The table is a file of this package, so it is read once and never changes.
     table = resources.files("registry.search").joinpath("synonyms.txt").read_text(encoding="utf-8")
     for line in table.splitlines():
         if not line or line.startswith("#"):
@@ -170,6 +179,6 @@ def _expansions(groups: Iterable[_Group]) -> Expansions:
             for related in right:
                 target = stem(related.replace("_", ""))
                 if key != (target,):
-                    # If several groups contain the pair, the highest weight counts.
+                    # If several groups contain the same pair, the highest weight counts.
                     targets[target] = max(targets.get(target, 0.0), weight)
     return {key: targets for key, targets in expansions.items() if targets}

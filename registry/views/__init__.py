@@ -1,7 +1,7 @@
-"""The catalog as one profile shows it.
+"""Views: the part of the catalog that callers of one profile with the same rights see.
 
-descriptions  Append configured texts and operators' notes to an upstream's descriptions.
-disclosure    Plan which wrappers a profile lists within its token budget, with a reason for each.
-profile       Profiles: the part of the catalog that one URL path shows, and its dialect.
-view          The catalog as one profile shows it; a pure function of catalog and configuration.
+descriptions  Append configured texts and operators' notes to the descriptions of upstreams.
+disclosure    Decide which wrappers a profile lists within its token budget, with a reason for each wrapper.
+profile       Profiles: each selects the part of the catalog that one URL path shows, and a client dialect.
+view          Build a view from the catalog, the configuration and the rights of callers.
 """

@@ -1,9 +1,9 @@
-"""Append configured texts and operators' notes to an upstream's descriptions.
+"""Append configured texts and operators' notes to the descriptions of upstreams.
 
-The order is always: the upstream's text, the supplements of server, tool and profile, guidance by tag, siblings, and
-notes; then the names of server and tool as words, for hosts that search descriptions; then examples. The upstream's
-text is never cut. If the additions are too long, examples are left out first, and the rest is cut and marked, even if
-no part of it fits.
+The order of a description is: the upstream's text; the configured supplements of server, tool and profile; the
+profile's guidance for the server's tags; the related servers (siblings); operators' notes; the names of server and tool
+as words, for hosts that search descriptions; and examples. The upstream's text is never cut. If the additions are too
+long, examples are left out first. Then the other additions are cut, with a mark at the cut.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from registry.schema.packed_definition import members_of
 from registry.schema.schemas import compact_json
 from registry.views.profile import PROTOCOL_DIALECT, Profile
 
-# The limit of Claude Code, which is the tightest of the common hosts (model APIs are not counted).
+# The limit of Claude Code, which is the lowest of the common hosts. Some model APIs have lower limits; see the
+# dialects.
 MAX_DESCRIPTION: Final = 2_048
 _CUT_MARK: Final = " […]"
-# Members of `_meta` that Anthropic's hosts read.
+# Members of `_meta` in a tool definition that Anthropic's hosts read.
 _SEARCH_HINT: Final = "anthropic/searchHint"
 _ALWAYS_LOAD: Final = "anthropic/alwaysLoad"
 _REQUIRES_USER: Final = "anthropic/requiresUserInteraction"
 _MAX_RESULT_CHARS: Final = "anthropic/maxResultSizeChars"
 
 SELECT: Final = "_select"
-"""The argument with which a call names the part of the result that it needs. It is never sent upstream."""
+"""The argument that names the part of the result that a call needs. The gateway does not send it to the upstream."""
 _SELECT_SCHEMA: Final = {
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
     "description": (
@@ -42,11 +43,11 @@ _ALTERNATIVES: Final = ("allOf", "anyOf", "oneOf", "then", "else", "dependentSch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextualDefinition:
-    """A definition with the texts of a profile.
+    """A wrapper's definition with the configured texts of a profile added to its description.
 
     Attributes:
-        definition: The wrapper's own object if nothing is added.
-        omitted: The part of the added text that did not fit, in words; None if everything fits.
+        definition: The definition; the same object as that of the wrapper if nothing is added.
+        omitted: A description of the added texts that did not fit; None if everything fits.
     """
 
     definition: Mapping[str, Any]
@@ -62,22 +63,22 @@ def contextual_definition(
     limit: int = MAX_DESCRIPTION,
     strict: bool = False,
 ) -> ContextualDefinition:
-    """Return a wrapper's definition with the texts of a profile.
+    """Return a wrapper's definition with the configured texts of a profile added to its description.
 
     Args:
         shape: The configuration of the wrapper's server.
-        siblings: The display name of each related server that is currently available.
-        limit: Characters of the description. The upstream's own text may be longer.
-        strict: Whether the dialect cuts longer descriptions.
+        siblings: The display names of the related servers that are currently available, by alias.
+        limit: Maximum length of the description with additions. The upstream's own text may be longer.
+        strict: Whether the dialect cuts descriptions that are longer than `limit`.
     """
     definition = wrapper.definition
     additions = [text for text in _additions(wrapper, shape, profile, siblings) if text]
-    # Examples are shown completely or not at all, because a part of an example is not a valid call.
+    # Examples are added completely or not at all, because a part of an example is not a valid call.
     examples = _examples(shape.examples.get(wrapper.tool, ()))
     if profile.dialect == PROTOCOL_DIALECT and not additions and not examples:
-        # Fast path for nearly every tool of most gateways: the packed definition is not read.
+        # Fast path for most tools: the packed definition does not have to be parsed.
         return ContextualDefinition(definition=definition)
-    # `get` keeps the parsed definition in memory, which the dialect reads next.
+    # `get` parses the packed definition and caches the result, which the conversion to the dialect needs as well.
     text = definition.get("description")
     upstream = text if isinstance(text, str) else ""
     added = _distinct(additions, upstream)
@@ -117,7 +118,10 @@ def _additions(
 
 
 def _mentions_names(wrapper: ToolWrapper, text: str) -> bool:
-    """Return whether a text contains the words of both names; hosts that search do not split names into words."""
+    """Return whether a text contains all words of the server's and the tool's name.
+
+    Hosts that search descriptions do not split names such as `get_balance` into words.
+    """
     folded = text.casefold()
     return all(word in folded for word in name_as_words(f"{wrapper.server} {wrapper.tool}").casefold().split())
 
@@ -126,21 +130,22 @@ def _distinct(texts: Iterable[str | None], upstream: str) -> list[str]:
     distinct: dict[str, None] = {}
     for text in texts:
         plain = text.strip() if text else ""
-        # Supplements are often copied from the upstream's text, or from the server to a tool.
+        # Supplements often repeat the upstream's text, and those of tools often repeat the supplement of the server.
         if plain and plain != upstream.strip():
             distinct.setdefault(plain)
     return list(distinct)
 
 
 def _join_texts(upstream: str, added: Sequence[str], limit: int, *, strict: bool) -> tuple[str, int]:
-    """Return a text with the additions, and the number of characters of these that did not fit."""
+    """Return the upstream's text with the additions, and the number of characters of the additions that did not fit."""
     text = upstream
     for index, part in enumerate(added):
         # Two characters for the blank line between parts.
         room = limit - len(text) - (2 if text else 0)
         if len(part) > room:
             beginning = part[: max(room - len(_CUT_MARK), 0)].rstrip()
-            # With a strict limit, a mark beyond it would make the dialect cut the upstream's text.
+            # If the limit is strict, omit a mark that would exceed it: the dialect would cut the upstream's text for
+            # it.
             if beginning or not strict or len(text) + len(_CUT_MARK) <= limit:
                 text += ("\n\n" if text and beginning else "") + beginning + _CUT_MARK
             return text, sum(map(len, added[index:])) - len(beginning)
@@ -157,15 +162,14 @@ def with_hints(
 ) -> Mapping[str, Any]:
     """Add configured annotations and hints to a definition.
 
-    The upstream's own annotations and its own limit for results have precedence.
+    The upstream's own annotations and its own limit for results take precedence over the configuration.
 
     Args:
-        load: Whether hosts should load the tool at once although `always_load` is not set.
-        asks: Whether a person, possibly the user of the host, decides about every call of the tool.
+        load: Whether hosts should load the tool immediately even if `always_load` is not set.
+        asks: Whether a person, possibly the user of the host, has to allow every call of the tool.
     """
     if hints.annotations:
         declared = definition.get("annotations")
-        # The upstream's own hints have precedence, because it knows best what its tool does.
         definition = {
             **members_of(definition),
             "annotations": {**hints.annotations, **(declared if isinstance(declared, dict) else {})},
@@ -189,8 +193,8 @@ def with_hints(
 def takes_selection(schema: object) -> bool:
     """Return whether the argument `_select` can be added to an input schema.
 
-    It cannot if the tool has an argument of this name, or if a part of the schema would refuse it in the form that
-    hosts see.
+    It cannot be added if the tool has an argument of this name, or if another part of the schema refuses additional
+    arguments.
     """
     if not isinstance(schema, dict):
         return False
@@ -213,9 +217,10 @@ def takes_selection(schema: object) -> bool:
 
 
 def with_result_rules(definition: Mapping[str, Any], rules: ResultRules) -> Mapping[str, Any]:
-    """Return a definition with `_select` if the rules allow it, and without the schema of complete results.
+    """Return the definition of a tool whose results may be returned in parts.
 
-    A part of a result does not conform to `outputSchema`, and clients that validate results would reject it.
+    The definition has no `outputSchema`, because clients that validate results would reject a part of a result. It has
+    the argument `_select` if the rules allow it. If the rules do not permit parts, the definition is unchanged.
     """
     if not rules.select and rules.max_bytes is None:
         return definition

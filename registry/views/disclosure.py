@@ -1,4 +1,7 @@
-"""Plan which wrappers a profile lists within its token budget, with a reason for each."""
+"""Decide which wrappers a profile lists within its token budget, with a reason for each wrapper.
+
+A *deferred* wrapper is not listed. Models find it with the gateway's search tools and can then call it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ _BREAKS: Final = b"\t\n\r"
 
 
 def _classes(*, lower: str, upper: str, digit: str, space: str, line: str, mark: str) -> bytes:
-    """Return a table that maps bytes to classes. `2` to `4` are the first bytes of UTF-8 sequences of that length."""
+    """Return a table for `bytes.translate` that maps each byte to the letter of its class.
+
+    The classes `2` to `4` are the first bytes of UTF-8 sequences of that length; `c` are continuation bytes.
+    """
     table = bytearray(ord(mark) for _ in range(0x80))
     for members, letter in ((_LOWER, lower), (_UPPER, upper), (_DIGITS, digit), (b" ", space), (_BREAKS, line)):
         for byte in members:
@@ -26,7 +32,7 @@ def _classes(*, lower: str, upper: str, digit: str, space: str, line: str, mark:
 _KINDS: Final = _classes(lower="a", upper="A", digit="0", space=" ", line="n", mark=".")
 _WORDS: Final = _classes(lower="a", upper="a", digit="0", space=" ", line=" ", mark=" ")
 _MARKS: Final = _classes(lower=" ", upper=" ", digit=" ", space=" ", line=" ", mark=".")
-# Sixteen letters in a row are probably encoded data, which costs more tokens than words.
+# Sixteen lower-case letters in a row are probably encoded data, which has more tokens than words of the same length.
 _ENCODED: Final = b"a" * 16
 
 
@@ -48,11 +54,11 @@ def estimate_tokens(text: str) -> int:
     Estimates for non-Latin scripts are rough: the tokenizers differ by half for them.
     """
     octets = text.encode("utf-8", "replace")
-    # Translating bytes and counting runs is done in C, and is several times as fast as a regular expression.
+    # `translate` and `count` run in C, and are several times as fast as a regular expression.
     kinds = octets.translate(_KINDS)
-    # The leading space makes the first word count as a word.
-    # Costs of: a word, a capital inside a word, eight letters in a row, encoded data, a punctuation mark, the first of
-    # several marks, a digit, a line break.
+    # The terms are the tokens for: words, capital letters inside words, eight lower-case letters in a row, encoded
+    # data, punctuation marks, first marks of several in a row, digits, and line breaks. The leading spaces make the
+    # first word and the first mark count.
     tokens = (
         1.05 * (b" " + octets.translate(_WORDS)).count(b" a")
         + 0.90 * kinds.count(b"aA")
@@ -71,19 +77,25 @@ def estimate_tokens(text: str) -> int:
 Reason = Literal["eager", "pinned", "fits", "lazy", "over maxTools", "over maxTokens", "for apps"]
 
 
-# Places in the list that are reserved for tools that sessions find by searching: the default number of search results,
-# but no more than a quarter of all places.
+# Places in the list of a session that are reserved for tools that the session finds by searching: the default number of
+# search results, but at most a quarter of all places.
 _FOUND_PLACES: Final = 5
 _FOUND_PLACES_SHARE: Final = 4
-# One tenth of the tokens is reserved for these tools. For a budget of 20,000, five typical tools fit.
+# One tenth of the tokens is reserved for the found tools. Of a budget of 20,000, this is enough for five typical tools.
 _FOUND_TOKENS_SHARE: Final = 10
-# Wrappers that a warning names; `reasons` contains all.
+# Maximum number of wrappers that a warning names. `DisclosurePlan.reasons` contains all of them.
 _MAX_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """The properties of one wrapper that the plan depends on."""
+    """The properties of one wrapper that determine whether it is listed.
+
+    Attributes:
+        tokens: The estimated tokens of the definition.
+        pinned: Whether the configuration pins the wrapper to the list.
+        priority: The configured priority. Higher priorities are listed first.
+    """
 
     name: str
     server: str
@@ -94,15 +106,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisclosurePlan:
-    """The wrappers that are listed, and those that have to be searched for.
+    """The decision which wrappers are listed, and which are deferred.
 
     Attributes:
-        reasons: Why each wrapper is listed or not.
+        reasons: The reason why each wrapper is listed or deferred, by name.
         listed: The names of the listed wrappers.
-        defers: Whether any wrapper has to be searched for.
-        found_places: Maximum number of found wrappers that are added to the list of a session; None without a limit.
-        found_tokens: Maximum number of tokens for these wrappers; None without a limit.
-        warnings: Pinned wrappers that are not listed, or exceed the budget.
+        defers: Whether wrappers are deferred, now or when servers connect later.
+        found_places: Maximum number of found wrappers to add to the list of a session; None without a limit.
+        found_tokens: Maximum number of tokens of the found wrappers in the list of a session; None without a limit.
+        warnings: Texts about pinned wrappers that are not listed, or that exceed the token budget.
     """
 
     reasons: Mapping[str, Reason]
@@ -122,28 +134,30 @@ def plan_disclosure(
     search: int = 2,
     search_tokens: int = 0,
 ) -> DisclosurePlan:
-    """Decide which wrappers a profile lists, independently of the order of candidates.
+    """Decide which wrappers a profile lists. The order of the candidates has no influence.
 
-    `auto` lists everything if it fits the budget. Otherwise the gateway's search tools are added first, then pinned
-    wrappers, then the others by priority. At equal priority, servers take turns, each in order of names, so a
-    server with many tools does not crowd out the others. A small part of the budget is reserved for tools that
-    sessions find. `lazy` lists only pinned wrappers. Pinned wrappers are listed regardless of the token budget, but
-    never more than `max_tools` in total.
+    With the disclosure `eager`, all wrappers are listed. With `lazy`, only pinned wrappers are listed. With `auto`, all
+    wrappers are listed if they fit the budget. Otherwise the search tools of the gateway are listed first, then pinned
+    wrappers, then other wrappers by priority. At equal priority, one wrapper of each server is listed in turn, so that
+    a server with many tools does not displace other servers. A small part of the budget is reserved for tools that
+    sessions find.
+
+    Pinned wrappers may exceed the token budget, but except for `eager`, there are never more than `max_tools` tools.
 
     Args:
         candidates: Every wrapper that the profile permits.
         profile: The profile with its disclosure and budgets.
         always: The number of the gateway's own tools that are always listed.
-        always_tokens: The tokens that these cost.
-        search: The number of the gateway's own tools that are listed if any wrapper has to be searched for.
-        search_tokens: The tokens that these cost.
+        always_tokens: The tokens of these tools.
+        search: The number of the gateway's search tools, which are listed if wrappers are deferred.
+        search_tokens: The tokens of the search tools.
     """
     names = [candidate.name for candidate in candidates]
     if profile.disclosure == "eager":
         return DisclosurePlan(reasons=dict.fromkeys(names, "eager"), listed=frozenset(names), defers=False)
     lazy = profile.disclosure == "lazy"
     total = always_tokens + sum(candidate.tokens for candidate in candidates)
-    # An empty lazy list also offers the search, because servers may connect later.
+    # Without candidates, `lazy` also lists the search tools, because servers may connect later.
     all_pinned = bool(names) and all(candidate.pinned for candidate in candidates)
     lists_all = all_pinned if lazy else total <= profile.max_tokens
     if lists_all and always + len(candidates) <= profile.max_tools:
@@ -151,16 +165,16 @@ def plan_disclosure(
         return DisclosurePlan(reasons=dict.fromkeys(names, common_reason), listed=frozenset(names), defers=False)
     places = profile.max_tools - always - search
     tokens = profile.max_tokens - always_tokens - search_tokens
-    kept_places = min(_FOUND_PLACES, places // _FOUND_PLACES_SHARE)
-    kept_tokens = max(tokens, 0) // _FOUND_TOKENS_SHARE
+    reserved_places = min(_FOUND_PLACES, places // _FOUND_PLACES_SHARE)
+    reserved_tokens = max(tokens, 0) // _FOUND_TOKENS_SHARE
     reasons: dict[str, Reason] = {}
     # A candidate that does not fit is skipped, because a smaller one may still fit.
     for candidate in _in_order(candidates):
         if lazy and not candidate.pinned:
             reasons[candidate.name] = "lazy"
-        elif places <= (0 if candidate.pinned else kept_places):
+        elif places <= (0 if candidate.pinned else reserved_places):
             reasons[candidate.name] = "over maxTools"
-        elif candidate.tokens > tokens - kept_tokens and not candidate.pinned:
+        elif candidate.tokens > tokens - reserved_tokens and not candidate.pinned:
             reasons[candidate.name] = "over maxTokens"
         else:
             reasons[candidate.name] = "pinned" if candidate.pinned else "fits"
@@ -178,7 +192,7 @@ def plan_disclosure(
 
 
 def _in_order(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return candidates in the order in which they are considered."""
+    """Return the candidates in the order in which places in the list are assigned to them."""
     turns: Counter[tuple[bool, int, str]] = Counter()
     ordered: list[tuple[bool, int, int, str, Candidate]] = []
     for candidate in sorted(candidates, key=lambda candidate: candidate.name):

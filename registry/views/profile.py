@@ -1,4 +1,7 @@
-"""Profiles: the part of the catalog that one URL path shows, and its dialect."""
+"""Profiles: each selects the part of the catalog that one URL path shows, and a client dialect.
+
+A *dialect* describes how definitions are rewritten for a host or a model API that supports only a part of JSON Schema.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,18 @@ from registry.catalog.uris import allows_uri, denies_uri, pattern_of_template
 from registry.policy.policy import CallRules, Grant
 
 DEFAULT_PROFILE: Final = "default"
-# The dialect of the protocol itself, which does not change definitions.
+# The dialect for clients that support the whole protocol. It does not change definitions.
 PROTOCOL_DIALECT: Final = "mcp"
 Disclosure = Literal["eager", "auto", "lazy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Patterns for servers, tags, tools, prompts and resources; `*` selects all, and an empty list none.
+    """Patterns that select items by server, tag, tool, prompt and resource; `*` selects all, and an empty list none.
 
-    Each list that is given narrows the selection. If tools are narrowed and prompts or resources are not mentioned,
-    only those of servers that the selection names are selected: by `servers`, by `tags`, or before a `__`.
+    Each list that is given narrows the selection. If `tools` narrows the tools and `prompts` is not given, only prompts
+    of servers that the selection names are selected. A selection names a server with `servers`, with `tags`, or with
+    the part of a tool pattern before `__`. The same applies to `resources`.
     """
 
     servers: tuple[str, ...] | None = None
@@ -43,7 +47,7 @@ class Selection:
     resources: tuple[str, ...] | None = None
 
     def selects_server(self, server: str, tags: tuple[str, ...]) -> bool:
-        """Return whether any item of a server can be selected."""
+        """Return whether at least one item of a server may be selected."""
         if not self._covers_server(server, tags):
             return False
         if self.tools is None or self.names_server(server, tags) or self.resources:
@@ -52,7 +56,7 @@ class Selection:
         return any(alias is None or fnmatchcase(server, alias) for alias in aliases)
 
     def names_server(self, server: str, tags: tuple[str, ...]) -> bool:
-        """Return whether the selection refers to a server by name or by one of its tags, not only by `*`."""
+        """Return whether the selection names a server by its alias or by one of its tags, and not only by `*`."""
         if not self._covers_server(server, tags):
             return False
         if any("*" not in patterns for patterns in (self.servers, self.tags) if patterns is not None):
@@ -80,7 +84,7 @@ class Selection:
         return any(selects_prompt(pattern, prompt, shape) for pattern in self.prompts)
 
     def selects_uri(self, server: str, uri: str, shape: ServerShape, *, names_server: bool) -> bool:
-        """Return whether a resource, a template or a readable URI is selected; see `selects_prompt`."""
+        """Return whether a resource, a resource template or any other URI is selected; see `selects_prompt`."""
         if not self._covers_server(server, shape.tags):
             return False
         return (names_server or not self._narrows_tools) if self.resources is None else allows_uri(uri, self.resources)
@@ -111,17 +115,20 @@ def selects_prompt(pattern: str, prompt: ListedItem, shape: ServerShape) -> bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """One profile as configured.
+    """The configuration of one profile.
 
     Attributes:
-        groups: If given, one of these selections has to match in addition to `selection`.
-        max_tools: The maximum number of listed tools, including the gateway's own; not used for `eager`.
-        max_tokens: The maximum number of tokens of the list; only used for `auto`.
+        selection: The items that the profile shows.
+        groups: If given, an item has to match one of these selections in addition to `selection`.
+        disclosure: Which of the tools are listed; `plan_disclosure` describes the values.
+        max_tools: The maximum number of listed tools, including the gateway's own tools; not used for `eager`.
+        max_tokens: The maximum number of tokens of the list; used only for `auto`.
+        dialect: The name of the client dialect.
         supplements: Texts appended to descriptions, by wrapper name.
-        guidance: Texts appended to the descriptions of every server with a tag.
-        instructions: Configured instructions; generated if absent.
-        repair: How far calls may be repaired, overriding the configuration of servers and tools.
-        results: How much of a result callers receive, in addition to the configuration of servers and tools.
+        guidance: Texts appended to the descriptions of all tools of servers with a tag, by tag.
+        instructions: The instructions for models; None for generated instructions.
+        repair: How far the gateway may repair the arguments of calls; None for the setting of the server or tool.
+        results: Limits of the results that callers receive, in addition to the limits of servers and tools.
     """
 
     name: str = DEFAULT_PROFILE
@@ -139,16 +146,16 @@ class Profile:
     results: ResultRules = NO_RESULT_RULES
 
     def permits(self, wrapper: ToolWrapper, shape: ServerShape) -> bool:
-        """Return whether callers of this profile may see and call a wrapper."""
+        """Return whether the profile shows a wrapper."""
         return self._permits(lambda selection: selection.selects(wrapper, shape))
 
     def permits_prompt(self, prompt: ListedItem, shape: ServerShape) -> bool:
-        """Return whether callers of this profile may see and get a prompt."""
+        """Return whether the profile shows a prompt."""
         names_server = self._names_server(prompt.server, shape)
         return self._permits(lambda selection: selection.selects_prompt(prompt, shape, names_server=names_server))
 
     def permits_uri(self, server: str, uri: str, shape: ServerShape) -> bool:
-        """Return whether callers of this profile may read a URI from a server, or see it listed."""
+        """Return whether the profile lists a URI of a server and allows reading it."""
         names_server = self._names_server(server, shape)
         return self._permits(lambda selection: selection.selects_uri(server, uri, shape, names_server=names_server))
 
@@ -158,7 +165,7 @@ class Profile:
         return self.selection == Selection() and self.groups is None
 
     def permits_server(self, server: str, shape: ServerShape) -> bool:
-        """Return whether callers of this profile may see a server."""
+        """Return whether the profile shows a server."""
         return self._permits(lambda selection: selection.selects_server(server, shape.tags))
 
     def _names_server(self, server: str, shape: ServerShape) -> bool:
@@ -175,15 +182,15 @@ def _matches_any(name: str, patterns: tuple[str, ...]) -> bool:
 def narrow_catalog(
     catalog: Catalog, shape: Shape, profile: Profile, grant: Grant
 ) -> tuple[Catalog, Mapping[str, CallRules], tuple[ServerName, ...]]:
-    """Return the part of a catalog that a profile and a caller's grant permit.
+    """Return the part of a catalog that a profile and the rights of a caller permit.
 
     Args:
         shape: The configuration of the servers.
         grant: The rights of the caller.
 
     Returns:
-        The narrowed catalog; the rules of its tools that depend on arguments, by wrapper name; and every permitted
-        configured server, including servers that have not listed anything yet.
+        The permitted part of the catalog; the rules that decide about each call of a tool, by wrapper name, for tools
+        that have such rules; and all permitted servers in the configuration, even if they have not listed items yet.
     """
 
     def shape_of(server: str) -> ServerShape:
@@ -222,7 +229,7 @@ def narrow_catalog(
         own = shape_of(server)
         return profile.permits_uri(server, uri, own) and grant.uri(server, uri, own).effect != "deny"
 
-    # Denying a template denies all of its URIs, in the same way as `deny` of its server does.
+    # A denied template denies all URIs to which it expands, as a `deny` in the configuration of its server would.
     denied: dict[str, tuple[str, ...]] = {}
     for item in catalog.prompts_and_resources.templates:
         if grant.denies_uri(item.server, item.original, shape_of(item.server)):
@@ -245,7 +252,7 @@ def narrow_catalog(
 
     permitted = {server: permits_server(server) for server in catalog.servers}
     narrowed = narrowed_to(permitted)
-    # If a server has items but none for this caller, its name is hidden as well.
+    # If a server has items, but none that this caller may use, hide the server itself as well.
     empty = {
         server for server in narrowed.servers if catalog.has_items_of(server) and not narrowed.has_items_of(server)
     }

@@ -1,4 +1,8 @@
-"""The catalog as one profile shows it; a pure function of catalog and configuration."""
+"""Build views: the part of the catalog that callers of one profile with the same rights see.
+
+A definition is *lowered* by rewriting it for the profile's dialect, that is for a host or a model API that supports
+only a part of JSON Schema. A view depends only on the catalog, the configuration and the rights of the callers.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +31,10 @@ from registry.views.descriptions import (
 from registry.views.disclosure import Candidate, Reason, estimate_tokens, plan_disclosure
 from registry.views.profile import Profile, narrow_catalog, selects_prompt, selects_wrapper
 
-# For servers without configuration.
+# The configuration of servers that have none.
 _UNSHAPED = ServerShape()
-# The inputs to a definition's texts besides the wrapper: its server's configuration, and the siblings to mention.
+# What the texts of a server's definitions depend on: the server's configuration, and the display names of the related
+# servers (siblings) that descriptions mention.
 _Context = tuple[ServerShape, Mapping[str, str]]
 
 
@@ -38,12 +43,13 @@ class ViewEntry:
     """One wrapper as a profile shows it.
 
     Attributes:
-        lowered: The definition in the profile's dialect, with the data to map arguments back.
-        digest: Digest of that definition.
-        tokens: Estimated tokens of the definition in a list; only computed for `auto`.
-        listed: Whether the wrapper is listed, or has to be searched for.
-        reason: Why it is listed or not.
-        omitted: The part of the configured text that the description has no room for, in words, or None.
+        lowered: The definition in the profile's dialect, with the data to convert arguments back to the original
+            schema.
+        digest: The digest of the definition in the profile's dialect.
+        tokens: The estimated tokens of the definition; computed only for the disclosure `auto`.
+        listed: True if the wrapper is listed; false if models have to search for it.
+        reason: The reason why the wrapper is listed or not.
+        omitted: A description of the configured texts for which the description has no room, or None.
     """
 
     wrapper: ToolWrapper
@@ -80,25 +86,26 @@ class View:
     """The items that callers of one profile with the same rights can see and use at one moment. Immutable.
 
     Attributes:
-        catalog: The permitted part of the catalog.
+        catalog: The part of the catalog that the profile and the rights permit.
         entries: Every permitted wrapper, ordered by name.
-        for_models: The entries that models may use: all except tools that are only for apps.
+        for_models: The entries that models may use: all except tools that are meant only for MCP Apps.
         builtin_tools: The listed tools of the gateway itself, in the profile's dialect.
-        servers: Every permitted configured server, including servers that have not been connected yet.
-        defers: Whether some of the entries are not listed.
-        warnings: Parts of the profile's configuration that have no effect.
-        found_places: How many more tools a session that has searched may list; None for any number.
-        found_tokens: How many tokens these may cost; None for any number.
-        unsupported_names: Names that the profile's client would drop, change or confuse, each with the reason.
-        digest: Digest of the list.
-        contexts: The inputs to the texts of definitions, compared by the next view.
+        servers: All permitted servers in the configuration, even if they have not been connected yet.
+        defers: Whether some entries are not listed, so that models have to search for them.
+        warnings: Texts about parts of the profile's configuration that have no effect.
+        found_places: Maximum number of tools to add to the list of a session that found them; None without a limit.
+        found_tokens: Maximum number of tokens of these tools; None without a limit.
+        unsupported_names: Tool names that the profile's client would drop, change or confuse, each with the reason.
+        digest: The digest of the list of tools.
+        contexts: What the texts of definitions depend on, by server. The next view reuses entries if this is equal.
         grant: The rights of the callers.
-        call_rules: The rules of tools that depend on the arguments of a call, by wrapper name.
-        result_rules: How much of a result callers receive, by wrapper name, for tools with such rules.
-        owner: The caller whose own listings the view shows; empty for the common listings.
-        mirrors_arguments: Whether calls of some of the tools repeat arguments in HTTP headers.
-        opens_tools: Whether the callers may use tools at all.
-        checks_results: Whether clients of the dialect check structured results.
+        call_rules: The policy rules that decide about each call, by wrapper name, for tools that have such rules.
+        result_rules: The limits of results that callers receive, by wrapper name, for tools that have limits.
+        owner: The caller for whom upstreams sent the listings, if upstreams list other items for each user; empty for
+            the listings that all callers share.
+        mirrors_arguments: Whether calls of at least one tool repeat arguments in HTTP headers.
+        opens_tools: Whether the scopes of the callers permit any tools.
+        checks_results: Whether clients of the dialect validate structured results.
     """
 
     profile: Profile
@@ -125,7 +132,7 @@ class View:
     _plain_levels: dict[str, tuple[ToolWrapper, RepairLevel]] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Computed in advance, because every call reads these.
+        # Compute these attributes in advance, because every call reads them.
         put = object.__setattr__  # the dataclass is frozen
         used = tuple(entry for entry in self.entries if entry.wrapper.app.by_models)
         put(self, "for_models", self.entries if len(used) == len(self.entries) else used)
@@ -135,26 +142,29 @@ class View:
 
     @property
     def key(self) -> tuple[str, Grant, str]:
-        """Identifies a sequence of views: profile, grant and owner."""
+        """The key under which a new view replaces an earlier one: the profile, the rights and the owner."""
         return self.profile.name, self.grant, self.owner
 
     def permits(self, wrapper: ToolWrapper, shape: ServerShape) -> bool:
-        """Return whether callers may see and call a wrapper, which may be newer than this view."""
+        """Return whether callers may see and call a wrapper. The wrapper may be newer than this view."""
         return self.profile.permits(wrapper, shape) and (self.grant.is_open or self.grant.permits(wrapper, shape))
 
     def permits_server(self, server: str, shape: ServerShape) -> bool:
-        """Return whether callers may see a server, which may be newer than this view."""
+        """Return whether callers may see a server. The server may be newer than this view."""
         return self.profile.permits_server(server, shape) and self.grant.permits_server(server, shape)
 
     def entry(self, name: str) -> ViewEntry | None:
-        """Return the entry of a permitted wrapper, or None."""
+        """Return the entry of a permitted wrapper by its name, or None."""
         return self._by_name.get(name)
 
     def plain_wrappers(self, wrapper: ToolWrapper, shape: Shape) -> RepairLevel | None:
-        """Return the repair level of a tool that is shown unchanged and has no defaults; None for any other tool.
+        """Return how far calls of a tool may be repaired, if this view shows the tool with its original schema.
+
+        None if the schema is lowered, if the server has configured default arguments, or if the wrapper is not in this
+        view. Then the arguments of a call have to be converted or completed.
 
         Args:
-            shape: The configuration, which is only read once per wrapper.
+            shape: The configuration of the servers, which is read only once for each wrapper.
         """
         cached = self._plain_levels.get(wrapper.name)
         if cached is not None:
@@ -167,19 +177,19 @@ class View:
         return level
 
     def has_apps(self, server: str) -> bool:
-        """Return whether a tool of a server concerns an app."""
+        """Return whether a server has a tool that belongs to an MCP App."""
         return any(wrapper.app.has_app for wrapper in self.catalog.wrappers_of(server))
 
     def siblings(self, server: str) -> Mapping[str, str]:
-        """Return the display names of a server's siblings that its descriptions mention."""
+        """Return the display names of the related servers that a server's descriptions mention, by alias."""
         context = self.contexts.get(ServerName(server))
         return context[1] if context is not None else {}
 
     def select_found(self, names: Sequence[str]) -> frozenset[str]:
-        """Return the found tools of a session that fit the remaining budget, and are listed in addition.
+        """Return those tools found in a session that fit the reserved budget, and are therefore added to its list.
 
         Args:
-            names: Wrapper names, latest last. The latest have precedence.
+            names: The names of the found wrappers, the latest last. The latest take precedence.
         """
         selected: set[str] = set()
         tokens = 0
@@ -197,11 +207,11 @@ class View:
         return frozenset(selected)
 
     def lowered(self, wrapper: ToolWrapper) -> LoweredDefinition:
-        """Return a wrapper in the profile's dialect, including wrappers that are newer than this view."""
+        """Return the definition of a wrapper in the profile's dialect. The wrapper may be newer than this view."""
         entry = self._by_name.get(wrapper.name)
         if entry is not None and entry.wrapper.digest == wrapper.digest:
             return entry.lowered
-        # Not cached: the next view contains it, and lowering takes about a millisecond.
+        # Not cached, because lowering takes about a millisecond and the next view will contain the result.
         return lower_definition(wrapper.definition, self.profile.dialect)
 
 
@@ -219,15 +229,15 @@ def build_view(
 ) -> View:
     """Build the view of a profile for callers with the same rights.
 
-    Only definitions that changed since the previous view are processed again.
+    Only definitions that have changed since the previous view are processed again.
 
     Args:
         always_listed: The gateway's own tools that are in every list.
-        search_tools: The gateway's own tools that are listed if any wrapper is not.
-        result_tools: The gateway's own tools that are listed if any result may be returned in parts.
-        previous: Any earlier view.
+        search_tools: The gateway's own tools that are listed if some wrappers are not listed.
+        result_tools: The gateway's own tools that are listed if the result of any tool may be returned in parts.
+        previous: An earlier view whose entries can be reused, or None.
         grant: The rights of the callers.
-        owner: The caller whose own catalog it is; empty for the common catalog.
+        owner: The caller whose own catalog `catalog` is; empty for the catalog that all callers share.
     """
 
     def cost(definition: Mapping[str, Any]) -> int:
@@ -241,7 +251,8 @@ def build_view(
     if not grant.opens("tools"):
         always_listed = search_tools = result_tools = ()
     contexts = {server: (shape_of(server), _siblings(server, narrowed, shape)) for server in narrowed.servers}
-    # Computed for the narrowed catalog: descriptions must not mention servers that the caller may not see.
+    # The contexts are computed from the narrowed catalog, because descriptions must not mention servers that the caller
+    # may not see.
     reusable = _reusable_entries(previous, profile, contexts, call_rules)
     rules = DIALECTS[profile.dialect]
     result_rules = _result_rules(narrowed, shape, profile)
@@ -256,7 +267,7 @@ def build_view(
     for wrapper in narrowed.wrappers:
         own, siblings = contexts.get(wrapper.server, (_UNSHAPED, {}))
         before = reusable.get(wrapper.name)
-        # Compared by identity, as the catalog reuses the definitions of servers that did not change.
+        # Compare by identity, because the catalog reuses the definition objects of servers that have not changed.
         if before is not None and before.wrapper.definition is wrapper.definition:
             lowered_entries.append((before.lowered, before.digest, before.tokens, before.omitted))
         else:
@@ -272,13 +283,13 @@ def build_view(
             if result_rules and (limits := result_rules.get(wrapper.name)) is not None:
                 definition = with_result_rules(definition, limits)
             lowered = lower_definition(remove_null_alternatives(definition) if own.plain_nulls else definition, rules)
-            # Most tools are unchanged in most dialects, so their digest is known already.
+            # Most dialects do not change most tools, so the digest of the wrapper can be reused.
             same = lowered.definition is wrapper.definition
             tokens = cost(lowered.definition)
             lowered_digest = wrapper.digest if same else digest(lowered.definition)
             lowered_entries.append((lowered.packed(), lowered_digest, tokens, worded.omitted))
         if not wrapper.app.by_models:
-            continue  # listed for apps in any case, at no cost to a model
+            continue  # tools for apps are always listed, because hosts do not show them to models
         candidates.append(
             Candidate(
                 name=wrapper.name,
@@ -317,7 +328,7 @@ def build_view(
         servers=servers,
         defers=decided.defers,
         warnings=(
-            # Only for the profile itself: items that a rule hides from a caller are hidden on purpose.
+            # No warnings for callers with restricted rights, from whom rules hide items on purpose.
             *(_warnings(profile, narrowed, catalog, shape) if grant.is_open else ()),
             *decided.warnings,
             *(f"supplements: {entry.name}: {entry.omitted}" for entry in entries if entry.omitted is not None),
@@ -336,7 +347,7 @@ def build_view(
 
 
 def _result_rules(catalog: Catalog, shape: Shape, profile: Profile) -> dict[str, ResultRules]:
-    """Return the effective rules for the results of each tool that has some, by wrapper name."""
+    """Return the effective result rules by wrapper name, for tools that have any."""
     rules_by_name: dict[str, ResultRules] = {}
     own = profile.results.apply
     for server, part in shape.servers.items():
@@ -357,9 +368,10 @@ def _reusable_entries(
     contexts: Mapping[ServerName, _Context],
     call_rules: Mapping[str, CallRules],
 ) -> dict[str, ViewEntry]:
-    """Return the entries of servers whose configuration and siblings have not changed.
+    """Return the entries of the previous view whose server has the same configuration and siblings as before.
 
-    The previous view may be that of callers with other rights, so tools that a person decides about may differ.
+    The previous view may be that of callers with other rights. Entries are left out if a person has to allow every call
+    for one of the two groups of callers only, because the definition contains this.
     """
     if previous is None or previous.profile != profile:
         return {}
@@ -379,10 +391,10 @@ def _always_asks(call_rules: Mapping[str, CallRules], name: str) -> bool:
 
 
 def _siblings(server: ServerName, catalog: Catalog, shape: Shape) -> dict[str, str]:
-    """Return the display names of a server's siblings, as declared by either side.
+    """Return the display names of a server's siblings by alias. The configuration of either server can declare them.
 
     Args:
-        catalog: The permitted catalog. A server without visible items is not a sibling.
+        catalog: The permitted part of the catalog. Servers without items in it are left out.
     """
 
     def shape_of(name: ServerName) -> ServerShape:
@@ -392,7 +404,7 @@ def _siblings(server: ServerName, catalog: Catalog, shape: Shape) -> dict[str, s
         sibling: shape_of(sibling).display_name or sibling
         for sibling in sorted(catalog.servers)
         if sibling in shape_of(server).siblings or server in shape_of(sibling).siblings
-        # Mentioning a disconnected server would mislead a model.
+        # Leave out disconnected servers, because a mention of them would mislead models.
         if sibling != server and not catalog.servers[sibling].stale and catalog.has_items_of(sibling)
     }
 
@@ -415,7 +427,7 @@ def _warnings(profile: Profile, narrowed: Catalog, catalog: Catalog, shape: Shap
             case "prompts":
                 return any(selects_prompt(pattern, prompt, shape.for_server(prompt.server)) for prompt in items.prompts)
             case _:
-                # Unlisted URIs can be read too, so a pattern without a match is not necessarily a mistake.
+                # Callers can also read URIs that match a template, so a pattern may be correct without a listed match.
                 return bool(items.templates) or any(
                     allows_uri(resource.original, (pattern,)) for resource in items.resources
                 )
