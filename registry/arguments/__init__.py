@@ -1,8 +1,8 @@
-"""From the arguments that a caller sent to the arguments that are forwarded.
+"""Turn the arguments that a caller sent into the arguments that are forwarded to the upstream.
 
-coercion           Read a value as its schema means it: JSON text, other spellings of names, wrapper objects.
+coercion           Read values that are not written as a schema demands: JSON texts, misspelled names, wrapper objects.
 diagnosis          Turn validation errors into a few problems that a caller can act on, without any argument value.
-problems           The problems of one call, as data and as text that a model can act on.
+problems           Return the problems of one call, as data and as text that a model can act on.
 example_call       Build example arguments from a schema and the arguments that were sent.
 invoke_tool        Resolve the tool and the arguments of an `invoke_tool` call.
 prepare            Prepare the arguments of a call: repair them, add defaults, and validate the result.

@@ -1,4 +1,7 @@
-"""Read a value as its schema means it: JSON text, other spellings of names, wrapper objects."""
+"""Read values that are not written as the schema demands: JSON texts, misspelled names, wrapper objects.
+
+A wrapper object is an object around the arguments, such as `{"arguments": {...}}`. It is unrelated to tool wrappers.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ from registry.schema.json_paths import (
     value_at,
 )
 
-# Repairs listed in one result. A model learns from the first few; a list may have thousands of the same kind.
+# Maximum number of repairs that are listed in one result. A model learns from the first few; a list may need thousands
+# of repairs of the same kind.
 _MAX_REPORTED: Final = 20
 
 
@@ -44,7 +48,7 @@ class Repair:
     was: str | None = None
 
     def to_json(self, names: Mapping[str, str] = NO_NAMES) -> dict[str, str]:
-        """Return the repair as `report_repairs` lists it: names are shortened, values never shown."""
+        """Return the repair as `report_repairs` lists it: names are shortened, and values are never shown."""
         data = {"repair": self.name, "path": format_path(self.path, names)}
         return data if self.was is None else {**data, "was": excerpt(self.was, MAX_SHOWN_KEY)}
 
@@ -54,18 +58,18 @@ def report_repairs(repairs: Sequence[Repair], names: Mapping[str, str] = NO_NAME
 
     Args:
         repairs: All repairs.
-        names: The names under which the caller knows renamed properties.
+        names: For each renamed property, the name that the caller was shown.
     """
     return {"count": len(repairs), "repairs": [repair.to_json(names) for repair in repairs[:_MAX_REPORTED]]}
 
 
-# The number of digits is limited: converting them takes quadratic time, and a float has at most about 308 digits.
+# The number of digits is limited: converting digits takes quadratic time, and a float has at most about 308 digits.
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,300})(?:\.[0-9]{1,300})?(?:[eE][+-]?[0-9]{1,4})?")
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,300})")
 _IGNORED_IN_NAMES = str.maketrans("", "", "-_ .")
 # A text with one of these may contain several items.
 _ITEM_SEPARATORS = (",", ";", "\n")
-# Texts that programs and models write for an absent value; none of them is meant as an item of a list.
+# Texts that programs and models write for an absent value. Such a text is not meant as an item of a list.
 _NO_VALUE: Final = frozenset({"null", "none", "nil", "undefined", "nan", "n/a"})
 # Parsing this many characters takes about 10 ms on the event loop.
 _MAX_INLINE_TEXT: Final = 200_000
@@ -245,7 +249,8 @@ class SpellingCorrector:
 
     def __init__(self, root: Any) -> None:
         self._root = root
-        # By identity: an array of a thousand objects has one item schema, which lives as long as the root.
+        # Keyed by the identity of the object schema, which lives as long as the root. All items of an array share one
+        # schema.
         self._names: dict[int, _ObjectNames] = {}
 
     def corrections(
@@ -264,7 +269,8 @@ class SpellingCorrector:
             schema: The schema that describes the object.
             schema_path: The path of the schema in the root.
             path: The path of the object.
-            dropped: Paths that were removed on purpose, and must not come back under another name.
+            dropped: Paths of members that were removed on purpose; a correction must not add them again under another
+                name.
         """
         names = self._names_of(schema, schema_path)
         sent: dict[str, list[str]] = {}
@@ -296,7 +302,7 @@ class SpellingCorrector:
         accepted = set(own)
         for length in range(len(schema_path)):
             outer = value_at(self._root, schema_path[:length])
-            # An alternative declares only some of the names; those declared around it are correct as well.
+            # An alternative declares only some of the names. Names that the schemas around it declare are correct, too.
             if isinstance(outer, dict) and isinstance(outer.get("properties"), dict):
                 accepted |= outer["properties"].keys()
         by_spelling: dict[str, list[str]] = {}
@@ -307,7 +313,7 @@ class SpellingCorrector:
 
 
 def is_map(schema: dict[str, Any]) -> bool:
-    """Return whether undeclared names have a meaning as well, so that none of them is a misspelling."""
+    """Return whether a schema gives undeclared names a meaning, so that an undeclared name is not a misspelling."""
     undeclared = schema.get("additionalProperties")
     return "patternProperties" in schema or (isinstance(undeclared, dict) and bool(undeclared))
 
@@ -318,7 +324,8 @@ _SPELLINGS: Final = WRAPPER_KEYS | {key.capitalize() for key in WRAPPER_KEYS}
 SERVER_KEYS: Final = ("server", "servername")
 TOOL_KEYS: Final = ("tool", "toolname", "name")
 ADDRESS_KEYS: Final = frozenset({*SERVER_KEYS, *TOOL_KEYS})
-# Layers removed from a call. Models nest a wrapper object in a text in a wrapper object; more is not a mistake.
+# Maximum number of layers that are removed from a call. Models nest a wrapper object in a JSON text in a wrapper
+# object, but hardly more.
 _MAX_LAYERS: Final = 4
 
 
@@ -348,13 +355,13 @@ def may_be_wrapped(arguments: Mapping[str, Any]) -> bool:
 def unwrap(
     arguments: Any, declared: Collection[str], address: ToolAddress | None, *, until: Callable[[Any], bool]
 ) -> tuple[Any, list[Repair]]:
-    """Return the argument object inside texts and wrapper objects, and the repairs; the value itself if there is none.
+    """Return the argument object inside JSON texts and wrapper objects, and the repairs made to get it.
 
     Args:
         arguments: The arguments as sent; null counts as an empty object.
         declared: Names that the schema declares, which are therefore not wrapper objects.
         address: Names that may be next to a wrapper object.
-        until: Ends the search at the first object that it accepts.
+        until: Accepts an object; the search ends at the first object that it accepts.
     """
     value: Any = {} if arguments is None else arguments
     repairs: list[Repair] = []
@@ -383,7 +390,7 @@ def unwrap(
 
 
 def find_mixed_wrapper(arguments: Mapping[str, Any], declared: Collection[str]) -> str | None:
-    """Return the member that looks like a wrapper object of some parameters, with others next to it; else None."""
+    """Return the key of an apparent wrapper object that has other parameters next to it; None if there is none."""
     if len(arguments) < 2:
         return None
     for key in _SPELLINGS.intersection(arguments):
@@ -391,7 +398,7 @@ def find_mixed_wrapper(arguments: Mapping[str, Any], declared: Collection[str]) 
         inner = _parse_object(inner) if isinstance(inner, str) else inner
         if key in declared or not isinstance(inner, dict) or not inner.keys() <= set(declared):
             continue
-        if inner.keys() - arguments.keys():  # a parameter that is also next to it would not get lost
+        if inner.keys() - arguments.keys():  # some parameters are only inside
             return key
     return None
 
@@ -414,7 +421,7 @@ def _parse_object(text: str) -> Any:
 
 def _wrapper_key(value: Mapping[str, Any], declared: Collection[str], address: ToolAddress | None) -> str | None:
     """Return the key of the wrapper object, if nothing is next to it except the tool's address."""
-    # A wrapped call has few members, and this runs for every layer, which may have any number.
+    # A wrapped call has few members, but a layer may have any number, and each layer is searched.
     if len(value) > len(ADDRESS_KEYS) + 1:
         return None
     keys = [key for key in value if key not in declared and normalized_parameter(key) in WRAPPER_KEYS]

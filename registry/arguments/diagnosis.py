@@ -24,25 +24,28 @@ from registry.schema.json_paths import (
 if TYPE_CHECKING:
     import jsonschema_rs
 
-# Room for a sentence with a path and some options; twenty problems still fit into one result.
+# In characters: enough for a sentence with a path and some options. Twenty such messages fit into one result.
 _MAX_MESSAGE: Final = 240
-# The share of a message for `enum` options; the path and a suggestion need the rest.
+# Characters of a message that `enum` options may use; the path and a suggestion need the others.
 _MAX_OPTION_TEXT: Final = 120
-# Options or alternatives examined; a message has no room for more.
+# Maximum number of options or alternatives that are examined; a message has no room for more.
 _MAX_OPTIONS: Final = 50
-# Comparing two words takes up to 0.1 ms. These limit the names, their length, and the number of suggestions.
+# Comparing two words takes up to 0.1 ms. These limits bound the declared names that an unknown name is compared with,
+# the length of a name, and the number of unknown names.
 _MAX_COMPARED_NAMES: Final = 64
 _MAX_COMPARED_LENGTH: Final = 40
 _MAX_COMPARISONS: Final = 5
-# Nested alternatives; deeper ones are summarized, because the sentence would be too hard to follow.
+# Levels of nested alternatives. Deeper levels are summarized, because the sentence would be too hard to follow.
 _MAX_ALTERNATIVE_DEPTH: Final = 4
-# Undeclared members, or errors of one alternative. At most 20 problems are shown anyway.
+# Maximum number of undeclared members read from one error, and of errors read from one alternative. At most 20 problems
+# are shown anyway.
 _MAX_PER_ERROR: Final = 20
-# Errors turned into sentences; at most twenty are shown, and most errors of alternatives are discarded.
+# After this many errors, alternatives are summarized instead of examined. At most 20 problems are shown anyway.
 _MAX_ERRORS: Final = 600
-# Alternatives, and members of each, that are listed if one of them is needed.
+# A message lists the missing members of each alternative if there are at most this many alternatives, with at most this
+# many missing members each.
 _MAX_NEEDED: Final = 4
-# Errors searched for the types of nested alternatives.
+# Maximum number of errors that are searched for the types that nested alternatives accept.
 _MAX_TYPE_ERRORS: Final = 200
 
 
@@ -51,9 +54,11 @@ class ArgumentProblem:
     """One problem of an argument object.
 
     Attributes:
-        path: The path, in the names of the schema; the path of a missing member ends with its name.
-        message: A sentence in the names that the reader was shown. It never contains a value that was sent.
-        near: The suggestion for an unknown member, in the names that the reader was shown.
+        path: The path of the member, with the names of the schema. For a missing member, the last step is the missing
+            name.
+        message: A sentence for the caller, with the names that the caller was shown. It never contains a value that was
+            sent.
+        near: The declared name that was probably meant by an unknown name, as the caller was shown it.
     """
 
     path: JsonPath
@@ -73,15 +78,15 @@ def diagnose(
     Args:
         errors: The errors of the validator.
         arguments: The arguments that were checked.
-        schema: The schema that they were checked against.
-        names: The names under which the reader knows renamed properties.
+        schema: The schema that the arguments were checked against.
+        names: For each renamed property, the name that the caller was shown.
     """
     reader = _ErrorReader(arguments, schema, names)
     problems = [problem for error in errors for problem in reader.problems_of(error)]
     mistyped = {problem.path for problem in problems if problem.kind == "type"}
     # A value of the wrong type is not a valid option either, but saying so would not help.
     helpful = [problem for problem in problems if problem.kind != "value" or problem.path not in mistyped]
-    # No other correction makes the call valid while arguments are missing.
+    # List missing arguments first: the call stays invalid until they are added.
     helpful.sort(key=lambda problem: problem.kind != "missing")
     return list(dict.fromkeys(helpful))
 
@@ -102,19 +107,19 @@ def describe_type(value: object) -> str:
 
 
 class NameSuggester:
-    """Finds the declared name that an unknown name was probably meant to be, for a limited number of names."""
+    """Suggests the declared name that was probably meant by an unknown name. Compares a limited number of names."""
 
     __slots__ = ("_comparisons", "_indexed_names")
 
     def __init__(self) -> None:
         self._comparisons = 0
-        # Cached for one list of names, because every item of an array is compared with the same list.
+        # Cached for the latest list of names, because all items of an array are compared with one list.
         self._indexed_names: tuple[Collection[str], dict[str, list[str]], list[str]] | None = None
 
     def suggest(self, name: str, names: Collection[str]) -> str | None:
-        """Return the only name that differs in spelling alone, else the most similar name, else None."""
+        """Return the only name that differs just in case and separators, else the most similar name, else None."""
         if len(name) > MAX_SHOWN_KEY:
-            return None  # the name would be shown cut, and a suggestion for half a name does not help
+            return None  # the message would show only part of the name, for which a suggestion does not help
         spellings, candidates = self._index_names(names)
         alike = spellings.get(coercion.normalized_parameter(name), ())
         if len(alike) == 1:
@@ -130,7 +135,7 @@ class NameSuggester:
         return near[0] if near else None
 
     def _index_names(self, names: Collection[str]) -> tuple[dict[str, list[str]], list[str]]:
-        """Return the names by normalized spelling, and those short enough to be compared."""
+        """Return a mapping from normalized spellings to names, and the list of names short enough to be compared."""
         if self._indexed_names is None or self._indexed_names[0] is not names:
             spellings: dict[str, list[str]] = {}
             for name in names:
@@ -202,7 +207,7 @@ class _ErrorReader:
         return format_path(path, self._names)
 
     def _in_other_names(self, message: str) -> str:
-        """Replace the names in a validator message with those that the reader was shown."""
+        """Replace property names in a validator message with the names that the caller was shown."""
         for name, shown_name in self._names.items():
             quoted = schemas.compact_json(name)
             message = message.replace(quoted, schemas.compact_json(shown_name)) if quoted in message else message
@@ -214,7 +219,7 @@ class _ErrorReader:
         return _problem(path, "type", f"{self._format_path(path)} is declared as {' or '.join(kinds)}, you sent {sent}")
 
     def _declared_in(self, node: dict[str, Any]) -> Collection[str]:
-        """Return the names that a schema declares, as the reader was shown them."""
+        """Return the names that a schema declares, as the caller was shown them."""
         names = self._declared.get(id(node))
         if names is None:
             declared = declared_properties(node, self._schema)
@@ -239,7 +244,7 @@ class _ErrorReader:
         if not options:
             return _problem(path, "value", f"{self._format_path(path)} is not allowed here")
         text = f"{self._format_path(path)} must be {'one of ' if len(options) != 1 else ''}{_format_options(options)}"
-        # One more than the limit, so that a longer list is not compared at all.
+        # One more than the limit, so that the suggester recognizes a longer list and does not compare it.
         words = [option for option in options[: _MAX_COMPARED_NAMES + 1] if isinstance(option, str)]
         # The suggestion is an option of the schema; the value itself may be a secret and is not quoted.
         hint = _hint(self._suggester.suggest(value, words)) if isinstance(value, str) and len(options) > 1 else ""
@@ -248,7 +253,7 @@ class _ErrorReader:
     def _alternative_problems(
         self, error: jsonschema_rs.ValidationError, node: dict[str, Any], path: JsonPath, depth: int
     ) -> list[ArgumentProblem]:
-        """Return the problems of the alternative that was clearly meant, else the accepted types."""
+        """Return the problems of the alternative that was clearly meant, or one problem that summarizes all of them."""
         branches: list[list[jsonschema_rs.ValidationError]] = getattr(error.kind, "context", None) or []
         flat = _problem(path, "value", f"{self._format_path(path)} fits none of the alternatives")
         if depth >= _MAX_ALTERNATIVE_DEPTH or self._error_count > _MAX_ERRORS:
@@ -277,7 +282,10 @@ class _ErrorReader:
     def _needed_members(
         self, path: JsonPath, problems_by_branch: list[list[ArgumentProblem]]
     ) -> ArgumentProblem | None:
-        """Return the members that are needed, if alternatives lack nothing else and the sentence is short."""
+        """Return one problem that lists the members that each alternative needs; None if anything else is wrong.
+
+        Also None if the list would be too long for a sentence.
+        """
         needed = [
             [str(problem.path[-1]) for problem in problems if problem.kind == "missing"]
             for problems in problems_by_branch
@@ -297,7 +305,10 @@ class _ErrorReader:
     def _problems_of_chosen(
         self, schemas_of: Any, problems_by_branch: list[list[ArgumentProblem]], path: JsonPath
     ) -> list[ArgumentProblem]:
-        """Return the problems of the alternative chosen by constants and names, or that of the constant itself."""
+        """Return the problems of the alternative that constants and names select; empty if they do not select one.
+
+        If the constant that would select an alternative is missing or wrong, return that problem.
+        """
         if not isinstance(schemas_of, list):
             return []
         choice = Alternatives(schemas_of, self._schema).choose(value_at(self._arguments, path))

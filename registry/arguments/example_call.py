@@ -1,7 +1,8 @@
 """Build example arguments from a schema and the arguments that were sent.
 
-If the schema says which values it accepts (`examples`, `default`, `const`, a format, a range), the example uses one of
-them; otherwise it has the type in angle brackets. It never repeats a value that was sent.
+If the schema says which values it accepts (`examples`, `default`, `const`, a format, a range), the example shows such a
+value; otherwise it shows the type in angle brackets, such as `<string>`. The example never repeats a value that was
+sent.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from registry.schema.json_paths import MISSING, JsonPath, resolve_reference
 if TYPE_CHECKING:
     import jsonschema_rs
 
-# Names and addresses are those reserved for examples: RFC 2606, RFC 5737, RFC 3849.
+# These names and addresses are reserved for examples: RFC 2606, RFC 5737, RFC 3849.
 _FORMAT_EXAMPLES: Final[Mapping[str, str]] = {
     "date": "2030-01-31",
     "date-time": "2030-01-31T09:00:00Z",
@@ -40,12 +41,12 @@ _FORMAT_EXAMPLES: Final[Mapping[str, str]] = {
     "json-pointer": "/name",
 }
 _PLAIN: Final = "<string>"
-# The longest pattern that is shown, and the longest text made to fit a minimum length.
+# In characters: the longest pattern that is shown, and the longest filler text for a `minLength`.
 _MAX_SHOWN: Final = 60
 
 
 def text_placeholder(schema: Mapping[str, Any]) -> str:
-    """Return a placeholder for a text: a value of its format or length, or a mention of its pattern."""
+    """Return a placeholder for a string: an example of its format, its pattern, or a text of valid length."""
     format_name = schema.get("format")
     if isinstance(format_name, str) and format_name in _FORMAT_EXAMPLES:
         return _FORMAT_EXAMPLES[format_name]
@@ -61,14 +62,14 @@ def text_placeholder(schema: Mapping[str, Any]) -> str:
 
 
 def number_placeholder(schema: Mapping[str, Any], kind: str) -> Any:
-    """Return a placeholder for a number: a value in its range if it has one, else the type."""
+    """Return a placeholder for a number: a value that its range and step allow, or the type if it has neither."""
     low, high = _bound(schema, "minimum", "exclusiveMinimum", 1), _bound(schema, "maximum", "exclusiveMaximum", -1)
     step = _as_number(schema.get("multipleOf"))
     if low is None and high is None and step is None:
         return f"<{kind}>"
     value = low if low is not None else high if high is not None else 0
     if kind == "number" and low is not None and high is not None and low > high:
-        # The range is narrower than the step away from an excluded bound.
+        # Moving excluded bounds inside by 1 has made them cross, so use the middle of the range.
         value = (low - 1 + high + 1) / 2
     if step is not None and step > 0:
         value = (math.ceil(value / step) if low is not None or high is None else math.floor(value / step)) * step
@@ -78,7 +79,7 @@ def number_placeholder(schema: Mapping[str, Any], kind: str) -> Any:
 
 
 def distinct_items(item: Any, schema: Mapping[str, Any], count: int) -> list[Any]:
-    """Return up to `count` distinct items of a list, as far as the schema of an item allows."""
+    """Return up to `count` different example items, made from the example `item` of this schema."""
     options = schema.get("enum")
     if isinstance(options, list) and options:
         return options[: max(1, count)]
@@ -94,7 +95,7 @@ def distinct_items(item: Any, schema: Mapping[str, Any], count: int) -> list[Any
 
 
 def _bound(schema: Mapping[str, Any], plain: str, exclusive: str, step: int) -> float | None:
-    """Return one bound of a range, moved inside by `step` if the bound itself is excluded."""
+    """Return the lower or upper bound of a range; move an excluded bound inside by `step`, which is 1 or -1."""
     bound, beyond = _as_number(schema.get(plain)), schema.get(exclusive)
     # In draft 4, the exclusive keyword is a flag next to the bound.
     if beyond is True:
@@ -109,7 +110,7 @@ def _bound(schema: Mapping[str, Any], plain: str, exclusive: str, step: int) -> 
 def _as_number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    # Larger floats have no fractions, and arithmetic on them is useless for an example.
+    # Larger floats have no fractional digits, and arithmetic on them is too inexact for an example.
     return value if abs(value) < 2**53 else None
 
 
@@ -118,27 +119,27 @@ def _length(value: Any, otherwise: int) -> int:
 
 
 AS_SENT: Final = "<as sent>"
-# An example is cut after 900 characters. These limits keep it shorter, and cheap to build.
+# The text of an example is cut after 900 characters. These limits keep examples shorter and cheap to build.
 _MAX_EXAMPLE_DEPTH: Final = 4
-# Below `_MAX_EXAMPLE_DEPTH`, only required members are shown, so that the call is valid.
+# From `_MAX_EXAMPLE_DEPTH` down to this depth, only required members are shown, so that the call is valid.
 _MAX_REQUIRED_DEPTH: Final = 10
 _MAX_VALUES: Final = 200
 _MAX_MEMBERS: Final = 24
 _MAX_TEXT: Final = 60
 _MAX_ITEMS: Final = 8
-# The most members of an example or default value that is shown whole.
+# Values of `examples` and `default` that have more members are not shown.
 _MAX_SHOWN_MEMBERS: Final = 4
-# Optional members shown if none is required, and `enum` options.
+# Maximum number of optional members shown if no member is required, and of `enum` options shown.
 _MAX_OPTIONAL: Final = 3
 _MAX_SHOWN_OPTIONS: Final = 6
-# How many places with problems are shown, and down to which depth.
+# Maximum number of paths with problems that an example shows, and of steps of each path.
 _MAX_PLACES: Final = 20
 _MAX_PLACE_DEPTH: Final = 16
-# How many schemas are merged for one value, and how many alternatives are considered.
+# Maximum number of schemas that are merged for one value, and of alternatives that are considered.
 _MAX_COMPOSED: Final = 32
 _MAX_ALTERNATIVES: Final = 32
 
-# The places that an example has to show, as nested dicts keyed by member name.
+# The paths that an example has to show, as nested dicts keyed by member name.
 _Tree = dict[str, Any]
 _KIND_OF: Final = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
@@ -146,14 +147,14 @@ _KIND_OF: Final = {str: "string", bool: "boolean", int: "integer", float: "numbe
 def example_arguments(
     schema: Any, *, shown_paths: Iterable[JsonPath] = (), names_as_sent: Collection[str] = (), sent: object = None
 ) -> dict[str, Any]:
-    """Return an argument object with its required members, or with its first ones if none is required.
+    """Return an argument object with its required members, or with its first members if none is required.
 
     Args:
         schema: The schema of the argument object.
         shown_paths: Paths that the example has to include, required or not.
-        names_as_sent: Members that were sent correctly; the example says so instead of repeating their values. Inside
-            an object with a problem, the other members are treated in the same way.
-        sent: The arguments as sent, which determine the alternative that was meant.
+        names_as_sent: Members that were sent correctly; the example shows `<as sent>` instead of their values. Correct
+            members of a nested object that has a problem are shown in the same way.
+        sent: The arguments as sent, used to choose among the alternatives of `anyOf` and `oneOf`.
     """
     places: _Tree = {}
     for path in [*shown_paths][:_MAX_PLACES]:
@@ -185,11 +186,11 @@ class _ExampleWriter:
         if map_members := _map_members(node, [*places, *names_as_sent], properties):
             properties = {**properties, **map_members}
         names = _names(node.get("required"))
-        # A schema that accepts nothing means that the member must not exist.
+        # If the schema of a member accepts nothing, the member must be absent.
         names += [name for name in places if name in properties and not _accepts_nothing(properties[name])]
         least, most = _size(node, "minProperties", 0), _size(node, "maxProperties", _MAX_MEMBERS)
         if not names and (depth == 0 or places is not _NOTHING):
-            # A few members of the argument object, or one of a nested object, to show how it is written.
+            # Show a few members of the argument object, or one member of a nested object, although none is required.
             least = max(least, _MAX_OPTIONAL if depth == 0 else 1)
         names = list(dict.fromkeys(names))
         added = self._fillers(properties, names, least - len(names), first=depth == 0)
@@ -211,7 +212,7 @@ class _ExampleWriter:
     def _fillers(
         self, properties: Mapping[str, Any], names: Collection[str], count: int, *, first: bool
     ) -> dict[str, _Tree]:
-        """Return additional members to reach a count, scalars before nested ones."""
+        """Return `count` more members: the first ones if `first` is true, otherwise those with the least nesting."""
         if count <= 0:
             return {}
         candidates = [name for name in [*properties][:_MAX_MEMBERS] if name not in names]
@@ -219,7 +220,8 @@ class _ExampleWriter:
         ranked = [(self._nesting(properties[name]), name) for name in (candidates[:count] if first else candidates)]
         if not first:
             ranked.sort(key=lambda entry: entry[0])
-        # An object of scalars is shown with one of its members; deeper ones would not end.
+        # An object of scalars is shown with one of its members. Deeper objects are not expanded, since that might not
+        # end.
         return {name: {} if nesting == 1 else _NOTHING for nesting, name in ranked[:count]}
 
     def _nesting(self, schema: Any) -> int:
@@ -239,7 +241,7 @@ class _ExampleWriter:
             return stated
         kind = node.get("type")
         if isinstance(kind, list):
-            # Null only makes an argument optional; the other type says what it is for.
+            # `null` next to another type usually only makes the argument optional, so show the other type.
             kind = next((declared for declared in kind if declared != "null"), "null")
         if kind is None:
             kind = "object" if "properties" in node else "array" if "items" in node else None
@@ -285,7 +287,7 @@ class _ExampleWriter:
         return distinct_items(item, item_schema, count) if node.get("uniqueItems") is True else [item] * max(1, count)
 
     def _compose(self, schema: Any, places: _Tree, sent: object) -> dict[str, Any]:
-        """Return a schema merged with all parts of `allOf` and one alternative of `anyOf` and `oneOf`."""
+        """Return a schema merged with all parts of its `allOf` and with one alternative of each `anyOf` and `oneOf`."""
         composed: dict[str, Any] = {}
         properties: dict[str, Any] = {}
         required: list[str] = []
@@ -320,7 +322,7 @@ class _ExampleWriter:
         return composed
 
     def _choose_alternative(self, options: list[Any], places: _Tree, sent: object) -> Any:
-        """Return the alternative that was probably meant, else the first that is not null."""
+        """Return the alternative that was probably meant, else the first alternative whose type is not null."""
         members = sent if isinstance(sent, dict) else {}
 
         def fitness(option: Any) -> tuple[bool, int, int]:
@@ -335,10 +337,11 @@ class _ExampleWriter:
             member_names = {*properties, *_names(node.get("required"))}
             return node.get("type") != "null", marks, sum(name in member_names for name in {*places, *members})
 
-        return max(options, key=fitness)  # the first of equals
+        return max(options, key=fitness)  # the first of several equally fit options
 
 
-# The tree below places that do not have to be shown. An empty tree, in contrast, ends a place that has to be shown.
+# Stands for "no path below has to be shown". Compared by identity, because any other empty tree ends a path that has to
+# be shown.
 _NOTHING: Final[_Tree] = {}
 
 
@@ -350,9 +353,9 @@ def _accepts_nothing(schema: Any) -> bool:
 
 
 def _map_members(node: Mapping[str, Any], names: Iterable[str], declared: Collection[str]) -> dict[str, Any]:
-    """Return the schemas of the given undeclared members of a map."""
+    """Return the schemas of those given names that a schema accepts without declaring them."""
     patterns = [*_mapping(node.get("patternProperties")).values()]
-    # If there are several patterns, it is not determined which one a name matches.
+    # With several patterns, return nothing, because names are not matched against patterns here.
     member_schema = node.get("additionalProperties") if not patterns else patterns[0] if len(patterns) == 1 else None
     return {name: member_schema for name in names if name not in declared} if isinstance(member_schema, dict) else {}
 
@@ -364,7 +367,7 @@ def _required_by(node: Mapping[str, Any], names: Iterable[str]) -> list[str]:
 
 
 def _value_of_schema(node: Mapping[str, Any], *, inside: bool) -> Any:
-    """Return a value that the schema itself names, or `MISSING`."""
+    """Return a constant, example, default or option that the schema contains, or `MISSING`."""
     # Short options are shown as they are, so that the example says which values are accepted.
     if "const" in node and _is_short(node["const"]):
         return node["const"]
@@ -424,23 +427,23 @@ def _names(value: Any) -> list[str]:
 
 
 def _size(node: Mapping[str, Any], keyword: str, otherwise: int) -> int:
-    """Return a count that the schema demands, limited to what an example shows."""
+    """Return the count that a keyword such as `minItems` demands, limited to what an example shows."""
     count = node.get(keyword)
     return (
         min(count, _MAX_MEMBERS) if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else otherwise
     )
 
 
-# Larger arguments were searched part by part, and most of their members are not in an example.
+# Larger arguments are not checked again, because most of their members are not in the example.
 _MAX_KEPT_MEMBERS: Final = 250
 _MAX_ERRORS: Final = 40
 _MAX_DEPTH: Final = 8
 
 
 def find_wrong_kept_paths(wrapper: ToolWrapper, example: dict[str, Any], sent: object) -> list[JsonPath]:
-    """Return the places of an example that say `as sent` although the value that was sent is invalid there.
+    """Return the paths at which an example says `<as sent>` although the value that was sent there is invalid.
 
-    When the members of an object were checked, the alternative that the example shows was not known yet.
+    Such paths exist because the arguments were checked before the example's alternative was chosen.
 
     Args:
         wrapper: The tool, with the definition that arguments are checked against.
@@ -480,7 +483,7 @@ def _fill_as_sent(example: Any, sent: Any) -> Any:
 
 
 def _error_paths(error: jsonschema_rs.ValidationError, placeholders: list[JsonPath]) -> Iterator[JsonPath]:
-    """Yield the paths of an error, including the errors of alternatives that are wrong only at placeholders."""
+    """Yield the path of an error, and the paths of errors in alternatives that fail only at placeholders."""
     yield tuple(error.instance_path)
     for branch in getattr(error.kind, "context", None) or []:
         if all(_find_prefix(tuple(inner.instance_path), placeholders) is not None for inner in branch):

@@ -1,4 +1,7 @@
-"""Resolve the tool and the arguments of an `invoke_tool` call."""
+"""Resolve the tool and the arguments of an `invoke_tool` call.
+
+`invoke_tool` is the gateway's generic tool. It takes `server`, `tool` and `arguments`, and calls that upstream tool.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ from registry.schema.json_values import without_keys
 # places. `form`: resolvable only by a repair that is turned off.
 Fault = Literal["arguments", "server", "tool", "mixture", "form"]
 
-# Members searched for an address; a real call has at most five, but a client may send any number.
+# Members that are searched for the server and the tool. A real call has at most five members, but a client may send any
+# number.
 _MAX_MEMBERS: Final = 64
-# The longest key is `server_name`; the rest leaves room for separators. Longer keys are skipped.
+# Longer keys are skipped. The longest known key is `server_name`; the limit leaves room for more separators.
 _MAX_KEY_LENGTH: Final = 16
 
 
@@ -38,11 +42,11 @@ class UnresolvedCall:
     """An `invoke_tool` call that cannot be resolved.
 
     Attributes:
-        faults: The missing, unknown or ambiguous parts.
+        faults: What is wrong with the call.
         server: The server that the call names, in its configured spelling if known.
         tool: The tool that the call names.
-        known_server: Whether the server is configured.
-        wrapper: The tool, if only the form of the call is wrong.
+        known_server: True if the server is configured.
+        wrapper: The tool, if it was found and the fault is `mixture` or `form`.
     """
 
     faults: tuple[Fault, ...]
@@ -63,13 +67,13 @@ def resolve_invoke_tool(
     """Resolve an `invoke_tool` call.
 
     Repairs other member names (`toolName`, `name`, `params`), a wrapper name as `tool`, names in another case,
-    parameters next to `server` and `tool`, an additional wrapper object, and JSON text. Repairs of the arguments
-    themselves are left to `registry.arguments.repair`.
+    parameters next to `server` and `tool`, an additional object around the call, and JSON text. The arguments
+    themselves are repaired later, by `registry.arguments.repair`.
 
     Args:
         sent: The argument object of `invoke_tool` as sent.
         catalog: The tools.
-        servers: All configured servers, including those without tools at the moment.
+        servers: All configured servers, including servers that have no tools at the moment.
         repairs_for: Returns whether calls to a server may be repaired.
         retired: Returns whether a tool of this name was removed from a server. A tool with a similar name does not
             replace a removed tool.
@@ -121,13 +125,13 @@ def _members(sent: Any) -> tuple[dict[str, Any] | None, list[Repair]]:
 
     try:
         value, repairs = unwrap(sent, (), None, until=has_address)
-    except NotChecked:  # a long JSON text in place of the object, which is parsed only once its tool is known
+    except NotChecked:  # a long JSON text instead of an object, which is not parsed before the tool is known
         return None, []
     return (value if isinstance(value, dict) else None), repairs
 
 
 def _find_key(members: Mapping[str, Any], spellings: tuple[str, ...]) -> str | None:
-    """Return the key of the first name that is found: the exact name, or the only key that is equal when normalized."""
+    """Return the key that is the first spelling, else the only key that equals one of the spellings when normalized."""
     if spellings[0] in members:
         return spellings[0]
     short_keys = [key for key in members if len(key) <= _MAX_KEY_LENGTH]
@@ -170,7 +174,7 @@ def _find_tool(
 
 
 def _arguments_of(members: dict[str, Any], wrapper: ToolWrapper, repairs: list[Repair]) -> Any:
-    """Return the arguments among the members next to the address; `MISSING` if they are ambiguous."""
+    """Return the tool's arguments from the members other than `server` and `tool`; `MISSING` if they are ambiguous."""
     schema = wrapper.input_schema
     properties = schema.get("properties") if isinstance(schema, dict) else None
     declared: Collection[str] = properties if isinstance(properties, dict) else ()

@@ -37,7 +37,7 @@ class Prepared:
         filled: The names of arguments added from configured defaults.
         problems: The problems; if there are any, the call is not forwarded.
         checked: The arguments that the problems refer to: without wrapper objects, and with defaults.
-        unchecked: Problems of parts that could not be checked but are sent anyway.
+        unchecked: Problems that describe parts of the arguments that could not be checked but are sent anyway.
     """
 
     arguments: Any
@@ -64,7 +64,7 @@ def fill_defaults(schema: Any, arguments: dict[str, Any], defaults: Mapping[str,
 def passes(wrapper: ToolWrapper, arguments: Any, level: RepairLevel) -> bool:
     """Return whether arguments can be sent unchanged, provided that there are no defaults and no names to map back.
 
-    False if this is not known within a moment; `prepare` decides then.
+    Also false if this quick check cannot decide. After false, use `prepare`.
 
     Raises:
         NotChecked: The arguments have too many values; see `prepare`.
@@ -100,11 +100,11 @@ def prepare(
         arguments: The arguments as sent, any JSON value; null counts as an empty object.
         level: What may be repaired; see `registry.arguments.repair`.
         defaults: Configured values of parameters, by name.
-        lowered: The definition that the caller was shown; its names and nulls are mapped back first, also inside
-            wrapper objects.
-        validation: How uncheckable arguments are handled: `lenient` checks the rest and reports them, `strict` refuses
-            the call.
-        text: The encoding of the arguments by `orjson`, if known.
+        lowered: The definition that the caller was shown, if it was "lowered": rewritten for the client's JSON Schema
+            dialect. Its names and nulls are first mapped back to the original schema, also inside wrapper objects.
+        validation: How uncheckable arguments are handled: `lenient` checks the other parts and reports the unchecked
+            parts, `strict` refuses the call.
+        text: The arguments as encoded by `orjson`, if available.
 
     Raises:
         NotChecked: The check exceeds the current limits, but may succeed with higher ones.
@@ -130,8 +130,8 @@ class UnfinishedCheck:
     """A full check of arguments that takes too long.
 
     Attributes:
-        doubt: Why they could not be checked.
-        checks_cheaply: Whether to run cheap checks and repairs instead; otherwise only map names back and add defaults.
+        doubt: Why the arguments could not be checked.
+        checks_cheaply: True to run cheap checks and repairs instead; false to only map names back and add defaults.
         within_s: The time spent on the full check, in seconds.
     """
 
@@ -154,7 +154,7 @@ def prepare_with_cheap_checks(
     Args:
         wrapper: The tool.
         arguments: The arguments as sent.
-        check: The full check.
+        check: The full check that takes too long.
         level, defaults, lowered: See `prepare`.
 
     Raises:
@@ -217,14 +217,14 @@ def _prepare(
         if not isinstance(plain, dict):
             return Prepared(arguments=plain, problems=problems.check(wrapper, plain, names), checked=plain)
         return _with_defaults(wrapper, None, plain, defaults)
-    # With time for a thorough check, measure a large value only once: it takes as long as the check.
+    # If a check has no time limit, measure a large value only once, because measuring takes as long as checking.
     schema = validator.schema
     text = text if arguments is sent else None
     size = InstanceSize.at_most(arguments, text) if current_effort().check_ns is None else None
     valid = isinstance(arguments, dict) and validator.is_valid(arguments, size)
     if valid and (level == "off" or not may_be_wrapped(arguments)):
         return _with_defaults(wrapper, validator, arguments, defaults) if defaults else Prepared(arguments=arguments)
-    # `unwrap` turns null into an empty object; with repairs off, this has to be done here.
+    # With repairs off, `repair` does not turn null into an empty object, so this is done here.
     plain = {} if arguments is None and level == "off" else arguments
     target = RepairTarget(
         schema=schema,
@@ -248,7 +248,7 @@ def _prepare(
         return Prepared(arguments=arguments, problems=(mixed,), checked=flatten_wrapper(done.unwrapped, done.mixed))
     if done.valid:
         return _with_defaults(wrapper, validator, done.arguments, defaults, done.repairs)
-    # A default may fill in what is missing.
+    # Configured defaults may supply missing arguments.
     checked = fill_defaults(schema, done.unwrapped, defaults) if isinstance(done.unwrapped, dict) else done.unwrapped
     errors = done.errors if checked is done.unwrapped else None
     issues = problems.check(wrapper, checked, names, known_invalid=checked is arguments, errors=errors)
@@ -282,16 +282,16 @@ def apply_current_names(
     level: RepairLevel,
     names: Mapping[str, str] = NO_NAMES,
 ) -> Prepared:
-    """Handle arguments with former parameter names that an open schema accepts and the upstream would silently ignore.
+    """Replace former parameter names, which an open schema accepts but the upstream would silently ignore.
 
-    If a rename is certain, the argument gets the current name; otherwise the call is refused.
+    If it is certain that a parameter was renamed, its argument gets the current name; otherwise the call is refused.
 
     Args:
         wrapper: The tool as it is now.
         prepared: Arguments without problems.
         changes: The changes of former parameters.
         level: What may be repaired.
-        names: The names under which the caller knows renamed properties.
+        names: For each renamed property, the name that the caller was shown.
 
     Raises:
         NotChecked: Checking the renamed arguments exceeds the current limits.
@@ -336,7 +336,7 @@ def suggest_current_names(
     Args:
         issues: The problems.
         changes: The changes of former parameters.
-        names: The names under which the caller knows renamed properties.
+        names: For each renamed property, the name that the caller was shown.
     """
 
     def with_current_name(problem: ArgumentProblem) -> ArgumentProblem:
@@ -359,7 +359,7 @@ def describe_changes(
     Args:
         arguments: The arguments as sent, in the tool's own names.
         changes: The changes of former parameters.
-        names: The names under which the caller knows renamed properties.
+        names: For each renamed property, the name that the caller was shown.
         missing: The paths of missing arguments.
     """
     missing_parameters = {_as_parameter(path) for path in missing}

@@ -29,29 +29,30 @@ from registry.schema.json_values import without_keys
 if TYPE_CHECKING:
     import jsonschema_rs
 
-# More than a model corrects in one attempt; the next call shows the rest.
+# More problems than a model corrects in one attempt; the error of its next call shows the others.
 MAX_PROBLEMS: Final = 20
-# About 1,000 tokens: a failed call must not cost more than the definition of the tool.
+# In characters, about 1,000 tokens: a failed call must not cost more than the definition of the tool.
 MAX_TEXT_LENGTH: Final = 4_000
-# Shares of that text, so that a long list leaves room for the rest: missing names, wrong arguments, and the example
-# call, which is written twice for `invoke_tool`.
+# Characters of that text for missing names, for wrong arguments and for the example call, so that none of them uses all
+# the room. The example of an `invoke_tool` call is written twice.
 _MAX_MISSING: Final = 800
 _MAX_WRONG: Final = 1_200
 _MAX_EXAMPLE: Final = 900
-# With less room, a schema would be cut after a few words.
+# With fewer characters left, the schema is omitted, because it would be cut after a few words.
 _MIN_SCHEMA: Final = 100
-# Characters quoted of the name of a server or a tool.
+# Characters that are quoted from an unknown server or tool name, and from a tool's name in an example.
 _MAX_QUOTED: Final = 200
 _MAX_TOOL_NAME: Final = 128
-# Errors read, more than the problems shown: missing members may be reported after many wrong ones.
+# Maximum number of errors that are read. More than `MAX_PROBLEMS`, because the validator may report missing members
+# after many wrong values.
 _MAX_ERRORS: Final = 200
-# Room for a path, a pattern and a sentence.
+# In characters: room for a path, a pattern and a sentence.
 _MAX_UNCHECKED: Final = 400
-# Keys listed of the arguments as sent, and suggestions for misspelled ones.
+# Maximum number of keys that are listed from the arguments as sent, and of suggestions for misspelled keys.
 _MAX_KEYS: Final = 20
 _MAX_SUGGESTIONS: Final = 5
 
-# How the tool was called: by its wrapper name, or through the generic tool.
+# How the tool was called: by its wrapper name, or through the generic tool `invoke_tool`.
 CallRoute = Literal["wrapper", "invoke_tool"]
 
 
@@ -68,8 +69,8 @@ def check(
     Args:
         wrapper: The tool.
         arguments: The arguments that would be sent.
-        names: The names under which the reader knows renamed properties.
-        known_invalid: Whether a check has already failed.
+        names: For each renamed property, the name that the caller was shown.
+        known_invalid: True if a check has already failed.
         errors: The validation errors, if already collected.
 
     Raises:
@@ -84,7 +85,7 @@ def check(
         return ()
     if not known_invalid and compiled.is_valid(arguments):
         return ()
-    # Collected only for invalid arguments, because it costs far more than the check above.
+    # Collect errors only for invalid arguments, because collecting them costs far more than the check above.
     try:
         if errors is None:
             errors = compiled.first_errors(arguments, _MAX_ERRORS).errors
@@ -92,7 +93,7 @@ def check(
         path, reason = unchecked.path, unchecked.reason
         raise NotChecked(path, reason, final=unchecked.final, invalid=True, unlocated=unchecked.unlocated) from None
     problems = diagnose(errors[:_MAX_ERRORS], arguments, compiled.schema, names)
-    if not problems:  # the value cannot be walked
+    if not problems:  # the validator cannot traverse the value
         message = "the arguments do not fit the schema, are nested too deeply or hold broken characters"
         problems.append(ArgumentProblem(path=(), kind="value", message=message))
     return tuple(problems[:MAX_PROBLEMS])
@@ -105,7 +106,7 @@ def unchecked_problem(
 
     Args:
         unchecked: The argument and the reason.
-        names: The names under which the reader knows renamed properties.
+        names: For each renamed property, the name that the caller was shown.
         within_s: The time spent on a check, in seconds.
     """
     where = format_path(unchecked.path, names)
@@ -128,17 +129,19 @@ def explain(
 ) -> str:
     """Return a text that lets a model correct its call, at most 4,000 characters.
 
-    It contains what is missing and what is wrong, the keys that were sent, an example call with typed placeholders, and
-    the schema or the relevant part of it. It never repeats values that were sent, because they may be secrets.
+    The text says what is missing and what is wrong; it contains the keys that were sent, an example call with typed
+    placeholders, and the schema or the relevant part of it. The text never repeats values that were sent, because they
+    may be secrets.
 
     Args:
         wrapper: The tool.
         problems: The problems found by `check`.
         arguments: The arguments as sent.
-        via: How the tool was called; for `invoke_tool`, the nested form is shown next to the wrapper name.
-        checked: The arguments that the problems refer to, if different: those inside a wrapper object.
+        via: How the tool was called; for `invoke_tool`, the example shows both the call by wrapper name and the
+            `invoke_tool` call.
+        checked: The arguments that the problems refer to, if different, such as the arguments inside a wrapper object.
         filled: Members of `checked` that come from configured defaults.
-        lowered: The definition that the caller was shown, if different; the text then refers only to it.
+        lowered: The definition that the caller was shown, if different; the text then uses only this definition.
     """
     if lowered is not None:
         wrapper, checked = as_advertised(wrapper, lowered), rename_members(checked, lowered.shown_names)
@@ -156,7 +159,7 @@ def explain(
     effective = arguments if checked is None else checked
     # Suggestions help only if a parameter is missing.
     hints = _suggestions(wrapper, problems, effective) if missing else []
-    # The problem that the whole value is not an object already names the type that was sent.
+    # If the whole value is not an object, its problem already names the type that was sent.
     if not any(problem.path == () and problem.kind == "type" for problem in problems):
         sentences.append(_describe_sent(arguments, effective, filled) + "".join(f" {hint}" for hint in hints))
     shown_paths = _paths_to_show(problems, effective)
@@ -171,7 +174,7 @@ def explain(
 
 
 def summarize_problems(problems: Sequence[ArgumentProblem]) -> str:
-    """Return the problems as one phrase, for arguments that a component other than the caller has written."""
+    """Return the problems as one phrase, for arguments that the caller did not write (for example, a hook did)."""
     phrases = [
         f"{format_path(problem.path)} is missing" if problem.kind == "missing" else problem.message.rstrip(".?")
         for problem in problems
@@ -194,7 +197,7 @@ def rename_members(arguments: Any, names: Mapping[str, str]) -> Any:
 
 
 def explain_unresolved(unresolved: UnresolvedCall, sent: object, lowered: LoweredDefinition | None = None) -> str:
-    """Return a text about an `invoke_tool` call that cannot be resolved.
+    """Return a text that explains why an `invoke_tool` call cannot be resolved.
 
     Args:
         unresolved: The unresolved call.
@@ -240,14 +243,18 @@ def _paths_to_show(problems: Sequence[ArgumentProblem], sent: object) -> list[Js
 
 
 CallForm = Literal["wrapper", "nested", "text"]
-"""How an example shows a call: by the wrapper name, or also as an `invoke_tool` that takes an object or a text."""
+"""How an example shows a call.
+
+`wrapper`: by wrapper name only. `nested`, `text`: also through `invoke_tool`, with `arguments` as an object or a text.
+"""
 
 
 def form_of(via: CallRoute, lowered: LoweredDefinition | None) -> CallForm:
-    """Return the form of an example for a caller that has called a tool this way."""
+    """Return the form in which an example shows the call to a caller that used this route."""
     if via == "wrapper":
         return "wrapper"
-    # Where null means omitted, the caller was shown an `invoke_tool` that takes its arguments as text.
+    # If null means omitted in the client's dialect, the caller was shown an `invoke_tool` that takes `arguments` as
+    # text.
     return "text" if lowered is not None and lowered.null_means_omitted else "nested"
 
 
@@ -262,15 +269,17 @@ def example_call(
 ) -> str:
     """Return a call with typed placeholders, of bounded length.
 
-    For `invoke_tool`, it shows two forms: by the wrapper name, and nested or nested as text.
+    For the forms `nested` and `text`, the call is shown twice: by wrapper name, and through `invoke_tool`.
 
     Args:
         wrapper: The tool with the definition that the caller was shown.
         form: See `form_of`.
         shown_paths: The paths of problems; the example includes them, required or not.
-        sent: The arguments as sent. Declared ones without problems stay in the example, without their values.
-        filled: Members of `sent` added from configured defaults. They are left out, because they are added again.
-        lowered: Whether the shown definition differs from the one that arguments are checked against.
+        sent: The arguments as sent. For declared members without problems, the example shows `<as sent>` instead of the
+            values.
+        filled: Members of `sent` added from configured defaults. The example omits these members, because the gateway
+            adds them again.
+        lowered: True if the shown definition differs from the definition that arguments are checked against.
     """
     limit = _MAX_EXAMPLE if form == "wrapper" else _MAX_EXAMPLE // 2
     schema = wrapper.input_schema
@@ -298,7 +307,7 @@ def example_call(
 
 
 def schema_text(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], arguments: object, room: int) -> str:
-    """Return the whole schema if it fits, else the part that matters for this call, else the beginning."""
+    """Return the whole schema if it fits, else the largest relevant part that fits, else the schema's beginning."""
     schema = wrapper.input_schema
     try:
         full_text = schemas.compact_json(schema)
@@ -317,7 +326,7 @@ def schema_text(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], argum
 def _schema_parts(
     schema: dict[str, Any], problems: Sequence[ArgumentProblem], arguments: object
 ) -> list[dict[str, Any]]:
-    """Return successively smaller parts of a schema that matter for a call."""
+    """Return parts of a schema that are relevant to a call, from the largest to the smallest."""
     properties, required = declared_properties(schema, schema), schema.get("required")
     required_names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
     touched = [problem.path[0] for problem in problems if problem.path]
@@ -332,7 +341,7 @@ def _schema_parts(
         definitions: dict[str, Any] = {word: schema[word] for word in ("$defs", "definitions") if word in schema}
         parts += [{**definitions, **part}] if definitions else []
         parts.append(part)
-    # The last resort: without descriptions.
+    # The last resort: omit descriptions, titles and examples.
     bare_properties = {name: _without_texts(below) for name, below in parts[-1]["properties"].items()}
     return [*parts, {**parts[-1], "properties": bare_properties}] if properties else []
 
@@ -344,7 +353,7 @@ def _without_texts(schema: Any) -> Any:
 
 
 def _suggestions(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], arguments: object) -> list[str]:
-    """Return hints about undeclared parameters that are probably misspelled missing ones.
+    """Return hints about undeclared parameters that are probably misspellings of missing parameters.
 
     An open schema accepts any name, so the validator reports only the missing parameter.
     """
@@ -372,7 +381,7 @@ def _describe_sent(arguments: object, checked: object, filled: Sequence[str]) ->
     if isinstance(checked, dict) and checked is not arguments and arguments is not None:
         inner = _keys_of(checked)
         text += f", read as: {inner}" if inner != _keys_of(arguments) else ""
-    # Names the defaults, so that a model does not wonder why these parameters are not missing.
+    # Name the defaults, so that a model does not wonder why these parameters are not reported as missing.
     return text + (f"; added from defaults: {_keys_of(dict.fromkeys(filled))}." if filled else ".")
 
 

@@ -1,13 +1,14 @@
 """Repair an argument object as its schema directs, and report the repairs.
 
-A repair is another reading of the arguments, never a guess at missing ones. There are three levels:
+A repair is another reading of the arguments, never a guess at missing arguments. There are three levels:
 
 `off`
     No repairs.
 
 `safe` (the default): repairs that can be read in only one way.
-    - `json_text`: a text that contains JSON, serialized once or twice, where an object or array is declared, or any
-      type except a string; also for the whole argument object. An empty text is an empty argument object.
+    - `json_text`: a text that contains an object or array as JSON, serialized once or twice, where that type is
+      declared and a string is not. The whole argument object may be such a text, and an empty text is an empty argument
+      object.
     - `unwrapped`: the argument object inside `arguments`, `params`, `args`, `input`, `parameters` or `kwargs`, if the
       schema declares no such property and nothing is next to it except the tool's own address.
     - `renamed`: a name that differs from exactly one declared and absent property in case and separators only. In an
@@ -20,7 +21,8 @@ A repair is another reading of the arguments, never a guess at missing ones. The
     - `letter_case`: a text that differs from exactly one `enum` option in case only.
 
 `full`: also repairs that rest on a convention, or that leave something out.
-    - `null_dropped`: null for an optional parameter that does not accept null. (It might have meant: delete the value.)
+    - `null_dropped`: null for an optional parameter that does not accept null. (The caller may have meant to delete the
+      value.)
     - `item_taken`: an array of one item where no array is declared.
     - `listed` for a single object where an array of objects is declared.
     - `converted` from an integer to text, and from `"5.0"` to an integer.
@@ -32,9 +34,9 @@ changes nothing. Therefore edits are made only where the validator reports an er
 
 There is one exception to the first invariant. If a schema declares properties, requires none and allows others, then
 `{"arguments": {"limit": 5}}` is valid, although the tool will not find the limit and runs without it. Such a wrapper
-object is removed if no property of its name is declared and all of its members are, possibly in another spelling; the
-inner object is then repaired and checked like any other call. If it has other parameters next to it, the call is
-refused. If the schema gives other names a meaning (a map) or declares nothing, the call stays as it is.
+object is removed if the schema does not declare its name but declares all of its members, possibly in another spelling.
+The inner object is then repaired and checked like any other call. If other parameters are next to the wrapper object,
+the call is refused. If the schema gives other names a meaning (a map) or declares nothing, the call stays as it is.
 """
 
 from __future__ import annotations
@@ -64,15 +66,16 @@ if TYPE_CHECKING:
 
 # The number of errors that `registry.arguments.problems` reads.
 _MAX_ERRORS: Final = 200
-# Errors on which repairs are tried: if one of the first cannot be repaired, the call is invalid whatever the others
-# are.
+# Maximum number of errors on which repairs are tried. If one of them cannot be repaired, the call stays invalid, so the
+# other errors do not matter.
 _MAX_TRIED: Final = 2
 # Limits of such a trial, as in `Effort.repair_cost` and `Effort.whole`: about 10 ms.
 _MAX_COST: Final = 8_000
 _MAX_WHOLE: Final = 500
-# Undeclared members of an object to keep, in addition to those that fail or that other members depend on.
+# Maximum number of undeclared members that a reduced object keeps, besides failing members and members that others
+# depend on.
 _MAX_KEPT: Final = 20
-# Errors that a part may have although the whole value does not.
+# Errors that a reduced value may have although the whole value does not have them.
 _ERRORS_OF_PARTS: Final = frozenset({"minItems", "minProperties", "contains"})
 
 
@@ -96,10 +99,10 @@ class RepairTarget:
     Attributes:
         schema: The input schema.
         validator: The compiled input schema.
-        address: Names that may be next to a wrapped argument object.
+        address: The tool's names, which may be next to a wrapped argument object.
         fill: Adds defaults; arguments that are valid with their defaults are accepted.
-        map_back: Maps arguments written for an advertised schema to this schema. The arguments to repair are mapped
-            already; values found inside texts and wrapper objects are not.
+        map_back: Maps arguments written for the schema that the caller was shown to this schema. The arguments to
+            repair have been mapped already, but values inside JSON texts and wrapper objects have not.
     """
 
     schema: Any
@@ -117,7 +120,7 @@ def errors_beyond_repair(
     Args:
         value: The arguments as sent, which are invalid.
         size: The size of the value.
-        full: Whether repairs of the level `full` are allowed.
+        full: True if repairs of the level `full` are allowed.
     """
     validator = target.validator
     if size.members <= LARGE:
@@ -125,7 +128,7 @@ def errors_beyond_repair(
     first_errors = validator.first_errors(value, _MAX_ERRORS, size)
     failing = _path_tree([tuple(error.instance_path) for error in first_errors.errors[:_MAX_TRIED]])
     part = _reduce(value, failing, validator.names)
-    # If repairing a part is too expensive, repairing the whole is far more so.
+    # If repairing a part is too expensive, repairing the whole value is even more expensive.
     with use_effort(replace(current_effort(), repair_cost=_MAX_COST, whole=_MAX_WHOLE)):
         repaired = ValidationRepair(target.schema, validator, part, full=full, map_back=target.map_back).run()
         if _accepts(target, repaired):
@@ -168,11 +171,11 @@ class Repaired:
         arguments: The valid arguments; the original object if nothing was repaired.
         repairs: The repairs, in order.
         valid: Whether `arguments` are valid.
-        unwrapped: The inner argument object with its parameters as sent. Problems refer to it; it must not be sent
-            unless it is `arguments`.
+        unwrapped: The inner argument object with its parameters as sent. Problems refer to this object. Send
+            `arguments` instead, which may be the same object.
         errors: The errors of `unwrapped`, if collected.
-        mixed: The member that contains some of the parameters while others are next to it. The call is valid because
-            the schema is open, but the upstream would ignore that member.
+        mixed: The key of a member that contains some parameters while other parameters are next to the member. The call
+            is valid because the schema is open, but the upstream would ignore that member.
     """
 
     arguments: Any
@@ -191,7 +194,7 @@ def repair(
     known_valid: bool | None = None,
     size: InstanceSize | None = None,
 ) -> Repaired:
-    """Return the arguments that were clearly meant, or else the arguments as sent.
+    """Repair arguments; if they stay invalid, return the arguments as sent.
 
     Args:
         arguments: The arguments as sent, any JSON value.
@@ -242,7 +245,7 @@ def _repair_once(
             return Repaired(arguments=arguments, valid=False, unwrapped=value, errors=unrepairable)
         attempt = ValidationRepair(schema, validator, value, full=level == "full", map_back=map_back, size=value_size)
         repaired = attempt.run()
-        # All or nothing: if the call stays invalid, it is reported as sent.
+        # All or nothing: if the arguments stay invalid, no repair is applied.
         changed = bool(attempt.repairs)
         if not _accepts(target, repaired if changed else value, known_invalid=not changed):
             return Repaired(arguments=arguments, valid=False, unwrapped=value, errors=attempt.errors)
@@ -268,7 +271,7 @@ def _is_open(schema: Any) -> bool:
 
 
 def _unwrap_valid(target: RepairTarget, arguments: dict[str, Any]) -> tuple[dict[str, Any], list[Repair]] | None:
-    """Return the inner arguments of a call that is valid only because its schema is open, and the repairs."""
+    """Return the inner arguments and the repairs if wrapped arguments are valid only because the schema is open."""
     schema = target.schema
     names = declared_properties(schema, schema)
     inner, repairs = unwrap(arguments, names, target.address, until=lambda _: False)

@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 
 # A repair can reveal errors one level deeper, and mistakes are rarely nested more than a few levels.
 MAX_ROUNDS: Final = 8
-# Errors handled in one round; each of 2,000 items of a list may need the same repair.
+# Maximum number of errors that are handled in one round; each of 2,000 items of a list may need the same repair.
 MAX_ERRORS: Final = 2_000
-# Limit of error collections in total, because each alternative is tried separately.
+# Maximum number of times that errors are collected. The number can be large, because each alternative is tried
+# separately.
 _MAX_VALIDATIONS: Final = 600
-# Alternatives tried for a value, and rounds for each. Generated unions of scalars have two to five alternatives.
+# Maximum number of alternatives that are tried for a value, and of rounds for each alternative. Generated unions of
+# scalars have two to five alternatives.
 _MAX_ALTERNATIVES: Final = 16
 _ALTERNATIVE_ROUNDS: Final = 4
-# Unions inside unions. Each takes several stack frames, of which the interpreter allows a thousand.
+# The deepest nesting of unions. Each level takes several stack frames, and the interpreter allows a thousand.
 _MAX_NESTED_ALTERNATIVES: Final = 32
 _SCALAR_TYPES: Final = frozenset({"string", "number", "integer", "boolean"})
 
@@ -59,8 +61,9 @@ class ValidationRepair:
             schema: The input schema.
             validator: The compiled input schema.
             value: The arguments as sent.
-            full: Whether repairs of the level `full` are allowed.
-            map_back: Maps values that a repair has revealed to the names of the schema.
+            full: True if repairs of the level `full` are allowed.
+            map_back: Maps the names in a value that a repair has revealed, such as parsed JSON, to the names of the
+                schema.
             size: The size of the value, if known.
         """
         self.repairs: list[Repair] = []
@@ -71,13 +74,14 @@ class ValidationRepair:
         self._map_back = map_back
         self._needs_mapping = False
         self._size = size or InstanceSize(value)
-        # A deeper value must not be walked by recursion, so it is neither copied nor repaired.
+        # A value that is nested more deeply must not be copied recursively, so it is not repaired.
         self._is_repairable = self._size.depth <= MAX_INSTANCE_DEPTH
         self._value: Any = deep_copy(value) if self._is_repairable else value
         self._validations = 0
         self._trying: set[tuple[JsonPath, tuple[str | int, ...]]] = set()
         self._cost = 0
-        # The first validation does not count: a small value can afford many attempts, a huge one only one.
+        # The first validation does not count. The limit allows many more validations of a small value, but none of a
+        # huge value.
         self._max_cost = current_effort().repair_cost
         self._dropped: set[JsonPath] = set()
         self._options: dict[int, coercion.EnumOptions] = {}
@@ -119,7 +123,7 @@ class ValidationRepair:
         corrected: set[tuple[JsonPath, int]] = set()
         for error in errors:
             path = tuple(error.instance_path)
-            # A repair changes everything below it; remaining errors there are reported in the next round.
+            # A repair changes everything below its path; errors that remain there are reported in the next round.
             if any(path[:length] in done for length in range(len(path) + 1)):
                 continue
             before = len(self.repairs)
@@ -153,7 +157,7 @@ class ValidationRepair:
         error: jsonschema_rs.ValidationError,
         corrected: set[tuple[JsonPath, int]],
     ) -> None:
-        """Correct the names in the object that an error is about, or in the object that contains the value in error."""
+        """Correct the member names in the object that an error is about or that contains the invalid value."""
         if error.kind.name not in ("required", "additionalProperties", "unevaluatedProperties"):
             # Behind a reference, the parent of the keyword does not describe the object around the value.
             if not path or list(error.evaluation_path)[-3:-1] != ["properties", path[-1]]:
@@ -165,7 +169,7 @@ class ValidationRepair:
             self._correct_names(path, schema_path, schema)
 
     def _correct_names(self, path: JsonPath, schema_path: list[str | int], schema: dict[str, Any]) -> None:
-        """Rename every misspelled member of an object; in an invalid object, all of them are suspect."""
+        """Rename every misspelled member of an invalid object, not only the members that the error names."""
         members = value_at(self._value, path)
         if not isinstance(members, dict):
             return
@@ -245,10 +249,10 @@ class ValidationRepair:
             self._apply_repair(path, option, repair)
 
     def _choose_alternative(self, path: JsonPath, value: Any, error: jsonschema_rs.ValidationError) -> None:
-        """Repair a value for the only alternative that fits after a repair; two different results leave it unchanged.
+        """Repair a value so that it fits an alternative; if alternatives lead to different results, leave it unchanged.
 
-        Each alternative is tried on a value that contains nothing else, so that an array of many such values costs no
-        more than its items.
+        Each alternative is tried on a root value that contains only this value, so that the other items of a large
+        array are not validated again. (If the position in an array selects the schema, the whole root value is used.)
         """
         keyword = list(error.schema_path)
         root_value, repairs, dropped, needs_mapping = self._value, self.repairs, self._dropped, self._needs_mapping
@@ -320,7 +324,7 @@ def _nest(path: JsonPath) -> Any:
 def _find_error(
     errors: list[jsonschema_rs.ValidationError], path: JsonPath, keyword: list[str | int]
 ) -> jsonschema_rs.ValidationError | None:
-    """Return the error of a keyword at a path, also from inside the errors of alternatives."""
+    """Return the error of a keyword at a path; the errors of alternatives are searched, too."""
     pending = list(errors)
     for _error in range(MAX_ERRORS):
         if not pending:

@@ -2,12 +2,12 @@
 
 build         Build a catalog from listings, reusing the parts of servers that did not change.
 catalog       The immutable catalog of all wrappers, and the difference between two catalogs.
-listing       The listing of one server on one connection, its suspicious texts, and unmatched configuration.
+listing       What one server listed on one connection, its suspicious texts, and unmatched configuration.
 drift         Names and parameters from earlier catalogs, for callers that still use them.
 shape         Configuration and operators' notes about servers and their tools.
-overrides     Apply the configuration of a tool to its upstream's definition and hints.
+overrides     Apply a tool's configuration to the definition and the hints that its upstream gives.
 names         Derive wrapper names that are valid for hosts, short, and distinct.
 listed_items  Prompts, resources and resource templates of every server, and the owners of their names and URIs.
 registry      The registry: the only mutable holder of the current catalog.
-uris          Equivalent spellings of URIs for access rules, and qualified URIs.
+uris          Equivalent spellings of URIs for access rules, and qualified URIs (with the server's alias).
 """

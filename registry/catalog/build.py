@@ -27,9 +27,10 @@ from registry.schema.schemas import canonical_json, digest, digest_of_canonical
 def build_catalog(
     listings: Mapping[ServerName, ServerListing], shape: Shape, *, version: int, previous: Catalog | None = None
 ) -> Catalog:
-    """Build the catalog of these listings.
+    """Build the catalog from the listings of all servers.
 
-    No schema is compiled: intake has checked the definitions, either now or before they were saved in a snapshot.
+    No schema is compiled: `registry.intake` has checked the definitions, in this run or before they were saved in a
+    snapshot.
     """
     named_uris = {server: _named_uris(listing, previous) for server, listing in listings.items()}
     items = _prompts_and_resources(listings, shape, named_uris, previous)
@@ -67,14 +68,14 @@ def build_catalog(
         naming_inputs=naming_inputs,
     )
     if previous is not None and same:
-        # Only connections or server texts have changed. This path does not depend on the number of tools.
+        # Fast path: only connections or texts of servers have changed. Its cost does not depend on the number of tools.
         return catalog.with_wrappers_of(previous)
     # Sorted, so that equal catalogs list in equal order regardless of which server connected first.
     return catalog.with_wrappers(tuple(sorted(chosen, key=attrgetter("name"))))
 
 
 def _has_same_wrappers(previous: Catalog, parts: Mapping[ServerName, ServerPart], naming_inputs: object) -> bool:
-    """Return whether these parts have the same wrapper objects as `previous`, and would name them alike."""
+    """Return whether these parts have the same wrapper objects as `previous`, and would give them the same names."""
     return (
         previous.naming_inputs == naming_inputs
         and previous.parts.keys() == parts.keys()
@@ -83,7 +84,7 @@ def _has_same_wrappers(previous: Catalog, parts: Mapping[ServerName, ServerPart]
 
 
 def _named_uris(listing: ServerListing, previous: Catalog | None) -> tuple[str, ...]:
-    """Return the URIs that a server's tools name; search for them only if its tools have changed."""
+    """Return the URIs in the `_meta` of a server's tools; search for URIs only if the tools have changed."""
     previous_part = previous.parts.get(listing.server) if previous is not None else None
     if previous_part is not None and previous_part.listing.tools is listing.tools:
         return previous_part.named
@@ -116,7 +117,7 @@ def _prompts_and_resources(
 
 
 def _non_url_issues(items: ItemCatalog) -> Iterable[tuple[ServerName, ItemIssue]]:
-    """Yield an issue for each resource that is listed under a substitute URI because its own is not a URL."""
+    """Yield an issue for each resource that has a substitute URI because the upstream's URI is not a URL."""
     for server, keys in items.keys_of.items():
         for uri, key in keys.items():
             if not kept_prefix(key) and "{" not in uri and not is_url(uri):
@@ -142,15 +143,15 @@ def _server_part(
 
     Args:
         previous: The server's part of the previous catalog.
-        named_uris: The URIs that the server's tools name.
-        keys: The exposed URI for each of the server's URIs, where they differ.
+        named_uris: The URIs in the `_meta` of the server's tools.
+        keys: By upstream URI, the URI under which the gateway exposes it, if different.
     """
     server_shape = shape.servers.get(listing.server, ServerShape())
     if previous is not None and previous.uris == keys and previous.has_equal_wrappers(server_shape, shape.max_length):
         if previous.listing is listing and previous.shape == server_shape:
             return previous
         if previous.listing.tools is listing.tools and _held_and_hints(previous.listing) == _held_and_hints(listing):
-            # Only the state of the connection changed: names, digests and definitions remain valid.
+            # Only the state of the connection or the notes changed: names, digests and definitions remain valid.
             warnings = (
                 *unmatched_names(listing, server_shape),
                 *(warning for warning in previous.warnings if warning.code not in CODES),
@@ -166,12 +167,12 @@ def _held_and_hints(listing: ServerListing) -> tuple[object, ...]:
 
 
 def _with_notes(part: ServerPart, shape: ServerShape) -> tuple[ToolWrapper, ...]:
-    """Return the wrappers of a part with the notes of another shape; the same tuple if the notes are equal."""
+    """Return a part's wrappers with the notes of another configuration; the same tuple if the notes are equal."""
     before, now = part.shape.notes, shape.notes
     differing = {tool for tool in (*before, *now) if before.get(tool) != now.get(tool)}
     if not differing:
         return part.wrappers
-    # Compared with the upstream's definition, so that a note survives a change of the configured documentation.
+    # A note is tied to the upstream's definition, so that it survives a change of the configured documentation.
     upstream = {name: tool for tool in reversed(part.listing.tools) if (name := tool.get("name")) in differing}
     return tuple(
         replace(wrapper, notes=notes_about(upstream[wrapper.tool], now.get(wrapper.tool, ())))
@@ -193,7 +194,7 @@ def _wrap_tools(
         name = definition.get("name")
         if isinstance(name, str):  # a snapshot may have been edited
             tools.setdefault(ToolName(name), definition)
-    # Hidden tools take part in naming, so that hiding a tool does not rename another.
+    # Hidden tools take part in naming, so that hiding a tool does not rename another tool.
     if previous is not None and previous.has_equal_names(shape, max_length) and previous.names.keys() == tools.keys():
         names = previous.names
     else:
@@ -219,7 +220,7 @@ def _wrap_tools(
             code = "overlay" if override.rejected is None else "overlay_rejected"
             warnings += [ItemIssue(tool=tool, code=code, detail=detail) for detail in result.warnings]
         definition = with_renamed_meta(definition, uris)
-        # Compared with the upstream's definition, so that a note survives a change of the configured documentation.
+        # A note is tied to the upstream's definition, so that it survives a change of the configured documentation.
         notes = notes_about(upstream, shape.notes.get(tool, ()))
         was = before.get(tool)
         if (
@@ -260,7 +261,7 @@ def _wrap_tools(
 
 
 class _Additions(NamedTuple):
-    """What a wrapper has besides the definition of its tool; see `ToolWrapper`."""
+    """The fields of a `ToolWrapper` that do not come from the tool's definition."""
 
     documented: frozenset[str]
     notes: tuple[Note, ...]
@@ -278,12 +279,12 @@ def _wrapper(
     packed = PackedDefinition.pack(definition).renamed(compiled.name)
     renamed = packed.read()
     if needs_task := _needs_task(renamed):
-        # Callers cannot run tasks through the gateway, which runs the task itself: hide the requirement from them.
+        # The gateway runs the task, because callers cannot: hide from callers that the tool requires one.
         renamed = _without_task_support(renamed)
         packed = PackedDefinition.pack(renamed)
     text = canonical_json(renamed)
     schema = renamed.get("inputSchema", {})
-    # Search the text for the keyword first: nearly all tools have no such header, and need no walk over the schema.
+    # Search the text for the keyword first: nearly all tools lack it, so that their schemas need not be traversed.
     annotated = schema_repairs.KEYWORD_BYTES in text
     return ToolWrapper(
         name=compiled.name,
@@ -325,7 +326,8 @@ def _assign_names(
 ) -> tuple[list[ToolWrapper], list[tuple[ServerName, ItemIssue]]]:
     """Return the wrappers that keep their names, and an issue for each wrapper whose name is taken.
 
-    Prefixed names and names of builtin tools are never refused. Unprefixed names follow in configuration order.
+    Prefixed names and names of builtin tools are never refused. Unprefixed names are assigned after these, in
+    configuration order.
     """
     position = {server: index for index, server in enumerate(shape.servers)}
     unprefixed = sorted(
@@ -344,7 +346,8 @@ def _assign_names(
                 continue
             detail = f"without a prefix this tool would take the name of {owner}"
             refused.append((wrapper.server, ItemIssue(tool=wrapper.tool, code="name_taken", detail=detail)))
-        # After the loop: tools of one server may look alike here, because their names are already distinct.
+        # Added after the loop, so that tools of one server are not refused because of each other: `compile_names` has
+        # made their names distinct.
         owners |= _owners(wrapper.name for wrapper in remaining)
         chosen.extend(remaining)
     return chosen, refused

@@ -1,4 +1,7 @@
-"""The immutable catalog of all wrappers, and the difference between two catalogs."""
+"""The immutable catalog of all wrappers, and the difference between two catalogs.
+
+An item is "held" if callers cannot use its current definition until an operator approves this definition.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +22,23 @@ from registry.schema.json_values import without_keys
 from registry.schema.packed_definition import PackedDefinition, members_of
 from registry.schema.schemas import digest
 
-# The lists that have a `list_changed` notification. Templates change together with resources.
+# The lists that have a `list_changed` notification. Resource templates share the notification of resources.
 ListKind = Literal["tools", "prompts", "resources"]
 
-# Shared by the many tools that have no parameters in headers.
+# Shared by the many tools that do not mirror parameters in HTTP headers.
 NO_HEADERS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class AppUse:
-    """How apps are involved in a tool. Source: MCP Apps 2026-01-26, "Resource Discovery", "Visibility".
+    """How a tool is used with MCP Apps, which are user interfaces that hosts show.
+
+    Source: MCP Apps 2026-01-26, "Resource Discovery", "Visibility".
 
     Attributes:
         by_models: Whether hosts may offer the tool to their model.
         by_apps: Whether apps of the same server may call the tool.
-        has_app: Whether the definition concerns an app, which hosts may show for its results.
+        has_app: Whether the definition has app metadata; hosts may then show an app for the tool's results.
     """
 
     by_models: bool = True
@@ -50,7 +55,7 @@ def _app_use(by_models: bool, by_apps: bool) -> AppUse:
 
 
 def app_use(meta: object) -> AppUse:
-    """Return how apps are involved in a tool with this `_meta`."""
+    """Return how a tool with this `_meta` is used with apps."""
     if not isinstance(meta, dict):
         return NO_APP
     ui = meta.get("ui")
@@ -67,23 +72,25 @@ class ToolWrapper:
     """One tool as the gateway exposes it. The state of the connection is in the server's listing, not here.
 
     Attributes:
-        definition: The upstream's definition with the wrapper's name and configured overrides; packed in a catalog.
+        definition: The upstream's definition with the wrapper's name and configured overrides; a `PackedDefinition` in
+            a catalog.
         digest: Digest of the definition.
         schema_digest: Digest of the schema that arguments are checked against; the cache key of the compiled schema.
         name_reason: Why the name is not simply `alias__tool`, or None.
         headers: HTTP headers that mirror parameters, each with the path of its property.
         documented: The arguments that configuration documents.
         notes: Operators' notes on exactly this definition.
-        unenforced: The schema that arguments are checked against, if the definition shows arguments that are not
-            enforced.
+        unenforced: The schema that arguments are checked against, if the schema in the definition shows arguments that
+            are not enforced.
         unchecked: Why arguments are not fully checked, if the input schema could not be used as listed.
-        held: Why the tool cannot be called until an operator approves its current definition; `definition` is then the
-            approved one.
-        needs_task: Whether the server runs the tool only as a task, which the exposed definition does not mention.
-        app: How apps are involved in the tool.
+        held: Why the tool cannot be called until an operator approves its current definition. `definition` is then the
+            last approved definition.
+        needs_task: Whether the server runs the tool only as an MCP task. The exposed definition omits this requirement.
+        app: How the tool is used with MCP Apps.
         declared: The hints in the definition.
         shared_hints: The value of `hints`, as an object shared by equal hints; None if not computed yet.
-        source: The object that the definition was derived from; while it is the same, the wrapper can be reused.
+        source: The object that the definition was derived from. If the next build starts from this object, the wrapper
+            can be reused.
     """
 
     name: WrapperName
@@ -107,7 +114,7 @@ class ToolWrapper:
 
     @property
     def hints(self) -> Hints:
-        """The hints that rules, scopes and retries use. Read for every call, and by rules for every tool."""
+        """The hints that rules, scopes and retries use. Read on every call; rules read the hints of every tool."""
         if self.shared_hints is not None:
             return self.shared_hints
         annotations = self.definition.get("annotations")
@@ -126,13 +133,14 @@ class ToolWrapper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPart:
-    """One server's part of a catalog, stored so that a rebuild only touches what changed.
+    """One server's part of a catalog, stored so that a rebuild can reuse whatever did not change.
 
     Attributes:
         wrappers: The same tuple as in the previous part if no wrapper changed.
         names: The names of all tools, exposed or not.
-        named: The URIs of the apps that the server's tools refer to.
-        uris: The exposed URI for each of the server's URIs, where they differ; wrappers name the exposed URIs.
+        named: The URIs in the `_meta` of the server's tools, such as the URIs of apps.
+        uris: By upstream URI, the URI under which the gateway exposes it, if different. The wrappers' `_meta` has the
+            exposed URIs.
     """
 
     listing: ServerListing
@@ -146,12 +154,12 @@ class ServerPart:
     uris: Mapping[str, str] = field(default_factory=dict)
 
     def has_equal_names(self, shape: ServerShape, max_length: int) -> bool:
-        """Return whether another shape would give equal tools the same names."""
+        """Return whether another configuration would give the same names to equal tools."""
         own = self.shape
         return (own.prefixed, own.renames, self.max_length) == (shape.prefixed, shape.renames, max_length)
 
     def has_equal_wrappers(self, shape: ServerShape, max_length: int) -> bool:
-        """Return whether another shape would give equal tools the same wrappers, except for notes."""
+        """Return whether another configuration would give equal wrappers to equal tools, except for notes."""
         own = self.shape
         mine, theirs = (
             (each.hidden, each.tools, each.overrides, each.hints.annotations, each.tool_hints) for each in (own, shape)
@@ -166,8 +174,8 @@ class Catalog:
     Attributes:
         digest: Digest of the names and definitions of all wrappers.
         parts: Each server's part, reused by the next build.
-        refused: Tools that are left out because their names are taken; reused by the next build.
-        naming_inputs: The configuration that named prompts and resources, compared by the next build.
+        refused: Tools without a wrapper, because other wrappers have their names; reused by the next build.
+        naming_inputs: The configuration that determined names, which the next build compares with its own.
     """
 
     version: int = 0
@@ -204,7 +212,7 @@ class Catalog:
         return self._by_tool.get((server, tool))
 
     def find(self, server: str, tool: str) -> ToolWrapper | None:
-        """Return the wrapper for the upstream's name of a tool, or for a wrapper's name with or without its alias."""
+        """Return a server's wrapper by the upstream's tool name, or by the wrapper name with or without the alias."""
         wrapper = self.get_by_tool(server, tool)
         if wrapper is not None:
             return wrapper
@@ -214,14 +222,14 @@ class Catalog:
         return None
 
     def held(self, kind: str, server: str, name: str) -> str | None:
-        """Return why an item, given by its upstream's name, is held; None if it is unknown or not held."""
+        """Return why an item with this upstream name is held; None if the item is unknown or not held."""
         listing = self.servers.get(ServerName(server))
         if listing is None or not listing.held:
             return None
         return listing.held.get(kind, {}).get(name)
 
     def held_uri(self, server: str, uri: str) -> str | None:
-        """Return why no resource with this URI can be read from a server, or None."""
+        """Return why this URI cannot be read from a server because an item is held, or None."""
         listing = self.servers.get(ServerName(server))
         if listing is None or not listing.held:
             return None
@@ -289,7 +297,7 @@ class Catalog:
 
 @dataclass(frozen=True, slots=True)
 class CatalogChange:
-    """The differences between two catalogs that a caller could notice; true if there are any."""
+    """The differences between two catalogs that a caller could notice. False in a boolean context if there are none."""
 
     before: Catalog
     after: Catalog
@@ -301,7 +309,8 @@ class CatalogChange:
     def __post_init__(self) -> None:
         old, new = self.before, self.after
         set_field = object.__setattr__  # the dataclass is frozen
-        # Most swaps change only the state of a connection: equal digests make comparing all wrappers unnecessary.
+        # Most new catalogs differ only in the state of a connection. If the digests are equal, skip comparing all
+        # wrappers.
         if old.digest == new.digest and old.wrappers and new.wrappers:
             for each in ("added", "removed", "changed"):
                 set_field(self, each, ())
@@ -327,10 +336,11 @@ class CatalogChange:
 
 
 def handshake_definition(definition: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the definition that clients of the `initialize` handshake accept; the same object if nothing changes.
+    """Return a definition that clients of protocol versions with a handshake accept; the same object if unchanged.
 
-    Before 2026-07-28 the root of an `outputSchema` had to be `type: object`. Clients of these versions reject the
-    whole list because of any other root, so such an `outputSchema` is removed.
+    Versions before 2026-07-28 start with the `initialize` handshake, and require `type: object` at the root of an
+    `outputSchema`. Their clients reject the whole list if one tool has another root, so such an `outputSchema` is
+    removed.
     """
     if isinstance(definition, PackedDefinition) and not definition.may_have("outputSchema"):
         return definition  # fast path: called for thousands of tools in turn

@@ -17,9 +17,10 @@ from registry.schema.schemas import digest
 
 # Stands for the items of an array in a path. A property is very unlikely to have this name.
 ITEMS: Final = "[ ]"
-# Depth of a reported parameter. Deeper parameters can be read from the schema that an error shows.
+# The deepest parameter whose change is reported. Callers can see deeper parameters in the schema that an error shows.
 _MAX_DEPTH: Final = 6
-# Changes per tool. The largest tool in `tests/corpus` has 55 parameters; with more changes it is a different tool.
+# Maximum number of changes that are reported for a tool. The largest tool in `tests/corpus` has 55 parameters; a tool
+# with more than 200 changes is a different tool.
 _MAX_CHANGES: Final = 200
 
 # Property names from the root inwards, with `ITEMS` between an array and the properties of its items.
@@ -34,7 +35,7 @@ class ParameterChange:
         kind: Renamed, removed, given another type, or newly required (including new required parameters).
         now: The current name or type; empty for a removed or required parameter.
         was: The former type, if the type changed.
-        certain: Whether a renamed parameter is certainly the same, rather than only of the same shape.
+        certain: True if a renamed parameter is certainly the same parameter; false if only its schema is the same.
     """
 
     kind: Literal["renamed", "removed", "retyped", "required"]
@@ -46,8 +47,9 @@ class ParameterChange:
 def parameter_changes(before: Any, after: Any) -> dict[ParameterPath, ParameterChange]:
     """Return the changes of a schema's parameters, keyed by their former paths.
 
-    A removed parameter counts as renamed if exactly one new parameter has its shape. The renaming is certain if the
-    description is also equal, or if the names differ only in case and separators.
+    A removed parameter counts as renamed if exactly one new parameter, and no other removed parameter, has the same
+    schema (without title and description). The renaming is certain if the description is also equal, or if the names
+    differ only in case and separators.
     """
     changes: dict[ParameterPath, ParameterChange] = {}
     for path, change in _changes(before, after, ()):
@@ -63,8 +65,8 @@ def composed_changes(
     """Combine two successive sets of changes.
 
     Args:
-        earlier: The earlier changes, possibly combined already.
-        schema: The schema after both.
+        earlier: The earlier changes, which may already combine several sets.
+        schema: The schema after both sets of changes.
     """
     changes: dict[ParameterPath, ParameterChange] = {}
     for path, change in earlier.items():
@@ -93,13 +95,13 @@ def _follow_change(
 def _changes(before: Any, after: Any, path: ParameterPath) -> Iterator[tuple[ParameterPath, ParameterChange]]:
     old, new = _properties(before), _properties(after)
     removed = {name: _shape_digest(schema) for name, schema in old.items() if name not in new}
-    came = {name: _shape_digest(schema) for name, schema in new.items() if name not in old}
-    heirs: set[str] = set()
+    added = {name: _shape_digest(schema) for name, schema in new.items() if name not in old}
+    rename_targets: set[str] = set()
     for name, shape in removed.items():
-        alike = [candidate for candidate, other_shape in came.items() if other_shape == shape]
+        alike = [candidate for candidate, other_shape in added.items() if other_shape == shape]
         if len(alike) == 1 and sum(other_shape == shape for other_shape in removed.values()) == 1:
             [now] = alike
-            heirs.add(now)
+            rename_targets.add(now)
             yield (
                 (*path, name),
                 ParameterChange(kind="renamed", now=now, certain=_is_same_parameter(name, old, now, new)),
@@ -110,7 +112,7 @@ def _changes(before: Any, after: Any, path: ParameterPath) -> Iterator[tuple[Par
         if name in new:
             yield from _property_changes(old[name], new[name], (*path, name))
     if old:  # callers cannot have relied on the parameters of a schema that declared none
-        for name in _required_names(after) - _required_names(before) - heirs:
+        for name in _required_names(after) - _required_names(before) - rename_targets:
             # A parameter that also changed its type is already reported as retyped.
             if name in new and (name not in old or _type_of(old[name]) == _type_of(new[name])):
                 yield (*path, name), ParameterChange(kind="required")
@@ -180,8 +182,9 @@ def _shape_digest(schema: Any) -> str:
     return digest(schema)
 
 
-# Removed wrappers and changed tools that are remembered to answer calls that still use them. An entry keeps one
-# definition alive (a few kilobytes), so the memory is about 10 MB in total.
+# Maximum number of removed wrappers, and of changed tools, that are remembered to answer calls that still use their
+# former names or parameters. An entry keeps one definition alive (a few kilobytes), so the memory is about 10 MB in
+# total.
 _MAX_REMEMBERED: Final = 4096
 
 _NO_CHANGES: Final[Mapping[ParameterPath, ParameterChange]] = {}
@@ -199,7 +202,7 @@ class Drift:
     """A bounded memory of removed wrappers and changed parameters, filled from the registry's changes.
 
     Attributes:
-        knows_parameters: Whether any parameter changes are remembered.
+        knows_parameters: True if any parameter changes are remembered.
     """
 
     def __init__(self) -> None:
@@ -209,20 +212,20 @@ class Drift:
         self._changed: LRUCache[str, Mapping[ParameterPath, ParameterChange]] = LRUCache(_MAX_REMEMBERED)
 
     def record(self, change: CatalogChange) -> None:
-        """Remember the wrappers that a change of the catalog removed or changed."""
+        """Remember the wrappers that a new catalog has removed or changed."""
         added = [change.after.resolve(name) for name in change.added]
         removed = [change.before.resolve(name) for name in change.removed]
         for name in change.added:
             self._removed.pop(name, None)  # available again
-        # If several wrappers replace several others, descriptions are needed to match them. Nothing is compared if
-        # nothing was removed, which is the case for every first listing.
+        # If several new wrappers replace several removed wrappers, descriptions are needed to match them. Skip the
+        # comparison if nothing was removed, which is the case for the first listing of every server.
         candidates = added if removed else []
         by_schema, by_description = (
             _Pairs(removed, candidates, _schema_key),
             _Pairs(removed, candidates, _description_key),
         )
         for wrapper in removed:
-            # The same tool may have another name now because a new sibling looks like it.
+            # The same tool may have a new name now, because another tool of its server has a similar name.
             renamed = change.after.get_by_tool(wrapper.server, wrapper.tool)
             replacement = renamed or by_schema.get(wrapper) or by_description.get(wrapper)
             successor = replacement.name if replacement is not None else None
@@ -237,7 +240,7 @@ class Drift:
             after = now.input_schema
             later = parameter_changes(was.input_schema, after)
             if later or earlier:
-                # Combined with earlier changes: callers may be several versions behind.
+                # Combine these changes with earlier changes, because callers may be several versions behind.
                 self._changed[name] = composed_changes(earlier, later, after)
                 self.knows_parameters = True
 
@@ -268,12 +271,12 @@ class Drift:
 
 
 class _Pairs:
-    """Pairs each removed wrapper with the new wrapper of equal key, if both are unique."""
+    """Pairs a removed wrapper with the new wrapper that has the same key, if no other wrapper has this key."""
 
     def __init__(
         self, removed: Sequence[ToolWrapper], added: Sequence[ToolWrapper], key: Callable[[ToolWrapper], object]
     ) -> None:
-        # Counted once, because a server may replace thousands of tools at once.
+        # Count the keys only once, because a server may replace thousands of tools at a time.
         self._key = key
         self._removed_count = Counter(map(key, removed))
         self._added = Counter(map(key, added))

@@ -1,7 +1,8 @@
 """Prompts, resources and resource templates of every server, and the owners of their names and URIs.
 
-A prompt is named like a wrapper. A URI stays unchanged while only one server has it. If several servers have it, it is
-qualified for each (see `uris`), and the plain URI still reaches the server that had it alone before.
+A prompt is named like a tool wrapper. A URI stays unchanged while only one server lists it. If several servers list the
+same URI, the gateway exposes a qualified URI for each server (see `uris`). The plain URI still reaches the server that
+was the only one to list it before. "Held" items wait for an operator's approval (see `catalog`).
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class ListedItem:
         key: The exposed name or URI.
         original: The upstream's name or URI.
         definition: The upstream's object with the exposed name or URI.
-        held: Why the item cannot be used until an operator approves its current definition; `definition` is then the
-            approved one.
+        held: Why the item cannot be used until an operator approves its current definition. `definition` is then the
+            last approved definition.
     """
 
     key: str
@@ -62,7 +63,7 @@ class ItemCatalog:
 
     Attributes:
         digests: The digest of all definitions of each kind.
-        keys_of: For each server, the exposed URI or template for each of its own, where they differ.
+        keys_of: For each server, the exposed URI or template by upstream URI or template, where they differ.
     """
 
     prompts: tuple[ListedItem, ...] = ()
@@ -74,12 +75,13 @@ class ItemCatalog:
     _prompts: Mapping[str, ListedItem] = field(default_factory=dict, repr=False)
     _resources: Mapping[str, ListedItem] = field(default_factory=dict, repr=False)
     _sharers: Mapping[str, tuple[ServerName, ...]] = field(default_factory=dict, repr=False)
-    # The skills by the exposed URI of their directory, and the exposed directories by server and its own directory.
+    # Skills by the exposed URI of their directory, and the exposed URIs of these directories by server and upstream
+    # URI.
     _skills: Mapping[str, ListedItem] = field(default_factory=dict, repr=False)
     _skill_roots: Mapping[_Owner, str] = field(default_factory=dict, repr=False)
-    # Owners of URIs that tools name but no server lists, by exposed URI.
+    # By exposed URI, the owner of a URI that tools mention in `_meta` but no server lists.
     _owner_by_named_uri: Mapping[str, _Owner] = field(default_factory=dict, repr=False)
-    # The last server that had a URI alone, by upstream URI.
+    # By upstream URI, the server that most recently was the only server with this URI.
     _former: Mapping[str, ServerName] = field(default_factory=dict, repr=False)
     _templates: tuple[tuple[_Literals, ListedItem], ...] = field(default=(), repr=False)
     _servers: tuple[ServerName, ...] = ()
@@ -108,10 +110,10 @@ class ItemCatalog:
 
         Args:
             servers: The servers whose items remain.
-            prompts: Return whether a prompt is permitted.
-            resources: Return whether a resource or template is permitted.
-            uris: Return whether a URI that no server lists may be read.
-            never: Return false for a URI that must not be read even if a visible template matches it.
+            prompts: Returns whether a prompt is permitted.
+            resources: Returns whether a resource or template is permitted.
+            uris: Returns whether a URI that no server lists may be read.
+            never: Returns false for a URI that must not be read even if a visible template matches it.
         """
 
         def permitted(item: ListedItem, kind: ItemKind) -> bool:
@@ -145,7 +147,10 @@ class ItemCatalog:
         return self._prompts.get(name)
 
     def template(self, text: str) -> ListedItem | None:
-        """Return the template with this text; if several servers share it, the one of the server that had it alone."""
+        """Return the template with this text, or None.
+
+        Of several servers that share a template, the server that was the only one to have it before is preferred.
+        """
         template = next((item for _, item in self._templates if item.key == text), None)
         if template is None:
             former = self._former.get(text)
@@ -154,7 +159,7 @@ class ItemCatalog:
         return template
 
     def held_template(self, server: str, uri: str) -> str | None:
-        """Return why a URI that only held templates match cannot be read, or None."""
+        """Return why an unlisted URI that matches a held template of a server cannot be read, or None."""
         held = [item for item in self.templates if item.held and item.server == server]
         if not held or any(item.server == server and item.original == uri for item in self.resources):
             return None
@@ -169,10 +174,10 @@ class ItemCatalog:
         return None
 
     def owners(self, uri: str) -> tuple[_Owner, ...]:
-        """Return the servers that may know a URI, most likely first, each with its own URI for it.
+        """Return the servers that may have a resource with this URI, most likely first, each with the upstream's URI.
 
-        A listed resource and a URI that a tool names have one owner. A URI that matches a template belongs to the
-        template's server. Any other URI may belong to every server with resources, as servers need not list all
+        A listed resource has one owner, and so has a URI that a tool mentions. A URI that matches a template belongs to
+        the template's server. Any other URI may belong to every server with resources, as servers need not list all
         resources that they can read.
         """
         listed = self._resources.get(uri)
@@ -189,26 +194,26 @@ class ItemCatalog:
         if named_owner is not None:
             return (named_owner,)
         if is_own_uri(uri):
-            # No server owns the gateway's scheme: do not send a URI that does not name a server to any of them.
+            # No server owns the gateway's scheme, so a URI with this scheme has an owner only if it contains an alias.
             alias, _, rest = uri.removeprefix(OWN_URI_PREFIX).partition("/")
             is_qualified = rest and alias in self._servers and not is_own_uri(rest)
             return ((ServerName(alias), rest),) if is_qualified else ()
         sharers = self._sharers.get(uri)
         if sharers is not None:
             former = self._former.get(uri)
-            # Ask no other server, which could answer in place of the owner of an app or file.
+            # Do not ask other servers, since they could answer instead of the owner of an app or file.
             return tuple((server, uri) for server in ((former,) if former in sharers else sharers))
         if (skill := self._skill_of(uri)) is not None:
-            return (skill,)  # files that the entry does not name, and directories
+            return (skill,)  # a directory, or a file that the skill's entry does not list
         matching = (owner for owner, _ in self._matching(uri))
         qualified = split_qualified_uri(uri, self._servers)
         all_servers = ((server, uri) for server in self._servers)
         return tuple(dict.fromkeys([*matching, *((qualified,) if qualified else ()), *all_servers]))
 
     def exposed_uri(self, server: str, uri: str) -> str:
-        """Return the URI with which a caller can read a URI that a server's result names.
+        """Return the URI with which a caller can read a resource that a server's result refers to as `uri`.
 
-        This is the server's own URI, unless the gateway would send it to another server.
+        This is `uri` itself, unless the gateway would forward a request for `uri` to another server.
         """
         own = ServerName(server)
         key = self.keys_of.get(own, {}).get(uri)
@@ -234,7 +239,7 @@ class ItemCatalog:
         return uri if qualified is None or qualified[0] == server else qualified_uri(server, uri)
 
     def _skill_of(self, uri: str) -> _Owner | None:
-        """Return the owner of a URI in the directory of a skill, with its own URI."""
+        """Return the owner of a URI in the directory of a skill, with the upstream's URI."""
         for directory in _directories(uri):
             if (skill := self._skills.get(directory)) is not None:
                 return skill.server, skill.original.removesuffix(SKILL_FILE) + uri.removeprefix(directory)
@@ -250,7 +255,7 @@ class ItemCatalog:
         ]
 
     def is_settled(self, uri: str) -> bool:
-        """Return whether the owners of a URI are known, because servers list it or tools name it."""
+        """Return whether the owners of a URI are known, because servers list the URI or tools mention it."""
         return uri in self._resources or uri in self._owner_by_named_uri or uri in self._sharers or is_own_uri(uri)
 
     def _listed_as(self, uri: str) -> _Owner | None:
@@ -267,7 +272,7 @@ class ItemCatalog:
         return next(((alias, own) for own, key in keys.items() if normalize_uri(key) == uri), None)
 
     def sole_owner(self, uri: str) -> ServerName | None:
-        """Return the server that has, or last had, a URI or template under its unqualified name."""
+        """Return the server that exposes a URI or template unqualified, or was the last to do so."""
         listed = self._resources.get(uri) or next((item for item in self.templates if item.key == uri), None)
         if listed is not None:
             return listed.server if listed.original == uri else None
@@ -296,11 +301,11 @@ def build_item_catalog(
 ) -> ItemCatalog:
     """Index all prompts, resources and templates that configuration exposes.
 
-    If several servers share a URI, the first in configuration order answers to the plain URI, unless another one had
-    it alone before.
+    If several servers share a URI, the plain URI reaches the first of them in configuration order, unless another
+    server was the only one to have the URI before.
 
     Args:
-        named_uris: The URIs that each server's tools name.
+        named_uris: The URIs in the `_meta` of each server's tools.
     """
     position = {server: index for index, server in enumerate(shape.servers)}
     ordered = sorted(listings, key=lambda server: (position.get(server, len(position)), server))
@@ -348,13 +353,15 @@ def _prompts(
     keys_of: Mapping[ServerName, Mapping[str, str]],
 ) -> dict[str, ListedItem]:
     prompts: dict[str, ListedItem] = {}
-    # Unprefixed names come first, because they must stay exact. Among them, the first server keeps a shared name.
+    # Unprefixed names come first, because they must stay exact. Of several servers with the same unprefixed name, the
+    # first one keeps it.
     for server in sorted(ordered, key=lambda server: shape.for_server(server).prefixed):
         own = shape.for_server(server)
         items = {ToolName(item["name"]): item for item in listings[server].prompts}
         names = compile_names(server, items, max_length=shape.max_length, prefixed=own.prefixed, renames={})
         for original, item in items.items():
-            # Denied prompts take part in naming, so that denying one neither renames another nor frees its name.
+            # Denied prompts take part in naming, so that denying a prompt does not change the names of its server's
+            # other prompts.
             if own.prompts.admits(original):
                 name = names[original].name
                 held = _held_reason(listings[server], "prompts", original)
@@ -365,7 +372,7 @@ def _prompts(
 
 
 def _permits_uri(listings: Mapping[ServerName, ServerListing], shape: Shape) -> PermitsUri:
-    """Return a predicate that is false for URIs that `deny` matches, and for URIs of templates that it matches."""
+    """Return a predicate that is false for a URI if a `deny` pattern matches the URI or its template."""
     denied: dict[ServerName, tuple[str, ...]] = {}
     for server, listing in listings.items():
         filtered = shape.for_server(server).resources
@@ -385,7 +392,7 @@ def _index_items(
     servers: tuple[ServerName, ...],
 ) -> ItemCatalog:
     def specific_first(template: tuple[_Literals, ListedItem]) -> tuple[int, int]:
-        # More literal text means a more specific template. Equally specific ones keep the order of configuration.
+        # More literal text means a more specific template. Equally specific templates keep the order of configuration.
         literals, item = template
         return -sum(map(len, literals)), servers.index(item.server)
 
@@ -422,10 +429,10 @@ class _Claims:
 
     Attributes:
         servers: For each URI, the servers that list it or whose tools name it.
-        shared: The URIs that have to be qualified.
+        shared: The URIs that have to be qualified, such as URIs of several servers.
         alike: For each template, the templates with the same literal parts, which match the same URIs.
         keys: The exposed URI for each server and URI.
-        items: The listed definitions.
+        items: The listed definitions by server and URI.
     """
 
     servers: Mapping[str, list[ServerName]]
@@ -435,7 +442,7 @@ class _Claims:
     items: Mapping[_Owner, Mapping[str, Any]]
 
     def keys_of(self, server: ServerName) -> dict[str, str]:
-        """Return the exposed URI for each of a server's URIs, where they differ."""
+        """Return the exposed URIs by upstream URI, where they differ."""
         return {uri: key for (owner, uri), key in self.keys.items() if owner == server and key != uri}
 
 
@@ -471,7 +478,8 @@ def _claims(
     )
     keys: dict[_Owner, str] = {}
     for uri, owners in servers.items():
-        # The first unprefixed server keeps the plain URI; all others are qualified.
+        # The first unprefixed server with a shared URI keeps the plain URI; the URIs of all other servers are
+        # qualified.
         bare = next((server for server in owners if not shape.for_server(server).prefixed), None)
         for server in owners:
             is_kept = server == bare or (uri not in shared and (kind == "resourceTemplates" or is_url(uri)))
@@ -516,7 +524,7 @@ def _skills(listings: Mapping[ServerName, ServerListing], claims: _Claims) -> di
             root, exposed_root = uri.removesuffix(SKILL_FILE), key.removesuffix(SKILL_FILE)
             definition = {**entry, "uri": key}
             if root != exposed_root and entry["resources"] != "dynamic":
-                # All files of a skill move together, because its texts refer to them by relative paths.
+                # Change the URIs of all files of a skill alike, because its texts refer to files by relative paths.
                 definition["resources"] = [
                     {**file, "uri": exposed_root + file["uri"].removeprefix(root)} for file in entry["resources"]
                 ]
@@ -551,7 +559,7 @@ def _remove_server(uri: str, server: str) -> str:
 
 def _matches(uri: str, literals: _Literals) -> bool:
     """Return whether a URI can be an expansion of the template with these literal parts."""
-    # Written by hand to be linear in the URI's length: a regular expression with many wildcards would backtrack.
+    # Not a regular expression, which would backtrack with many wildcards. This is linear in the URI's length.
     if len(literals) == 1:
         return uri == literals[0]
     first, *middle, last = literals

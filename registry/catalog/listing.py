@@ -1,4 +1,4 @@
-"""The listing of one server on one connection, its suspicious texts, and configuration that matches nothing in it."""
+"""What one server listed on one connection, its suspicious texts, and configured names that match nothing in it."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ WHOLE_SERVER: Final = "server"
 _ITEMS: Final = frozenset(
     {"tools", "prompts", "resources", "templates", "skills", "quarantined", "repaired", "first_hints"}
 )
-# Tools, the bulk of a listing, are packed.
+# Tools, which make up most of a listing, are stored as `PackedDefinition`.
 ListedItems = tuple[Mapping[str, Any], ...]
-# `unstated`: protocol versions with a handshake have no cache scope. Shared caches treat it as `private`.
+# `unstated`: the upstream's protocol version has no cache scopes (all versions with the `initialize` handshake). Shared
+# caches treat `unstated` as `private`.
 CacheScope = Literal["public", "private", "unstated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerListing:
-    """The listing of one upstream on one connection, after intake. Immutable.
+    """What one upstream listed on one connection, as checked and repaired by `registry.intake`. Immutable.
 
     Attributes:
-        epoch: The number of the connection.
-        ttl_ms: How long the upstream says that its lists stay fresh.
+        epoch: The number of the connection; later connections have higher numbers.
+        ttl_ms: How long the lists stay fresh according to the upstream, in milliseconds.
         scope: Whether the upstream allows its lists to be shared between callers.
         origin: `snapshot` until the server has answered for the first time since the gateway started.
-        stale: The connection is lost; the tools stay listed until the next connection.
+        stale: True if the connection is lost. The tools stay listed until the next connection.
         instructions: The server's instructions to models.
-        held: By kind and upstream name, why an item cannot be used until an operator approves it. A held item is listed
-            as it was approved, or not at all. Under `WHOLE_SERVER`: why nothing of the server can be used.
-        first_hints: By tool, the hints with which it was first listed or approved. Access rights follow these if the
-            current hints promise more.
+        held: By kind and upstream name, why an item cannot be used until an operator approves it. Such a held item is
+            listed with its last approved definition, or not at all if there is none. Under `WHOLE_SERVER`: why no item
+            of the server can be used.
+        first_hints: By tool, the hints with which it was first listed or approved. Access rules use these hints if the
+            current hints promise more, such as `readOnlyHint`.
     """
 
     server: ServerName
@@ -76,7 +78,7 @@ class ServerListing:
         )
 
     def listing_key(self, other: ServerListing) -> bool:
-        """Return whether two listings have the same item objects, whatever else differs."""
+        """Return whether two listings contain the same item objects; their other fields may differ."""
         return all(
             getattr(self, name) is getattr(other, name)
             for name in ("tools", "prompts", "resources", "templates", "skills")
@@ -92,7 +94,7 @@ class Flagged:
     """One suspicious item.
 
     Attributes:
-        kind: The kind of item, named like its list on the wire; `instructions` for the server's instructions.
+        kind: The kind of item, named like its list in the protocol; `instructions` for the server's instructions.
         name: The name or URI of the item.
     """
 
@@ -103,7 +105,7 @@ class Flagged:
 
 
 def flagged_items(listings: Mapping[ServerName, ServerListing]) -> Iterator[Flagged]:
-    """Yield every item whose score reaches the threshold. Slow: run it where no calls wait for it."""
+    """Yield every item whose suspicion score reaches the threshold. Slow: do not run it where calls have to wait."""
     owners: dict[str, set[str]] = {}
     for server, listing in listings.items():
         for tool in listing.tools:
@@ -139,7 +141,8 @@ HIDES_NOTHING: Final = "hides_nothing"
 NO_SUCH_TOOL: Final = "no_such_tool"
 SELECTS_NOTHING: Final = "selects_nothing"
 CODES: Final = frozenset({HIDES_NOTHING, NO_SUCH_TOOL, SELECTS_NOTHING})
-# Similarity that tolerates one or two wrong letters in a typical name; the same as for misspelt keys.
+# Similarity that tolerates one or two wrong letters in a typical name; the same value is used for misspelt
+# configuration keys.
 _NEAR: Final = 0.6
 _WILD: Final = frozenset("*?[")
 
@@ -166,7 +169,7 @@ def unmatched_names(listing: ServerListing, shape: ServerShape) -> tuple[ItemIss
         and shape.resources.is_open
     ):
         return ()  # fast path: most servers have no such configuration
-    # Quarantined tools exist as well.
+    # The server also has the tools that the gateway left out of the listing as unusable (quarantined).
     tools = [*_texts(listing.tools, "name"), *(issue.tool for issue in listing.quarantined)]
     tool_names = set(tools)
     issues = [
@@ -208,7 +211,7 @@ def _unmatched_patterns(listing: ServerListing, shape: ServerShape, tools: Colle
 
 
 def _unmatched_defaults(listing: ServerListing, shape: ServerShape) -> Iterator[ItemIssue]:
-    # A quarantined tool may have any parameter.
+    # The parameters of quarantined tools are not known here.
     if not shape.defaults or listing.quarantined:
         return
     parameters = {

@@ -25,11 +25,11 @@ BUILTIN_NAMES: Final = frozenset({"invoke_tool", "find_tools", "list_servers", "
 NAME_SEPARATOR: Final = "__"
 # Model APIs accept 64 characters, and hosts add a prefix of up to 16 (`mcp__gateway__`).
 DEFAULT_NAME_LENGTH: Final = 48
-# 32 bits: equal digests are unlikely among the thousands of tools of one gateway, and are lengthened if they occur.
+# 32 bits: equal digests are unlikely among the thousands of tools of one gateway. If they occur, they are lengthened.
 _DIGEST_LENGTH: Final = 8
 # The shortest limit that fits an alias of `x-` and a digest, the separator, and one character with a digest.
 MIN_NAME_LENGTH: Final = 2 + _DIGEST_LENGTH + len(NAME_SEPARATOR) + 1 + _DIGEST_LENGTH
-# The limit of model APIs for a whole name: a longer alias could never be shown in full.
+# The limit of model APIs for a whole name. A longer alias would never fit into a name.
 _MAX_ALIAS_LENGTH: Final = 64
 # Characters reserved for the tool if the alias is long: a digest, and nine for a readable head and tail.
 _TOOL_CHARS: Final = 18
@@ -38,7 +38,7 @@ _MIN_READABLE_CHARS: Final = 6
 # A SHA-256 digest has 64 hexadecimal digits. The length starts at 8 and doubles, so three rounds use all of them.
 _MAX_DIGEST_LENGTH: Final = 64
 _MAX_ROUNDS: Final = 8
-# Names can have any length; the readable part is taken from the beginning.
+# A tool's own name can have any length; the readable part is derived from this many characters at its beginning.
 _READ_CHARS: Final = 2048
 
 _ALIAS = re.compile(r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")
@@ -116,8 +116,8 @@ class _NameCandidate:
     """The tentative name of one tool.
 
     Attributes:
-        level: How often the digest was lengthened; 0 for a name without a digest.
-        verbatim: The tool's own name is kept exactly.
+        level: 0 for a name without a digest, 1 with a digest of normal length; each level doubles the length.
+        verbatim: True if the tool's own name is kept exactly.
     """
 
     __slots__ = ("level", "name", "pair", "part", "prefix", "reason", "renamed", "room", "verbatim")
@@ -182,14 +182,14 @@ class _NameCandidate:
 
 
 def _resolve_collisions(candidates: list[_NameCandidate], *, verbatim_allowed: bool) -> None:
-    """Lengthen the digests of names that look alike until all are distinct, independently of their order."""
+    """Lengthen the digests of names that look alike until all names are distinct, independently of their order."""
     for _round in range(_MAX_ROUNDS):
         groups: dict[str, list[_NameCandidate]] = defaultdict(list)
         for candidate in candidates:
             groups[normalized_name(candidate.name)].append(candidate)
         collisions = [group for group in groups.values() if len(group) > 1]
         if verbatim_allowed:
-            # An unprefixed verbatim name must not change, even if a sibling looks like it to a host.
+            # An unprefixed verbatim name must not change, even if a host cannot distinguish it from a sibling's name.
             collisions = [group for group in collisions if not all(c.verbatim and not c.renamed for c in group)]
         if not collisions:
             return
@@ -208,7 +208,7 @@ def _resolve_collision(group: list[_NameCandidate]) -> None:
         keepers = digested if len(digested) == 1 else []
     else:
         keepers = [candidate for candidate in plain if candidate.is_normalized]
-        # A tool keeps its own name; another tool that configuration renames to it gets a digest.
+        # A tool keeps its own name; another tool that configuration renames to that name gets a digest.
         keepers = keepers if len(keepers) == 1 else [candidate for candidate in keepers if not candidate.renamed]
     for candidate in group:
         if candidate not in keepers:

@@ -1,4 +1,4 @@
-"""Apply the configuration of a tool to its upstream's definition and hints.
+"""Apply a tool's configuration to the definition and the hints that its upstream gives.
 
 Parameters that the upstream declares have precedence: configuration adds missing descriptions, and anything that
 contradicts the schema is ignored with a warning, unless the override has `replace`. If the upstream declares no
@@ -27,7 +27,8 @@ DEFAULTS: Final = {"readOnlyHint": False, "destructiveHint": True, "idempotentHi
 WARNING: Final = frozenset({"destructiveHint", "openWorldHint"})
 NO_HINTS: Final[Hints] = MappingProxyType({})
 """Shared by the many tools without hints."""
-# Removed tools whose first hints are remembered in case they come back: as many as the largest servers list.
+# Maximum number of removed tools whose first hints are remembered, in case the tools are listed again; the largest
+# servers list about as many tools.
 _MAX_GONE: Final = 10_000
 
 
@@ -47,14 +48,14 @@ def _shared_hints(text: bytes) -> Hints:
 
 
 def with_defaults(hints: Hints) -> dict[str, bool]:
-    """Return all four hints, with defaults for those that are absent."""
+    """Return all four hints, with defaults for absent hints."""
     complete = {name: hints[name] if isinstance(hints.get(name), bool) else usual for name, usual in DEFAULTS.items()}
     # The protocol gives `destructiveHint` a meaning only for tools that are not read-only.
     return {**complete, "destructiveHint": complete["destructiveHint"] and not complete["readOnlyHint"]}
 
 
 def most_cautious_hints(now: Hints, before: Hints | None) -> Hints:
-    """Return the hints that apply after a change: for each hint the value that promises less."""
+    """Return the hints that apply after a change: of each hint, the value that promises less."""
     if before is None or now is before:
         return now
     mine, theirs = with_defaults(now), with_defaults(before)
@@ -69,8 +70,8 @@ def first_hints(
 
     Args:
         tools: The current definitions of a server.
-        earlier: The earlier result. Removed tools stay in it, because they may come back.
-        read: The current hints of tools by name, where they have been read already.
+        earlier: The earlier result. Its removed tools stay in the new result, because they may be listed again.
+        read: By tool name, current hints that have been read already.
     """
     tools = tuple(tools)
     new = {
@@ -92,7 +93,7 @@ def first_hints(
 ARGUMENT_TYPES: Final = ("string", "number", "integer", "boolean", "array", "object")
 # The largest tool in `tests/corpus` has 55 arguments; a longer list than this is a mistake in the file.
 MAX_ARGUMENTS: Final = 200
-# Characters of a name that messages quote.
+# The number of characters of a name that messages quote.
 _MAX_QUOTED: Final = 64
 _MEMBERS: Final = ("name", "type", "description", "required")
 # Keywords other than `properties` that may declare parameters.
@@ -118,8 +119,8 @@ class ToolOverride:
     """The configured override of one tool.
 
     Attributes:
-        replace: The arguments take precedence over those that the upstream declares.
-        hint: The arguments are shown but not enforced; the upstream validates them.
+        replace: True if the configured arguments take precedence over arguments that the upstream declares.
+        hint: True if the arguments are shown but not enforced; the upstream validates them.
         description: Replaces the upstream's description.
         rejected: Why the configured arguments are not used, or None.
     """
@@ -137,9 +138,9 @@ class OverrideResult:
 
     Attributes:
         definition: The same object if the override changes nothing.
-        documented: The arguments that show configured documentation.
+        documented: The arguments whose documentation comes from configuration.
         warnings: One sentence for each part of the override that had no effect.
-        checked: The input schema that calls are checked against, if it is not the one in the definition.
+        checked: The input schema that calls are checked against, if it differs from the schema in the definition.
     """
 
     definition: Mapping[str, Any]
@@ -150,7 +151,7 @@ class OverrideResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentSummary:
-    """One argument for display; `source` says who documented it."""
+    """One argument for display; `source` is `configuration` or `upstream`, whichever documented the argument."""
 
     name: str
     type: str
@@ -334,8 +335,8 @@ def argument_summaries(definition: Mapping[str, Any], documented: frozenset[str]
 def usage_text(definition: Mapping[str, Any]) -> str:
     """Return one tool as text for a model: its description, and a line for each argument.
 
-    The lines of a description are marked, and each argument is one line, so that upstream text cannot imitate an
-    argument or a tool.
+    Further lines of a description are marked with `>`, and each argument is one line, so that upstream text cannot
+    imitate an argument or a tool.
     """
     first, *more = f"{definition.get('name')}: {definition.get('description') or ''}".rstrip().splitlines()
     lines = [first, *(f"  > {line}".rstrip() for line in more)]

@@ -19,15 +19,17 @@ Listener = Callable[[CatalogChange], None]
 _log = logging.getLogger("typegate.registry")
 
 MAX_OWNERS: Final = 256
-"""Callers whose own listings are stored: as many as one process serves within a few minutes. Each catalog takes a few
-hundred bytes per tool. Beyond the limit, the listings of the caller that was listed longest ago are dropped."""
+"""Maximum number of callers whose own listings are stored; one process serves about as many callers within a few
+minutes. Each catalog takes a few hundred bytes per tool. Beyond the limit, the listings that were updated longest ago
+are dropped.
+"""
 
 
 class Registry:
     """Holds the current catalog and replaces it as a whole. All methods are synchronous.
 
-    A server with per-caller sign-in may list different items to each caller. Such a listing replaces the common one in
-    the catalog of its caller (the owner), and is not visible to other callers.
+    A server with per-caller sign-in may list different items to each caller. Such a listing replaces the common listing
+    of the server in the catalog of its caller (the owner), and is not visible to other callers.
 
     Attributes:
         catalog: The current catalog. A call reads this attribute once and uses that catalog to the end.
@@ -56,13 +58,13 @@ class Registry:
         self._ids = count()
         self.owners: dict[str, dict[ServerName, ServerListing]] = {}
         self._own_catalogs: dict[str, tuple[Catalog, Shape, Catalog]] = {}
-        # The listings of the latest owner. Most owners get equal lists, which then share their parts.
+        # By server, the latest listing of any owner. Most owners get equal lists of tools, which then share memory.
         self._latest: dict[ServerName, ServerListing] = {}
         self._on_own_change: list[Callable[[], object]] = []
 
     def put(self, listing: ServerListing) -> CatalogChange:
-        """Replace a server's listing. An older epoch is ignored; the same epoch replaces the listing."""
-        # The slow listing of a lost connection may arrive after that of the next connection.
+        """Replace a server's listing, unless the new listing belongs to an older connection (a lower epoch)."""
+        # The listing of a slow, lost connection may arrive after the listing of the next connection.
         current = self.catalog.servers.get(listing.server)
         if current is not None and listing.epoch < current.epoch:
             return CatalogChange(self.catalog, self.catalog)
@@ -94,7 +96,8 @@ class Registry:
             put: See `reshape`.
 
         Returns:
-            The catalog that the build started from; the result is discarded if that is no longer the current one.
+            The catalog that the build started from. If it is no longer current at the next swap, the built catalog is
+            discarded.
         """
         before, shape = self.catalog, shape or self.shape
         after = build_catalog(
@@ -111,7 +114,7 @@ class Registry:
         Args:
             shape: The configuration.
             drop: Servers that the configuration no longer has.
-            put: Listings of new servers; a listing of an older epoch than the known one is ignored.
+            put: Listings of new servers; a listing with a lower epoch than the current listing is ignored.
         """
         self.shape = shape
         return self._swap(_update_listings(self.catalog.servers, drop, put))
@@ -181,7 +184,12 @@ class Registry:
             listener()
 
     def subscribe(self, listener: Listener, *, always: bool = False) -> Callable[[], None]:
-        """Call a listener after each swap that callers could notice, or after every swap; return its unsubscribe."""
+        """Call a listener after each swap, or only if callers could notice it; return a function to unsubscribe.
+
+        Args:
+            listener: Called with the change.
+            always: True to call the listener even if callers could not notice the swap.
+        """
         key = next(self._ids)
         self._listeners[key] = (listener, always)
 

@@ -44,9 +44,9 @@ OPEN: Final = NameFilter()
 def selects_name(pattern: str, *, server: str, original: str, exposed: str, prefixed: bool) -> bool:
     """Return whether a profile's pattern selects a tool or a prompt.
 
-    The two sides of a pattern with `__` are matched against the server and the name separately, so that a server
-    cannot enter a selection of another server's tools by its choice of names. A pattern without `__` matches either
-    name.
+    The two sides of a pattern with `__` are matched against the server and the name separately, so that a server cannot
+    enter a selection of another server's tools by its choice of names. A pattern without `__` is matched against the
+    original and the exposed name.
 
     Args:
         server: The alias of the server.
@@ -76,7 +76,7 @@ def _matches_any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-# A note is appended to a description, of which hosts show 2,048 characters; it may use half of them.
+# A note is appended to a description, of which hosts show 2,048 characters; a note may use about half of these.
 MAX_NOTE_LENGTH = 1_000
 
 
@@ -86,7 +86,7 @@ class Note:
 
     Attributes:
         digest: Digest of the upstream's definition when the note was written; the note applies to no other definition.
-        of_failure: The note is about a failure, and ends with the next success.
+        of_failure: True if the note is about a failure; the note then ends with the next success.
         until_s: When the note ends, in seconds since 1970; None for never.
     """
 
@@ -118,7 +118,7 @@ class ToolHints:
     Attributes:
         annotations: Annotations to add; the upstream's own have precedence.
         search_hint: Words by which hosts find a tool.
-        always_load: Whether hosts that load tools on demand load it at once; None if not configured.
+        always_load: Whether hosts that load tools on demand load this tool at once; None if not configured.
         max_result_chars: How many characters of a result hosts may show to a model.
     """
 
@@ -128,7 +128,7 @@ class ToolHints:
     max_result_chars: int | None = None
 
     def with_fallback(self, other: ToolHints) -> ToolHints:
-        """Return these hints, completed by those of `other`."""
+        """Return these hints, with values from `other` where these have none."""
         return ToolHints(
             annotations={**other.annotations, **self.annotations},
             search_hint=self.search_hint or other.search_hint,
@@ -146,7 +146,7 @@ class ResultRules:
 
     Attributes:
         select: Whether calls may name the part of the result that they need.
-        max_bytes: Size above which a result is cut, and the rest is read with `read_result`.
+        max_bytes: Size above which a result is cut; callers read the rest with `read_result`.
         max_binary_bytes: Size above which images, audio and blobs become resource links.
         binary_types: Patterns of the media types that are returned inline.
     """
@@ -167,7 +167,7 @@ class ResultRules:
         return (self.max_bytes, self.max_binary_bytes, self.binary_types) != (None, None, None)
 
     def with_fallback(self, other: ResultRules) -> ResultRules:
-        """Return these rules, completed by those of `other`."""
+        """Return these rules, with values from `other` where these have none."""
         return ResultRules(
             select=other.select if self.select is None else self.select,
             max_bytes=other.max_bytes if self.max_bytes is None else self.max_bytes,
@@ -176,7 +176,7 @@ class ResultRules:
         )
 
     def restricted_to(self, other: ResultRules) -> ResultRules:
-        """Return rules that satisfy both: the smaller sizes, and a selection only if neither forbids it."""
+        """Return rules that satisfy both rules: the smaller sizes, and `select` only if neither rule forbids it."""
         types = other.binary_types if self.binary_types is None else self.binary_types
         return ResultRules(
             select=False if False in (self.select, other.select) else self.select or other.select,
@@ -198,7 +198,7 @@ class ServerShape:
     """How one server's tools are named, documented, called and exposed. Patterns match upstream names.
 
     Attributes:
-        named: Every tool that configuration mentions.
+        named: The names of all tools that configuration mentions.
         hidden: Tools that are not exposed, whatever `tools` says.
         tools, prompts, resources: Which items of each kind are exposed; `resources` applies to templates too.
         private_connections: Whether each session that can answer server requests has its own connection.
@@ -206,7 +206,7 @@ class ServerShape:
         notes: Operators' notes, by tool.
         repair: How far calls may be repaired; `repairs` overrides it for single tools.
         validation: Whether arguments that cannot be checked are refused.
-        defaults: Values for parameters of these names that a call omits.
+        defaults: By parameter name, the value that is added if a call omits the parameter.
         hints: Hints for every tool; `tool_hints` overrides them for single tools.
         plain_nulls: Whether optional arguments are shown without null as an alternative.
         results: How much of a result callers receive; `tool_results` overrides it for single tools.
@@ -262,7 +262,7 @@ class ServerShape:
         return tool in self.pinned and (own is None or own.always_load is not False)
 
     def effective_hints(self, tool: str, hints: Hints) -> Hints:
-        """Return the effective hints of a tool that declares `hints`, which decide about access.
+        """Return the hints that decide about access to a tool that declares `hints`.
 
         Annotations configured for the tool win. Annotations configured for the server fill in missing hints, and never
         make a tool count as less harmful than it declares.
@@ -282,7 +282,7 @@ _DEFAULT: Final = ServerShape()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The configuration of the catalog; the order of servers decides which keeps a shared unprefixed name."""
+    """The configuration of the catalog; the order of servers decides which server keeps a shared unprefixed name."""
 
     max_length: int = DEFAULT_NAME_LENGTH
     servers: Mapping[ServerName, ServerShape] = field(default_factory=dict)

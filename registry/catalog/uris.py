@@ -1,12 +1,12 @@
-"""Equivalent spellings of URIs for access rules, and qualified URIs for those that several servers list.
+"""Equivalent spellings of URIs for access rules, and qualified URIs for URIs that several servers list.
 
-Servers parse the URI of a request before they look it up: `new URL` in TypeScript, pydantic's `AnyUrl` in Python. Both
-follow the WHATWG URL Standard, so a pattern that is only compared with the text of the request can be bypassed.
-The URI that is sent to a server is not changed by these functions.
+Servers parse the URI of a request before they look up the resource: with `new URL` in TypeScript, and with pydantic's
+`AnyUrl` in Python. Both parsers follow the WHATWG URL Standard, so a pattern that is only compared with the text of the
+request can be bypassed. The URI that is sent to a server is not changed by these functions.
 
-A `ui://` URI belongs to an app, which hosts render only under that scheme; it is qualified as `ui://ALIAS/rest`. In
-the same way a `skill://` URI stays the path of a skill. Any other URI is qualified as `typegate://ALIAS/URI`. All of
-them can be split again, because an alias contains no slash.
+A `ui://` URI belongs to an app, which hosts render only under that scheme; it is qualified as `ui://ALIAS/rest`. In the
+same way a `skill://` URI stays the path of a skill. Any other URI is qualified as `typegate://ALIAS/URI`. Each of these
+forms can be split again, because an alias contains no slash.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from registry.schema.json_values import containers, map_items, map_members
 from registry.schema.packed_definition import PackedDefinition, members_of
 
 MAX_URI_CHARS: Final = 8 * 1024
-"""Longer URIs are not compared: they match every pattern that denies, and none that allows. No server or browser in
-wide use accepts longer ones, and the time to compare grows with the length."""
+"""Longer URIs are not compared: they match every `deny` pattern and no `allow` pattern. No server or browser in wide
+use accepts longer URIs, and the time to compare grows with the length.
+"""
 # Rounds of percent-decoding. Patterns cannot describe the URIs of a server that decodes more often.
 _MAX_DECODINGS: Final = 3
 # Transformations applied in succession, such as: decode, parse, remove dot segments.
 _ROUNDS: Final = 3
-# Cached spellings. They are needed for every request and listed item; typical URIs have 60 characters.
+# The number of URIs whose spellings are cached. Spellings are needed for every request and listed item; typical URIs
+# have 60 characters.
 _REMEMBERED: Final = 8_192
 # The spellings of a longer URI take up to hundreds of kilobytes. Few are cached: enough for all rules that apply to one
 # request.
@@ -90,7 +92,7 @@ def resolve_uri(uri: str) -> str:
     rest = rest.replace("\\", "/")
     authority = ""
     if rest.startswith("//"):
-        # MCP servers often begin a path where the authority would be, so dot segments apply to it as well.
+        # MCP servers often begin a path where the authority would be, so dot segments are resolved there, too.
         authority, rest = "//", rest[2:]
     segments: list[str] = []
     for part in _SLASHES.sub("/", rest).split("/"):
@@ -171,7 +173,7 @@ _spellings_of_long: Final = lru_cache(_REMEMBERED_LONG)(_spellings.__wrapped__)
 def _transform_uri(uri: str) -> Iterator[str]:
     yield unquote(uri)
     yield resolve_uri(uri)
-    # Also if the whole is not a valid URL for this parser, because parsers differ in what they refuse.
+    # Yield these even if this parser rejects the whole URI, because parsers differ in what they reject.
     yield _REMOVED.sub("", uri.strip(_C0_AND_SPACE))
     yield _DRIVE.sub(r"\1:", uri)
     parsed = normalize_uri(uri)
@@ -234,7 +236,7 @@ SKILL_PREFIX: Final = "skill://"
 _KEPT_PREFIXES: Final = (UI_PREFIX, SKILL_PREFIX)
 # `ui.resourceUri`, and the flat forms `ui/resourceUri` and `openai/outputTemplate`.
 _URI_MEMBERS: Final = ("resourceUri", "outputTemplate")
-# URLs that every parser accepts, which covers nearly all; others are parsed.
+# Matches URLs that every parser accepts, which are nearly all URLs; any other URL is parsed.
 _USUAL_URL: Final = re.compile(r"(?!https?:|wss?:|ftp:)[a-z][a-z0-9+.-]*:(?://[A-Za-z0-9._~-]*(?:[/?#].*)?|[^/].*)")
 
 
@@ -244,7 +246,7 @@ def kept_prefix(uri: str) -> str:
 
 
 def qualified_uri(server: str, uri: str) -> str:
-    """Return the URI that identifies a server's URI among those of all servers."""
+    """Return the qualified form of a server's URI, which is distinct among the URIs of all servers."""
     prefix = kept_prefix(uri)
     if prefix:
         return f"{prefix}{server}/{uri.removeprefix(prefix)}"
@@ -252,7 +254,7 @@ def qualified_uri(server: str, uri: str) -> str:
 
 
 def split_qualified_uri(uri: str, servers: Collection[str]) -> tuple[ServerName, str] | None:
-    """Split a qualified URI of a kept scheme into its server and the server's URI; None if it names no server."""
+    """Split a qualified URI of a kept scheme into the server and the server's URI; None if no server has its alias."""
     prefix = kept_prefix(uri)
     if not prefix:
         return None
@@ -261,12 +263,12 @@ def split_qualified_uri(uri: str, servers: Collection[str]) -> tuple[ServerName,
 
 
 def is_url(uri: str) -> bool:
-    """Return whether Python SDK 1.x, whose models parse URLs, accepts a URI; otherwise it rejects the whole list."""
+    """Return whether Python SDK 1.x, whose models parse URLs, accepts a URI. If not, it rejects the whole list."""
     return _USUAL_URL.fullmatch(uri) is not None or normalize_uri(uri) is not None
 
 
 def shared_uris(claims: Mapping[str, Collection[ServerName]]) -> frozenset[str]:
-    """Return the URIs to qualify: URIs of several servers, and URIs that equal the qualified form of another.
+    """Return the URIs to qualify: URIs of several servers, and URIs that equal the qualified form of such a URI.
 
     Args:
         claims: The servers that list or name each URI.
@@ -281,7 +283,7 @@ def shared_uris(claims: Mapping[str, Collection[ServerName]]) -> frozenset[str]:
 
 
 def uris_in_meta(tools: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the URIs in the `_meta` of tools: app URIs anywhere, and other URIs in the members that hosts know."""
+    """Return the URIs in the `_meta` of tools: app URIs in any member, other URIs only in members that hosts read."""
     uris: dict[str, None] = {}
     for tool in tools:
         if isinstance(tool, PackedDefinition) and not any(map(tool.holds, (UI_PREFIX, *_URI_MEMBERS))):
@@ -297,7 +299,7 @@ def uris_in_meta(tools: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def with_renamed(value: Any, rename: Callable[[str], str]) -> Any:
-    """Return a JSON value with every string renamed; the same object if nothing changed."""
+    """Return a JSON value with `rename` applied to every string; the same object if nothing changed."""
     if isinstance(value, str):
         renamed = rename(value)
         return value if renamed == value else renamed
@@ -309,11 +311,11 @@ def with_renamed(value: Any, rename: Callable[[str], str]) -> Any:
 
 
 def with_renamed_meta(definition: Mapping[str, Any], keys: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return a definition whose `_meta` names exposed URIs; the same object if nothing changed.
+    """Return a definition whose `_meta` has exposed instead of upstream URIs; the same object if nothing changed.
 
     Args:
         definition: The definition of a tool, prompt, resource or template.
-        keys: The exposed URI for each of the server's URIs, where they differ.
+        keys: The exposed URIs by upstream URI, where they differ.
     """
     if not keys or (isinstance(definition, PackedDefinition) and not definition.may_have("_meta")):
         return definition

@@ -1,10 +1,12 @@
-"""Tool definitions in the subset of JSON Schema that a host or a model API accepts.
+"""Rewrite tool definitions in the subset of JSON Schema that a host or a model API accepts.
+
+Such a subset is called a dialect, and rewriting a definition for a dialect is called lowering.
 
 definitions      Lower a definition to a dialect, report the losses, and map calls back.
 client_profiles  The rules of hosts and model APIs, as data.
 merging          Merge several schemas of one value into a single schema that accepts no less.
 flattening       Replace references and composition that a dialect does not support with plain schemas.
 lowering         Lower one schema to a dialect, and record what was lost.
-schema_prose     Describe schemas in a few words, and record what a lowered schema no longer expresses.
+schema_prose     Describe schemas in a few words, and record what a schema no longer expresses after lowering.
 shaping          Write one schema in the form that a model API requires.
 """

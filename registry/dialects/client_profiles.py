@@ -23,28 +23,30 @@ class Dialect:
     """The rules of one host or model API. The defaults are the rules of the protocol, which rejects nothing.
 
     Attributes:
-        shown: The form in which the host shows a tool's name to its model, from `{label}` and `{tool}`.
+        shown: The format of a name that the host shows to its model; `{label}` is the host's name for the gateway.
         name_limit: The length limit of the shown name.
         characters: Characters that may occur in a name; the host replaces all others with `_`.
         first: Characters that a shown name may begin with.
         tools_limit: The number of tools that the host accepts.
         description_limit: The length limit of a tool's description.
-        edits: Whether schemas are lowered at all.
+        edits: Whether schemas are rewritten at all.
         root_refused: Composition keywords that the root of a schema must not have.
         refs: Whether local `$ref`s are supported; otherwise they are inlined.
-        known: The only supported keywords; None for all except `unknown`.
+        known: The only supported keywords; None if all except `unknown` are supported.
         unknown: Keywords that are rejected, removed, or ignored.
-        formats: The only supported values of `format` for each type; None for all.
+        formats: The only supported values of `format` for each type; None if all are supported.
         tuples: Whether the items of an array may have a schema for each position.
         typed: Whether every schema needs a type, unless it has only `anyOf`; other composition is not supported.
         type_lists: Whether `type` may be a list; otherwise `nullable` expresses null.
         text_enums_only: Whether only strings may be enumerated.
         arrays_need_items: Whether an array without `items` is rejected.
-        strict: Every object is closed and every property required; optional properties accept null.
-        closes_root: The host itself rejects arguments that the root does not declare.
+        strict: Whether every object must be closed and every property required; optional properties then accept null.
+        closes_root: Whether the host itself rejects arguments that the root schema does not declare.
         key_pattern: The pattern that a property name must match as a whole.
-        checks_results: The host validates results against `outputSchema`, and shows an error instead of an invalid one.
-        loads_on_demand: The host loads tools on demand, except tools that are marked with `anthropic/alwaysLoad`.
+        checks_results: Whether the host validates results against `outputSchema`, and shows an error instead of an
+            invalid result.
+        loads_on_demand: Whether the host loads tools on demand, except tools that are marked with
+            `anthropic/alwaysLoad`.
     """
 
     name: str
@@ -79,7 +81,8 @@ class Dialect:
 _COMPOSITION: Final = frozenset({"anyOf", "oneOf", "allOf"})
 _ANTHROPIC: Final = Dialect(
     name="anthropic",
-    # No `tools_limit`: without tool search it is 128, but whether the host uses tool search is not known here.
+    # No `tools_limit`: the limit is 128 without tool search, but this code cannot see whether the host uses tool
+    # search.
     name_limit=64,
     root_refused=_COMPOSITION,
     key_pattern=r"[a-zA-Z0-9_.-]{1,64}",
@@ -107,7 +110,7 @@ _STRICT: Final = replace(
     },
     tuples=False,
     typed=True,
-    # `strict` adds typed items.
+    # Not needed, because `strict` adds `items` with types.
     arrays_need_items=False,
     strict=True,
 )
@@ -191,7 +194,7 @@ def shown_name(name: str, dialect: Dialect, label: str) -> str:
 
 
 def name_fits(name: str, dialect: Dialect, label: str = "gateway") -> bool:
-    """Return whether a host shows a name in full and unchanged, ignoring that many replace `-` with `_`."""
+    """Return whether a host shows a name in full and unchanged, ignoring that many hosts replace `-` with `_`."""
     return name_problem(name, dialect, label) is None
 
 

@@ -1,11 +1,15 @@
 """Lower a definition to a dialect, report the losses, and map calls back.
 
-A lowered schema is only shown to models: calls are always checked against the original. It accepts everything that the
-original accepts, unless a loss is marked as `narrower`. Alternatives at the root are merged into one object without any
-wrapping, and prose says which members belong together.
+To lower a definition means to rewrite its input schema for a dialect, the subset of JSON Schema that a host or a model
+API accepts.
 
-If a description becomes too long, remarks about the root's schema first move from the tool's description to that of
-the schema. Only if this is not enough is the description itself cut, with a mark.
+A lowered schema is only shown to models: calls are always checked against the original schema. The lowered schema
+accepts everything that the original accepts, unless a loss is marked as `narrower`. Alternatives (`anyOf`, `oneOf`) at
+the root are merged into one object schema, and a remark in the description says which members belong together.
+
+Remarks about the root schema are appended to the tool's description. If the description becomes too long, the remarks
+are added to the schema's description instead. A tool's description that is too long even without remarks is cut, with a
+mark.
 """
 
 from __future__ import annotations
@@ -30,9 +34,10 @@ from registry.schema.json_values import containers, reuse_if_same
 from registry.schema.packed_definition import PackedDefinition, members_of
 from registry.schema.references import REFERENCE_KEYWORDS, SchemaDocument
 
-# Schemas that are considered for one value, including references, `allOf` and alternatives.
+# Maximum number of schemas that are considered for one value, including references, `allOf` and alternatives.
 _MAX_SCHEMAS: Final = 64
-# Levels of nested alternatives that are searched for null; null is assumed to be accepted below them, and is kept.
+# Levels of nested alternatives that are searched for null. Deeper alternatives are assumed to accept null, so nulls are
+# kept.
 _MAX_NULL_DEPTH: Final = 16
 _BRANCHES: Final = ("allOf", "anyOf", "oneOf")
 
@@ -45,7 +50,7 @@ def original_arguments(
     *,
     nulls: bool,
 ) -> dict[str, Any]:
-    """Restore the original names of arguments, and remove nulls that stand for omitted ones.
+    """Restore the original names of arguments, and remove nulls that stand for omitted arguments.
 
     Nulls are kept if the original schema accepts the arguments. The same object is returned if nothing changes.
 
@@ -53,7 +58,7 @@ def original_arguments(
         original: The input schema of the tool.
         document: The input schema with its references resolved.
         keys: The original name of each renamed property.
-        nulls: Whether the lowered schema requires nulls that the original may reject.
+        nulls: Whether the lowered schema requires nulls that the original schema may reject.
     """
     nulls = nulls and _has_null(arguments)
     if not keys and not nulls:
@@ -73,7 +78,7 @@ def original_arguments(
 
 
 class _ArgumentMapper:
-    """Walks over arguments together with the schemas that describe them."""
+    """Maps arguments to the original schema, traversing them together with the schemas that describe them."""
 
     __slots__ = ("_described_by_ids", "_document", "_keys")
 
@@ -139,7 +144,7 @@ class _ArgumentMapper:
         return described
 
     def _accepts_null(self, about: list[Any]) -> bool:
-        """Return whether null may be intended: some schema that constrains the value accepts it."""
+        """Return whether null may be intended: a schema that constrains the value accepts null, or no schema does."""
         constraints = [schema for schema in about if not isinstance(schema, dict) or schema.keys() - ANNOTATIONS]
         return not constraints or any(self._may_be_null(schema, 0) for schema in constraints)
 
@@ -164,7 +169,7 @@ class _ArgumentMapper:
 
 
 def _member_schemas(described: list[dict[str, Any]], name: str) -> list[Any]:
-    """Return the schemas of one member of an object, by name or as an additional property."""
+    """Return the schemas of one member of an object, whether declared or undeclared."""
     members: list[Any] = []
     for node in described:
         properties = node.get("properties")
@@ -198,10 +203,11 @@ def _has_null(value: Any) -> bool:
 
 
 CUT_MARK: Final = " […]"
-# Passes until the schema no longer changes. Two are usual; each level of nested composition may need one more.
+# Maximum number of passes after the first; passes end when the schema no longer changes. Two are usual; each level of
+# nested composition may need one more.
 _MAX_PASSES: Final = 4
-# Characters that are read of a name to replace, and characters that the readable part of the new name keeps. With the
-# longest digest a new name has 63 characters, one less than model APIs accept.
+# Maximum number of characters that are read from a name to replace, and of characters of the readable part of its new
+# name. With the longest digest a new name has 63 characters, one less than model APIs accept.
 _READ_CHARS: Final = 512
 _MAX_READABLE: Final = 30
 # Hexadecimal digits that distinguish new names; a longer digest is only used if the name is taken.
@@ -215,8 +221,8 @@ class LoweredDefinition:
 
     Attributes:
         definition: The same object if nothing had to change.
-        original_names: The original name of each renamed property; a name is replaced in the same way everywhere.
-        null_means_omitted: The lowered schema requires null where the original omits an argument.
+        original_names: The original name by new name, for renamed properties. A name has the same new name everywhere.
+        null_means_omitted: True if the lowered schema requires null for arguments that the original lets callers omit.
         original: The input schema that calls are checked against, if calls need mapping.
         document: The input schema with its references resolved; None if calls need no mapping.
     """
@@ -241,22 +247,22 @@ class LoweredDefinition:
 
     @property
     def narrower(self) -> bool:
-        """Whether some call that the original accepts cannot be expressed."""
+        """True if some call that the original schema accepts cannot be expressed with the lowered schema."""
         return any(loss.narrower for loss in self.losses)
 
 
 def lower_definition(definition: Mapping[str, Any], dialect: str | Dialect) -> LoweredDefinition:
-    """Lower an admitted definition to a dialect; lowering the result again changes nothing.
+    """Lower a definition that `registry.intake` admitted to a dialect; lowering the result again changes nothing.
 
-    Never raises for a definition that intake admits. Tool names are not changed (see `client_profiles.name_fits`), and
-    neither are output schemas, which models do not see.
+    Never raises for an admitted definition. Tool names are not changed (see `client_profiles.name_fits`), and neither
+    are output schemas, which models do not see.
 
     Args:
         definition: The definition as the profile shows it.
         dialect: The rules, or their name in `registry.dialects.client_profiles.DIALECTS`.
     """
     rules = DIALECTS[dialect] if isinstance(dialect, str) else dialect
-    # Checked last, because it parses a packed definition.
+    # The input schema is checked last, because reading it parses a packed definition.
     if not rules.edits or not isinstance(schema := (plain := members_of(definition)).get("inputSchema"), dict):
         return LoweredDefinition(definition=definition)
     names: Mapping[str, str] = NO_NAMES
@@ -295,7 +301,7 @@ def map_arguments(arguments: Any, lowered: LoweredDefinition) -> Any:
     """Map the arguments of a call to the original schema; the same object if nothing had to change.
 
     Original names are restored. A null is removed if it stands for an omitted argument in the dialect and the original
-    does not accept it. Arguments that are not an object are left to the repair step.
+    schema does not accept null. Arguments that are not an object stay as they are, for `registry.arguments.repair`.
     """
     if lowered.document is None or not isinstance(arguments, dict):
         return arguments
@@ -318,7 +324,8 @@ def _lower_schema(
         more_weakened = weakened | (lowering.changed & targets)
         if more_weakened == weakened:
             return lowered, lowering
-        # A weakened target may affect others through references: count all targets as weakened from the third pass on.
+        # A definition that accepts more (is weakened) may affect definitions that refer to it: from the third pass on,
+        # count all definitions that are targets of references as weakened.
         weakened = more_weakened if not weakened else targets
 
 

@@ -1,4 +1,4 @@
-"""Replace references and composition that a dialect does not support with plain schemas."""
+"""Replace references and composition (`allOf`, `anyOf`, `oneOf`) that a dialect does not support with plain schemas."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ from registry.schema.json_values import without_keys
 from registry.schema.references import REFERENCE_KEYWORDS, SchemaDocument
 from registry.schema.schemas import MAX_SCHEMA_BYTES, measure
 
-# Levels of a recursion to expand if the dialect has no references. Nested filters and folders rarely need more, and
-# every level multiplies the size.
+# Levels of a recursive schema to expand if the dialect has no references. Nested filters and folders rarely need more,
+# and every level multiplies the size.
 MAX_UNROLLED_LEVELS: Final = 3
-# Schemas that are merged into one. Generated schemas have a dozen at most; only hostile ones exceed the limit.
+# Maximum number of schemas that are merged into one. Generated schemas have a dozen parts at most; only hostile schemas
+# exceed the limit.
 _MAX_PARTS: Final = 256
 # Levels of nested alternatives that are merged recursively.
 _MAX_NESTED_ALTERNATIVES: Final = 32
 # Characters that expanding references may add to twice the size of a schema: about 25,000 tokens, more than any client
 # would list.
 _MAX_GROWTH: Final = 100_000
-# Titles of alternatives that are described, and characters of each title.
+# Maximum number of titles of alternatives that a remark contains, and of characters of each title.
 _MAX_TITLES: Final = 20
 _MAX_TITLE: Final = 40
 # An alternative with any of these keywords cannot be expressed as an enumeration.
 _COMPOUND: Final = REFERENCE_KEYWORDS | {"allOf", "anyOf", "oneOf"}
 _COMPOSITION: Final = ("anyOf", "oneOf")
-# In these drafts the neighbours of `$ref` are ignored; those that only describe or locate a schema are kept.
+# In drafts 3 to 7, keywords next to `$ref` are ignored. The keywords in this set are kept, because they only describe
+# or locate a schema.
 _KEPT_BESIDE_REFERENCES: Final = ANNOTATIONS | {"$defs", "definitions", "$schema", "$id"}
 _DRAFTS_WITHOUT_SIBLINGS: Final = re.compile(r"json-schema\.org/draft-0[3-7]/")
 
@@ -42,8 +44,8 @@ class Flattening:
     """One pass over one document, which tracks open expansions and the total size.
 
     Attributes:
-        document: The original with its references.
-        exhausted: References were cut off because the result became too large.
+        document: The original schema with its references resolved.
+        exhausted: True if references were cut off because the result became too large.
     """
 
     def __init__(self, root: dict[str, Any], rules: Dialect, report: LossReport, unrolled: int) -> None:
@@ -92,7 +94,8 @@ class Flattening:
         if not flatten and not self._must_inline(node, is_root):
             return node
         parts: list[dict[str, Any]] = []
-        # A queue, so that a schema's own keywords are merged first and have precedence over those it refers to.
+        # A queue, so that a schema's own keywords are merged first and have precedence over keywords of the schemas
+        # that it refers to.
         pending: list[Any] = [node]
         seen = {id(node)}
         while pending:
@@ -128,7 +131,7 @@ class Flattening:
         return merge_all(parts)
 
     def _alias(self, node: dict[str, Any]) -> dict[str, Any] | None:
-        """Return a schema whose `allOf` is a single reference as that reference; older generators write it this way."""
+        """Return the plain reference for an `allOf` with one reference, as older generators write it; else None."""
         [member, *more_members] = node["allOf"] or [None]
         if (
             more_members
@@ -166,7 +169,7 @@ class Flattening:
         return {"type": kind} if isinstance(kind, str) and not self._rules.strict and not ignored else {}
 
     def _merge_alternatives(self, node: dict[str, Any], position: SchemaPosition, is_root: bool) -> dict[str, Any]:
-        """Return a schema whose alternatives are supported, or are merged into one object."""
+        """Return a schema whose alternatives the dialect supports, or are merged into one object."""
         if not (is_root or self._rules.typed):
             return node
         plain, lists = self._split_alternatives(node, position)
@@ -181,7 +184,10 @@ class Flattening:
     def _with_one_list(
         self, node: dict[str, Any], plain: dict[str, Any], lists: list[tuple[str, list[Any]]], position: SchemaPosition
     ) -> dict[str, Any]:
-        """Return a schema with one list of alternatives and no constraints next to it, or with their common form."""
+        """Return a schema in which a list of alternatives remains only if no constraints are next to it.
+
+        Enumerations are combined, and other lists are merged into the schema or described in a remark.
+        """
         remaining = []
         for keyword, branches in lists:
             usable = [branch for branch in branches if branch is not False and branch != {"not": {}}]
@@ -210,7 +216,7 @@ class Flattening:
         return self._split_alternatives(plain, position)[0] if "allOf" in plain else plain
 
     def _split_alternatives(self, node: dict[str, Any], position: SchemaPosition) -> tuple[dict[str, Any], list[Any]]:
-        """Split a schema from its lists of alternatives; describe everything else that its `allOf` contains."""
+        """Split a schema from its lists of alternatives; describe everything else in its `allOf` in remarks."""
         lists = [(keyword, node[keyword]) for keyword in _COMPOSITION if isinstance(node.get(keyword), list)]
         if not lists and "allOf" not in node:
             return node, []

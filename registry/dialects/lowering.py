@@ -1,8 +1,9 @@
 """Lower one schema to a dialect, and record what was lost.
 
-Every change makes a schema accept more, or is recorded as `narrower`. Below contravariant keywords (`not`, `if`,
-`oneOf` and the like) accepting more inside means accepting less outside, so the outer keyword is removed. This
-also applies to the targets of references: `changed` tells the next pass which definitions this pass has changed.
+Every change makes a schema accept more (weakens it), or is recorded as `narrower`. A contravariant keyword (`not`,
+`if`, `oneOf` and the like) accepts less if its subschema accepts more, so such a keyword is removed if its subschema is
+weakened. This also applies to subschemas that refer to weakened definitions: `changed` tells the next pass which
+definitions this pass has weakened.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from registry.schema.references import (
 )
 from registry.schema.schemas import MAX_SCHEMA_DEPTH
 
-# Half of the depth that intake admits, because each level of a schema takes several Python stack frames here.
+# Half of the depth that `registry.intake` admits, because each level of a schema takes several Python stack frames
+# here.
 _MAX_SHOWN_DEPTH: Final = MAX_SCHEMA_DEPTH // 2
-# Nodes visited in one pass to find references to weakened definitions: about a tenth of a second.
+# Maximum number of nodes visited in one pass to find references to weakened definitions: about a tenth of a second.
 _MAX_SEARCH_STEPS: Final = 200_000
 # Characters of a property's original name that are quoted.
 _MAX_NAME: Final = 100
@@ -42,9 +44,9 @@ class SchemaLowering:
     """One pass over one input schema.
 
     Attributes:
-        remarks: Remarks for the description of the tool, because the root of a schema has no description.
-        changed: The changed schemas of the original, by identity.
-        flattening: The pass that replaces references and resolves those of the original.
+        remarks: Remarks about the root schema, for the description of the tool.
+        changed: The identities of those schemas in the original that were changed.
+        flattening: The pass that replaces references, and resolves the references of the original schema.
         has_contravariant: Whether the schema has a keyword that accepts less if its subschemas accept more.
     """
 
@@ -89,7 +91,7 @@ class SchemaLowering:
         return _without_unused_definitions({**lowered, "type": "object"} if "type" not in lowered else lowered)
 
     def _lower(self, node: Any, path: JsonPath, depth: int, *, is_root: bool = False, name: str | None = None) -> Any:
-        """Return one schema lowered; `name` is the original name of a renamed property."""
+        """Return the lowered form of a schema; `name` is the original name of a renamed property."""
         rules, report = self._rules, self._report
         if isinstance(node, bool):
             if not rules.typed:
@@ -151,7 +153,7 @@ class SchemaLowering:
         if not removed:
             return node
         if "patternProperties" in removed and "additionalProperties" in node:
-            # Without the patterns it would also apply to the names that they accepted.
+            # Without the patterns, `additionalProperties` would also apply to the names that match the patterns.
             removed.add("additionalProperties")
         for keyword in node:
             if keyword in removed:
@@ -176,7 +178,7 @@ class SchemaLowering:
         required = node.get("required")
         if (demanded := self._renamed_list(required)) is not required:
             changes["required"] = demanded
-        # A schema without properties may describe the same object as a neighbour that has some.
+        # A schema without properties may describe the same object as another schema that has renamed properties.
         value_keywords = {word for word in ("enum", "const") if word in node and (changes or _holds_object(node[word]))}
         removed = value_keywords | ({"propertyNames"} & node.keys())
         if not changes and not removed and "patternProperties" not in node:
@@ -274,7 +276,7 @@ class SchemaLowering:
     def _refers_to_weakened(self, schema: Any) -> bool:
         """Return whether a schema refers to a weakened definition, directly or through other definitions."""
         pending, seen = [schema] if self._weakened else [], set[int]()
-        # Not `containers`, because nodes that were visited already must not be walked again.
+        # Not `containers`, because nodes must not be visited twice.
         while pending:
             node = pending.pop()
             if id(node) in seen:
@@ -283,7 +285,7 @@ class SchemaLowering:
             self._steps += 1
             if isinstance(node, dict) and not REFERENCE_KEYWORDS.isdisjoint(node):
                 targets = self.flattening.document.targets(node)
-                # The document does not know copied references, so nothing can be ruled out for them.
+                # The document cannot resolve copied references, so these may lead to a weakened definition.
                 if not targets or self._steps > _MAX_SEARCH_STEPS or any(id(t) in self._weakened for t in targets):
                     return True
                 pending += targets

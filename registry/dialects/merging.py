@@ -27,12 +27,13 @@ _GROUPS: Final = (
 _TUPLE: Final = frozenset({"prefixItems", "items", "additionalItems"})
 # In draft 4 a boolean makes the bound next to it exclusive.
 _BOUNDS: Final = (frozenset({"minimum", "exclusiveMinimum"}), frozenset({"maximum", "exclusiveMaximum"}))
-# Alternatives for one property. Reading more would cost a model thousands of tokens for little information.
+# Maximum number of alternatives for one property. Reading more would cost a model thousands of tokens for little
+# information.
 _MAX_DISTINCT: Final = 64
 
 
 def merge_all(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return one schema for values that match all of these; the part that cannot be merged goes into its `allOf`."""
+    """Return one schema for values that match all given schemas; keywords that cannot be merged go into its `allOf`."""
     if len(parts) == 1:
         return parts[0]  # the same object, so that callers see that nothing changed
     merged: dict[str, Any] = dict(parts[0])
@@ -112,7 +113,7 @@ def _both_subschemas(first: Any, second: Any) -> Any:
 
 
 def _common_types(first: Any, second: Any) -> Any:
-    """Return the types in both; if there are none, the first, which accepts more than the empty intersection."""
+    """Return the types in both; without common types, return the first, which accepts more than no type."""
     ours, theirs = ([types] if isinstance(types, str) else types for types in (first, second))
     shared = [name for name in ours if name in theirs or (name == "integer" and "number" in theirs)]
     if "integer" in theirs and "number" in ours and "integer" not in ours:
@@ -130,9 +131,10 @@ class MergedAlternatives:
     """One schema for the objects that match at least one of several schemas.
 
     Attributes:
-        schema: The merged schema, which accepts no less unless `narrower` is set.
+        schema: The merged schema, which accepts no less than the alternatives unless `narrower` is true.
         lost: Keywords of the alternatives that the merged schema lacks.
-        narrower: The merged schema may reject an object with a property that its alternative does not declare.
+        narrower: True if the merged schema may reject an object because of a property that the object's alternative
+            does not declare.
     """
 
     schema: dict[str, Any]
@@ -141,7 +143,7 @@ class MergedAlternatives:
 
 
 def merge_any(branches: Sequence[Any]) -> MergedAlternatives:
-    """Merge schemas into one for objects that match at least one of them; schemas that match no object are ignored."""
+    """Return one schema for objects that match at least one of several schemas, ignoring those that match no object."""
     usable = [branch for branch in branches if isinstance(branch, dict) and _may_be_object(branch)]
     if not usable or any(branch is True for branch in branches):
         return MergedAlternatives({}, frozenset(), False)
@@ -176,8 +178,8 @@ def merge_any(branches: Sequence[Any]) -> MergedAlternatives:
 
 
 def any_of(schemas: Sequence[Any]) -> Any:
-    """Return a schema for values that match at least one of these; enumerations are combined."""
-    # Compared in canonical form, because the same type is often written with its members in another order.
+    """Return a schema for values that match at least one of several schemas; enumerations are combined."""
+    # Compare schemas in canonical form, because equal schemas often have their members in a different order.
     distinct = list({canonical_json(schema): schema for schema in schemas}.values())
     if len(distinct) == 1:
         return distinct[0]

@@ -1,4 +1,4 @@
-"""Describe schemas in a few words, and record what a lowered schema no longer expresses."""
+"""Describe schemas in a few words, and record what a schema no longer expresses after lowering (see `definitions`)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from registry.schema.json_paths import JsonPath
 from registry.schema.json_values import without_keys
 from registry.schema.schemas import compact_json
 
-# Characters of one clause. It is added to a description of limited length, together with other clauses.
+# Maximum number of characters of one clause. Several clauses are added to a description, whose length is limited.
 MAX_PROSE: Final = 160
 # Characters of a value or a name inside such a clause.
 _MAX_VALUE: Final = 60
 _MAX_NAME: Final = 40
-# Members of an enumeration or object, and alternatives of a union, that are named before the rest is left out.
+# Maximum number of members of an enumeration or object, and of alternatives of a union, that are named.
 _MAX_MEMBERS: Final = 6
 _MAX_ALTERNATIVES: Final = 12
 _MAX_OPTIONS: Final = 20
 _MAX_EXAMPLES: Final = 2
-# Levels of nested schemas; with three levels the clause would be cut anyway.
+# Levels of nested schemas that are described; with three levels the clause would be cut anyway.
 _MAX_NESTED: Final = 2
-# Larger integers have 38 digits or more.
+# Larger integers have 39 digits or more.
 _MAX_INTEGER_BITS: Final = 128
-# The largest integer that JavaScript represents exactly; its generators write it as a bound if none is intended.
+# The largest integer that JavaScript represents exactly; JavaScript schema generators write this number if no bound is
+# intended.
 _NO_BOUND: Final = 2**53 - 1
 # Pairs of bounds that are described together, with their unit, when the lower bound is reached.
 _PAIRS: Final = {
@@ -113,7 +114,7 @@ def _alternative(branch: Any) -> str:
 
 
 def describe_keyword(keyword: str, schema: Mapping[str, Any]) -> str | None:
-    """Describe one keyword of a schema; None if there is nothing to say, or if another keyword covers it."""
+    """Describe one keyword of a schema; None if there is nothing to say, or if another keyword's words include it."""
     value = schema[keyword]
     if keyword in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
         return _range(keyword, schema)
@@ -230,7 +231,7 @@ class SchemaLoss:
         path: The place in the lowered schema; empty for the root and the tool as a whole.
         keyword: The keyword that was changed.
         how: A phrase that describes the change.
-        narrower: Some call that the original accepts cannot be expressed; otherwise the schema accepts more.
+        narrower: True if some call that the original accepts cannot be expressed; false if the schema accepts more.
     """
 
     path: JsonPath
@@ -245,8 +246,8 @@ class SchemaPosition:
 
     Attributes:
         path: The place in the lowered schema.
-        remarks: Remarks to add to its description.
-        opened: The definitions that were expanded into it, by identity.
+        remarks: Remarks to add to the description of the schema.
+        opened: The identities of the definitions that were expanded into the schema.
     """
 
     path: JsonPath
@@ -255,7 +256,7 @@ class SchemaPosition:
 
 
 class LossReport:
-    """The losses of one pass."""
+    """Collects the losses of one pass over a schema."""
 
     __slots__ = ("losses",)
 

@@ -1,7 +1,8 @@
 """Write one schema in the form that a model API requires.
 
-Many APIs accept null for every optional argument. Declaring that for each argument doubles the types that a model reads
-and gives it no useful information. Null is still accepted, because calls are checked against the original schema.
+`remove_null_alternatives` is for upstreams that accept null for every optional argument. Declaring null for each
+argument doubles the types that a model reads, without useful information. Null is still accepted in calls, because
+calls are checked against the original schema.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _NULL: Final = {"type": "null"}
 
 
 def remove_null_alternatives(definition: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a definition whose input schema offers null nowhere as an alternative; the same object if unchanged."""
+    """Return a definition whose input schema does not offer null as an alternative; the same object if unchanged."""
     members = members_of(definition)
     schema = members.get("inputSchema")
     plain = _without_null(schema, 0)
@@ -31,7 +32,7 @@ def remove_null_alternatives(definition: Mapping[str, Any]) -> Mapping[str, Any]
 
 
 def _without_null(node: Any, depth: int) -> Any:
-    # Intake limits the depth, but a snapshot may have been edited.
+    # `registry.intake` limits the depth, but a snapshot file may have been edited.
     if not isinstance(node, dict) or depth > MAX_SCHEMA_DEPTH:
         return node
     changed = {key: _in_keyword(key, child, depth) for key, child in node.items()}
@@ -46,7 +47,7 @@ def _without_null(node: Any, depth: int) -> Any:
         if len(remaining) > 1:
             changed["anyOf"] = remaining
         elif isinstance(remaining[0], dict) and not remaining[0].keys() & own.keys() - {"description"}:
-            # The argument's own description has precedence over that of its type.
+            # The argument's own description has precedence over the description of its type.
             changed = {**remaining[0], **own}
         _drop_null_default(changed)
     same = changed.keys() == node.keys() and all(child is node[key] for key, child in changed.items())
@@ -54,7 +55,7 @@ def _without_null(node: Any, depth: int) -> Any:
 
 
 def _non_null_alternatives(alternatives: Any, null: Any, kind: type = object) -> list[Any]:
-    """Return the alternatives without null; empty if null is absent or alone, or if any is not of type `kind`."""
+    """Return the alternatives without null; empty if null is absent or alone, or if another is not of type `kind`."""
     if not isinstance(alternatives, list) or null not in alternatives:
         return []
     remaining = [option for option in alternatives if option != null]
@@ -76,7 +77,7 @@ def _in_keyword(key: str, child: Any, depth: int) -> Any:
     return _without_null(child, depth + 1)
 
 
-# Strict objects need a type for everything; any scalar has one of these.
+# In strict dialects every schema needs a type. Every scalar value has one of these types.
 _SCALAR_TYPES: Final = ["string", "number", "boolean", "null"]
 _NUMBER_KEYWORDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _KEYWORDS_OF_TYPE: Final = {
@@ -170,7 +171,7 @@ def in_dialect_form(
     """Return a schema in the form of the dialect; its subschemas must already have that form."""
     if rules.typed and isinstance(required := node.get("required"), list):
         properties = node.get("properties") or {}
-        # APIs reject a required name that is not declared, so it is described instead.
+        # APIs reject a required name that is not declared, so such a name is described in a remark instead.
         undeclared = [name for name in required if name not in properties]
         if undeclared:
             report.describe("required", {"required": undeclared}, position)
@@ -187,7 +188,7 @@ def _may_be_array(kind: Any) -> bool:
 
 
 def _with_nullable(node: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema with `nullable` for null, and with alternatives for several types."""
+    """Return a schema that expresses null with `nullable`, and a choice of several types with `anyOf`."""
     kind = node.get("type")
     if isinstance(kind, list):
         kinds = [name for name in kind if name != "null"]
@@ -268,7 +269,7 @@ def _close_object(node: dict[str, Any], position: SchemaPosition, report: LossRe
 
 
 def _nullable(node: Any) -> Any:
-    """Return a schema that accepts null as well; the same object if it already does."""
+    """Return a schema that also accepts null; the same object if the schema already accepts null."""
     if not isinstance(node, dict):
         return node
     if isinstance(branches := node.get("anyOf"), list):

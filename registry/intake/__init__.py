@@ -1,4 +1,4 @@
-"""Intake of listings: each item is accepted, repaired, or quarantined with a reason.
+"""Check what servers list: each item is accepted, repaired, or left out with a reason (quarantined).
 
 content         Repair content items and annotations that clients would reject.
 issues          Report an issue for each item that is not accepted, and detect texts that try to instruct a model.

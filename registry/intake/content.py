@@ -1,7 +1,8 @@
 """Repair content items and annotations that clients would reject.
 
-The official SDKs validate a result as a whole: one member of the wrong type invalidates all of it. Only such members
-are changed, if their meaning is clear. Unknown members, unknown item types and all texts are kept.
+The official SDKs validate a result as a whole: one member of the wrong type invalidates the whole result. Only such
+members are changed: a member is repaired if its meaning is clear, and otherwise removed. Unknown members, unknown item
+types and all texts are kept.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from registry.schema.display_text import clean
 from registry.schema.json_values import edited, map_items, without_keys
 
 _ROLES: Final = ("user", "assistant")
-# `z.iso.datetime({offset: true})`, which the TypeScript SDK applies to the whole list.
+# The format `z.iso.datetime({offset: true})`. The TypeScript SDK rejects a whole list if one date has another format.
 _DATE_TIME: Final = re.compile(
     r"(\d{4}-\d{2}-\d{2})T(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
 )
 # No valid date is longer, and the time of the date parsers grows with the length of the text.
 _MAX_DATE_CHARS: Final = 64
-# As seconds since 1970 this is the year 5138, as milliseconds 1973: greater numbers are milliseconds.
+# This number of seconds after 1970 is in the year 5138; this number of milliseconds is in 1973. This number and greater
+# numbers are read as milliseconds.
 _LEAST_MILLISECONDS: Final = 100_000_000_000
 # Pydantic does not accept a float beyond 64 bits as an integer.
 _MAX_SIZE: Final = 2**63
@@ -86,7 +88,7 @@ def repair_size(value: Any) -> int | None:
 
 
 def repair_icons(value: Any, notes: RepairNotes) -> Any:
-    """Return a list of icons without those that have no source; None for a value that is not a list."""
+    """Return a list of icons, without icons that have no source; None for a value that is not a list."""
     if not isinstance(value, list):
         return None
     repaired = map_items(value, _icon)
@@ -174,7 +176,7 @@ _MEMBERS: Final = {"audience": _audience, "priority": _priority, "lastModified":
 
 
 _ASSISTANTS: Final = frozenset({"assistant", "ai", "bot", "model"})
-# First characters of common formats in base64, used if the server does not name the type of its data.
+# The first characters of base64 data in common formats, used if the server does not name the type of its data.
 _SIGNATURES: Final = (
     ("iVBORw0KGgo", "image/png"),
     ("/9j/", "image/jpeg"),
@@ -185,13 +187,13 @@ _SIGNATURES: Final = (
     ("T2dnU", "audio/ogg"),
 )
 _UNKNOWN_TYPE: Final = "application/octet-stream"
-# `completion.values` of the protocol's schema.
+# The limit of `completion.values` in the protocol's schema.
 _MAX_COMPLETIONS: Final = 100
 _NAMELESS_URI: Final = "resource:content"
 
 
 def is_sound_text(item: Any) -> bool:
-    """Return whether an item is plain valid text, as most items are; others are checked in detail."""
+    """Return whether an item is plain valid text, as most items are; other items are checked in detail."""
     return type(item) is dict and len(item) == 2 and item.get("type") == "text" and type(item.get("text")) is str
 
 
@@ -247,7 +249,7 @@ def repair_contents(contents: Any, uri: str, notes: RepairNotes) -> Any:
 
     Args:
         contents: The contents as sent by the server.
-        uri: The requested URI, for contents that do not name one.
+        uri: The requested URI, for contents that do not have a URI.
         notes: Receives the repairs.
     """
     if isinstance(contents, str | dict):
@@ -303,7 +305,7 @@ def _repair_members(item: dict[str, Any], checks: Mapping[str, _Repair], notes: 
 
 
 def _kind_of(item: dict[str, Any]) -> str:
-    """Return the type of an item that does not name its type."""
+    """Return the probable type of an item that does not name its type."""
     if isinstance(item.get("resource"), dict):
         return "resource"
     if isinstance(item.get("data"), str):
@@ -346,7 +348,7 @@ def _is_base64url(value: str) -> bool:
 
 
 def _resource(value: Any, notes: RepairNotes) -> Any:
-    """Return the contents of a resource; None without text and data."""
+    """Return the repaired contents of a resource; None if they have neither text nor data."""
     if not isinstance(value, dict):
         return None
     item = _repair_members(value, {"mimeType": _only_text, "_meta": repair_meta, "blob": _base64}, notes)

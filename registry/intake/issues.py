@@ -18,7 +18,7 @@ THRESHOLD: Final = 0.6
 """Score at which an item is flagged; chosen so that fewer than one in a hundred honest tools are flagged."""
 # Characters checked per text. Longer texts are documents, whose beginning is representative.
 _MAX_CHARS: Final = 20_000
-# Texts checked per definition; the largest known definition has a few hundred parameters.
+# Maximum number of texts checked per definition; the largest known definition has a few hundred parameters.
 _MAX_TEXTS: Final = 5_000
 _MAX_DEPTH: Final = 64
 _SHOWN_CHARS: Final = 120
@@ -195,8 +195,9 @@ def suspicion_of(
 
     Args:
         texts: Pairs of a place in the definition and the text.
-        other_tools: Return whether a word is the name of another server's tool.
-        harmless: Texts known to have no flag; texts without one are added. Tools of a server often share texts.
+        other_tools: Returns whether a word is the name of another server's tool.
+        harmless: Texts known to have no flag, which are skipped because tools of a server often share texts. Texts that
+            turn out to have no flag are added.
     """
     strongest_flags: dict[tuple[str, str], Flag] = {}
     for where, text in texts:
@@ -220,7 +221,7 @@ def suspicion_of(
     return Suspicion(score=round(1.0 - innocence, 2), flags=tuple(by_weight))
 
 
-# Signs that honest documents have as well: a README has comments, badges and instructions for its readers.
+# Signs that are also found in honest documents: a README has comments, badges and instructions for its readers.
 _SIGNS_OF_DOCUMENTS: Final = frozenset({"hidden_comment", "remote_image", "acts_first"})
 # Longer than any phrase that a sign matches, so that no phrase is split.
 _OVERLAP_CHARS: Final = 500
@@ -243,7 +244,10 @@ def suspicion_of_result(texts: Iterable[str]) -> Suspicion:
 
 
 def texts_of(definition: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield every text of a definition that a model may read, with its place; includes names of parameters."""
+    """Yield every text of a definition that a model may read, with its place.
+
+    This includes member names, such as names of parameters, that are not valid identifiers.
+    """
     texts_left = _MAX_TEXTS
     pending: list[tuple[str, Any, int]] = [("", dict(definition), 0)]
     while pending and texts_left > 0:
@@ -301,7 +305,7 @@ UNCHECKED_CODES: Final = frozenset({"broken_ref", "remote_ref", "schema_unchecke
 
 # The repairs of one item: pairs of a stable code and one sentence.
 RepairNotes = list[tuple[str, str]]
-# A definition in the form in which it stays in memory.
+# A definition in the form in which it is stored in memory.
 Item = TypeVar("Item", bound=Mapping[str, Any])
 
 
@@ -313,7 +317,7 @@ class ItemIssue:
         tool: The item's name as far as it can be shown; for other kinds than tools, the item's key.
         code: A stable word for tables and tests.
         detail: One sentence for a person.
-        kind: The kind of item, named like its list on the wire.
+        kind: The kind of item, named like its list in the protocol.
     """
 
     tool: str
@@ -343,11 +347,11 @@ def check_each(
 
     Args:
         items: Any JSON values.
-        check: Return the definition to admit, or None to omit the item without quarantine, and add repairs to the
-            notes. Raise SchemaRejected to quarantine the item.
+        check: Returns the definition to admit, or None to omit the item without quarantine, and adds repairs to the
+            notes. Raises SchemaRejected to quarantine the item.
         key: The member that identifies an item.
-        kind: The kind of items, named like their list on the wire.
-        noun: The name for an item that cannot be identified.
+        kind: The kind of items, named like their list in the protocol.
+        noun: The word for an item in messages, if the item cannot be identified.
     """
     admitted: list[Item] = []
     quarantined: list[ItemIssue] = []

@@ -20,14 +20,21 @@ from registry.schema.references import DATA_KEYWORDS
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 _REPAIRED_MEMBERS: Final = ("title", "description", "annotations", "_meta", "icons", "execution")
 MAX_TEXT_CHARS: Final = 16 * 1024
-"""Length limit of a description or title. The longest in real servers have a few thousand characters; hosts cut them at
-two thousand, and every list sends them to every caller."""
+"""Length limit of a description or title. The longest texts of real servers have a few thousand characters. Hosts cut
+texts after two thousand characters, and every caller gets all texts of a list.
+"""
 _TEXTS: Final = frozenset({"description", "title"})
 _TASK_SUPPORT: Final = ("optional", "required", "forbidden")
 
 
 def repair_members(item: dict[str, Any], notes: RepairNotes, *, of_tool: bool = True) -> dict[str, Any]:
-    """Repair the members of a definition except its name and schemas; the `annotations` of a tool are hints."""
+    """Repair the members of a definition except its name and schemas.
+
+    Args:
+        item: The definition.
+        notes: Receives the repairs.
+        of_tool: Whether the definition is a tool's, whose `annotations` are hints.
+    """
     changes: dict[str, Any] = {}
     dropped: list[str] = []
     for key in _REPAIRED_MEMBERS:
@@ -36,7 +43,7 @@ def repair_members(item: dict[str, Any], notes: RepairNotes, *, of_tool: bool = 
         value = item[key]
         if value is None:
             dropped.append(key)
-            if key != "description":  # a tool gets a substitute, which is noted there
+            if key != "description":  # noted where a tool gets a substitute
                 notes.append(("null_member", f"{key} was null"))
             continue
         repair = repair_annotations if key == "annotations" and not of_tool else _MEMBER_REPAIRS[key]
@@ -50,9 +57,9 @@ def repair_members(item: dict[str, Any], notes: RepairNotes, *, of_tool: bool = 
 
 
 def cut_own_texts(item: Any, notes: RepairNotes) -> Any:
-    """Cut the description and title of an item if they are too long; the same object if they are not.
+    """Cut the description and title of an item if they are too long; return the same object if nothing is too long.
 
-    Done before the item is measured, so that a long text alone does not reject the item.
+    Call this before the item is measured, so that the item is not rejected only because of a long text.
     """
     if not isinstance(item, dict):
         return item
@@ -62,7 +69,7 @@ def cut_own_texts(item: Any, notes: RepairNotes) -> Any:
 
 
 def cut_texts(value: Any, notes: RepairNotes) -> Any:
-    """Cut long descriptions and titles in a measured definition and its schemas; the same object if none is long.
+    """Cut long descriptions and titles in a definition of limited depth; the same object if none is long.
 
     Values of keywords such as `const` are data and are kept.
     """
@@ -135,7 +142,7 @@ _MEMBER_REPAIRS: Final = {
 
 
 ItemKind = Literal["prompts", "resources", "resourceTemplates", "skills"]
-# The member that identifies an item, by kind; kinds are named like their list on the wire.
+# The member that identifies an item, by kind; kinds are named like their lists in the protocol.
 ITEM_KEYS: Final[Mapping[ItemKind, str]] = {
     "prompts": "name",
     "resources": "uri",
@@ -159,7 +166,7 @@ def admit_items(items: Iterable[object], kind: ItemKind) -> IntakeResult[dict[st
         if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_LENGTH:
             raise SchemaRejected("no_key", f"it has no usable {ITEM_KEYS[kind]}")
         if is_own_uri(key):
-            # It would impersonate another server's resource, and make the other resource unreachable.
+            # Such a URI would impersonate another server's resource, and make the other resource unreachable.
             raise SchemaRejected("reserved_uri", "URIs of the scheme typegate belong to this gateway")
         if kind != "prompts" and clean(key) != key:
             # A user could not see which URI is read; and unlike a name, a URI must not be changed (RFC 3987, 4.1).
@@ -173,7 +180,7 @@ def admit_items(items: Iterable[object], kind: ItemKind) -> IntakeResult[dict[st
         # A lone surrogate cannot be encoded, and would make the whole list fail.
         key.encode()
         if kind == "skills":
-            # Hosts compare the entry with the files, so nothing in it may be repaired.
+            # Hosts compare the entry with the files, so nothing in the entry may be repaired.
             definition = _sound_skill(item, key)
         else:
             definition = _in_unicode(_repair_item(item, key, kind, notes), kind, notes)
@@ -189,7 +196,7 @@ _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def _sound_skill(item: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return the entry of a skill, which hosts use as it is.
+    """Return a skill's entry unchanged, because hosts use it as it is.
 
     Raises:
         SchemaRejected: Hosts would refuse the skill.
@@ -304,7 +311,7 @@ def _repaired_arguments(arguments: Any) -> list[dict[str, Any]] | None:
 
 
 def _arguments_by_name(arguments: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return prompt arguments that a server lists as an object by name, or as a JSON Schema."""
+    """Return prompt arguments that a server lists as an object keyed by name, or as a JSON Schema."""
     properties, required = arguments.get("properties"), arguments.get("required")
     if arguments.get("type") == "object" and isinstance(properties, dict):
         needed = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []

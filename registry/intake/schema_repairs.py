@@ -3,9 +3,10 @@
 Each keyword is converted to the form that the drafts require (`keyword_forms`) if its meaning is clear, and removed if
 not. Identifiers are removed, and references become pointers into the same schema, because a client that compiles the
 schemas of all servers together would confuse schemas with equal identifiers. Clients also compile output schemas, so
-that their patterns are rewritten in a syntax that all clients support.
+the patterns of output schemas are rewritten in a syntax that all clients support.
 
-Headers: specification 2026-07-28, basic/transports/streamable-http, "Custom Headers".
+A property with a header annotation (`x-mcp-header`) is also sent as an HTTP header: specification 2026-07-28,
+basic/transports/streamable-http, "Custom Headers".
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from registry.schema.references import (
 from registry.schema.weakening import Edit, apply_edits, schema_objects
 
 KEYWORD: Final = "x-mcp-header"
-# As encoded in canonical JSON, for a quick test whether a definition has any annotation.
+# The keyword in canonical JSON, for a quick test whether a definition has any header annotation.
 KEYWORD_BYTES: Final = b'"x-mcp-header"'
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -85,7 +86,7 @@ def header_paths(schema: object) -> dict[str, PropertyPath]:
 
 
 def without_headers(schema: Any) -> Any:
-    """Return the schema without header annotations. Its bounds have been checked, so the recursion is shallow."""
+    """Return the schema without header annotations. Its depth has been checked, so the recursion is shallow."""
     if not isinstance(schema, dict):
         return schema
     stripped: dict[str, Any] = {}
@@ -103,7 +104,7 @@ def without_headers(schema: Any) -> Any:
 
 
 def _schemas_with_paths(schema: object) -> Iterator[tuple[PropertyPath | None, dict[str, Any]]]:
-    """Yield each schema with its chain of properties, or with None if it is not reached by properties alone."""
+    """Yield each schema with its path of properties, or with None if other keywords are on its path."""
     stack: list[tuple[PropertyPath | None, object]] = [((), schema)]
     while stack:
         path, node = stack.pop()
@@ -149,7 +150,8 @@ _ANNOTATIONS: Final = frozenset(
 # Neighbours of `$ref` that are kept when an unresolvable reference is removed in a draft that ignores neighbours.
 _BESIDE_REFERENCES: Final = _ANNOTATIONS | {"$schema", "$defs", "definitions"}
 _BOUNDS: Final = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
-# Limits of an outline: properties, and characters of a description. It stays far below the bounds of a schema.
+# Maximum number of properties of an outline, and of characters of a description. An outline stays far below the limits
+# of schemas.
 _MAX_OUTLINED: Final = 200
 _MAX_OUTLINED_TEXT: Final = 1_000
 _REFERENCE: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{2})*")
@@ -174,7 +176,7 @@ def repair_root(schema: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
 
 
 def _with_root_apart(schema: dict[str, Any]) -> dict[str, Any]:
-    """Redirect references to the root to a copy of it, before the root itself is narrowed."""
+    """Redirect references to the root to a copy of the root, before the root itself is narrowed."""
     document = SchemaDocument(schema)
     if id(schema) not in document.target_ids:
         return schema
@@ -203,11 +205,11 @@ def repair_schema(
     document: SchemaDocument | None = None,
     is_clean: bool = False,
 ) -> Any:
-    """Repair a schema within bounds and all of its subschemas; the same object if nothing was wrong.
+    """Repair a schema of limited size with all of its subschemas; the same object if nothing was wrong.
 
     Args:
         notes: Receives the repairs.
-        of_results: Whether it is an output schema, which clients compile to check results.
+        of_results: Whether the schema is an output schema, which clients compile to check results.
         document: The schema with its resolved references, if known.
         is_clean: Whether no text in the schema has hidden characters.
     """
@@ -281,7 +283,8 @@ class _SchemaRepair:
         self._loses_ids = any("$id" in node or "id" in node for node in nodes)
         self._looping = document.looping(nodes) if of_results else frozenset()
         self.has_stray_identifiers = of_results and has_stray_identifiers(schema, node_ids)
-        # Without identifiers, the anchors of several resources would collide. Ajv rejects schemas with equal anchors.
+        # Without identifiers, equal anchors of several embedded schemas would collide. Ajv rejects schemas with equal
+        # anchors.
         self._loses_anchors = (
             self.has_stray_identifiers
             or any(identity in node_ids and identity != id(schema) for identity in document.identified)
@@ -297,7 +300,8 @@ class _SchemaRepair:
             and any(isinstance(node.get("items"), list) and node["items"] for node in nodes)
             and not any(node.keys() & _SINCE_2020 for node in nodes)
         ):
-            # Some clients always read such a list as draft 7 does, others only if the schema declares draft 7.
+            # Some clients always read a list in `items` as draft 7 does; other clients only if the schema declares
+            # draft 7.
             self._converts_tuples, self._new_draft = False, DRAFT_7
         self._pointers: dict[int, str] | None = None
 
@@ -370,7 +374,7 @@ class _SchemaRepair:
             self._notes.append((code, f"a reference to {what} was removed: {excerpt(reference, 120)}"))
             self._leave_out(node, keyword, edit)
         elif id(node) in self._looping and id(target) in self._looping:
-            # Clients follow such references without end; Ajv even before it has a value to check.
+            # Clients follow circular references without end; Ajv does so even before it has a value to check.
             self._notes.append(
                 ("output_reference", f"a reference that leads back to itself was removed: {excerpt(reference, 120)}")
             )
@@ -543,7 +547,7 @@ def _remove_hidden_characters(node: Any, notes: RepairNotes) -> Any:
     return {**node, **changes} if changes else node
 
 
-# Keywords that cover members. Without them, `unevaluatedProperties` and the like would apply to these members.
+# Keywords that evaluate members. If one of them is removed, `unevaluatedProperties` and the like apply to its members.
 _COVERING: Final = frozenset(
     {"properties", "patternProperties", "additionalProperties", "items", "prefixItems", "additionalItems", "contains"}
     | {"allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "dependencies", "$ref"}

@@ -21,7 +21,7 @@ from registry.schema.references import has_ambiguous_identifiers
 # The protocol recommends at most 128 characters. Longer names are shortened for callers, but the original has to be
 # stored, compared and sent to the upstream.
 MAX_NAME_LENGTH: Final = 1_024
-# Reported patterns per schema, which may have thousands that are not checked.
+# Maximum number of unchecked patterns that are reported per schema, which may have thousands.
 _MAX_REPORTED_PATTERNS: Final = 3
 
 
@@ -44,7 +44,7 @@ def admit_tools(
         tools: The tools as listed.
         transport: The transport of the upstream.
         strict: Quarantine a tool whose arguments cannot be checked, instead of calling it unchecked.
-        keep: Return an equal definition in the form in which it stays in memory.
+        keep: Returns an equal definition in the form in which it is stored in memory.
     """
     admission = _Admission(transport, strict=strict)
 
@@ -60,9 +60,9 @@ class _Measured:
     """A schema of a tool after it was measured.
 
     Attributes:
-        digest: The digest of its canonical form; None if there is none. In full, because no server may be able to
-            find a second schema with the digest of an accepted one.
-        bounds: What is known about the schema; None if an equal schema has been admitted unchanged.
+        digest: The digest of the schema's canonical form; None if the schema has no canonical form. Not shortened, so
+            that no server can find a second schema with the digest of an accepted schema.
+        bounds: The result of checking the schema's limits; None if an equal schema has been admitted unchanged.
         is_clean: Whether the schema certainly has no hidden characters.
     """
 
@@ -83,7 +83,7 @@ class _Admission:
     def __init__(self, transport: Transport, *, strict: bool) -> None:
         self._transport: Transport = transport
         self._strict = strict
-        # Keep only digests: the texts of thousands of tools would take more memory than the result.
+        # Store only digests: the texts of thousands of tools would take more memory than the result.
         self._digests: dict[str, bytes] = {}
         self._sound: dict[tuple[str, str], schemas.Measurements] = {}
 
@@ -107,7 +107,7 @@ class _Admission:
         definition = repair_members(cut_texts(tool, notes) if len(text) > MAX_TEXT_CHARS else tool, notes)
         definition = self._with_input(definition, measured, notes)
         definition = self._with_output(definition, output, notes)
-        if schema_repairs.KEYWORD_BYTES in text:  # avoids a walk over the schema of nearly every tool
+        if schema_repairs.KEYWORD_BYTES in text:  # avoids traversing the schema of nearly every tool
             definition = _with_headers(definition, self._transport, notes)
         definition = _with_description(definition, notes)
         _check_unicode(definition, text)
@@ -115,10 +115,10 @@ class _Admission:
         return definition
 
     def _measure(self, kind: str, schema: Any) -> _Measured:
-        """Measure a schema, unless an equal one is known.
+        """Measure a schema, unless an equal schema has been admitted unchanged.
 
         Raises:
-            SchemaRejected: The schema is too large or too deep to walk.
+            SchemaRejected: The schema is too large or too deep.
         """
         try:
             text = schemas.canonical_json(schema)
@@ -150,7 +150,7 @@ class _Admission:
             return {**tool, "inputSchema": outline}, self._measure("input", outline)
 
     def _bounded_text(self, tool: Any, measured: _Measured) -> tuple[bytes, _Measured | None]:
-        """Return the canonical form of a definition within bounds, and its measured output schema.
+        """Check the size of a definition; return its canonical form, and its measured output schema if there is one.
 
         An oversized output schema is dropped later, because a tool can be used without one.
         """
@@ -201,7 +201,7 @@ class _Admission:
     ) -> dict[str, Any]:
         """Return the schema, or an outline if it cannot be compiled.
 
-        Compiled now, so that no call has to wait and an invalid schema is found at once.
+        The schema is compiled now, so that no call has to wait and an invalid schema is found at once.
         """
         bounds = measured.bounds if measured is not None else None
         try:
@@ -239,7 +239,7 @@ class _Admission:
                 raise SchemaRejected("ambiguous_id", "a definition named `$id` would be taken for an identifier")
             schemas.compile_schema(repaired_schema, bounds if repaired_schema is schema else None)
         except SchemaRejected as rejected:
-            # A tool can be used without an output schema, which only serves to check results.
+            # A tool can be used without an output schema, since output schemas are only used to check results.
             notes.append(("output_schema", f"the output schema was dropped: {rejected.detail}"))
             return without_keys(definition, {"outputSchema"})
         if measured is not None and is_measured and repaired_schema is schema and len(notes) == before:
@@ -277,7 +277,7 @@ def _check_sum(others_size: schemas.Measurements, member: schemas.Measurements) 
 
 
 def _with_headers(definition: dict[str, Any], transport: Transport, notes: RepairNotes) -> dict[str, Any]:
-    """Keep valid header annotations. A tool with an invalid one is rejected over HTTP; over stdio they are removed.
+    """Return the definition if its header annotations are valid; else remove them (stdio) or reject the tool (HTTP).
 
     Specification 2026-07-28, basic/transports/streamable-http, "Custom Headers".
     """

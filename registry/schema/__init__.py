@@ -1,17 +1,18 @@
-"""JSON Schema: bounds, references, compiled validators, and the text of values and errors.
+"""JSON Schema: limits, references, compiled validators, and the text of values and errors.
 
 display_text       Clean text for people and models: remove hidden characters, join lines, and limit the length.
 references         Resolve the references of one schema document, and recognize the drafts of JSON Schema.
-json_values        Copy, walk and edit plain JSON values.
+json_values        Copy, traverse and edit plain JSON values.
 json_paths         Paths inside a value and inside its schema: format, read, and find declared names.
 failing_parts      Find the parts of an invalid value that cause its errors, at a bounded cost.
-patterns           Decide which regular expressions of a schema can be run, and rewrite them in the syntax of the
-engines. portable_patterns  Rewrite a pattern in the common syntax of ECMAScript with the `u` flag and Python's `re`.
-check_cost         Estimate the highest cost of checking a value against a schema. checked_form       Derive the form of
-a schema that values are checked against; it accepts at least what the schema accepts. weakening          Edit a schema
-so that it accepts at least what it accepted before. alternatives       Choose the alternative of a schema that a value
-was meant for. schema_nodes       The subschemas of a document, compiled, and the parts of a value to which each
-applies. validators         Compile schemas into validators with a bounded cost. packed_definition  Store a tool
-definition as JSON, and parse it on first use. schemas            Canonical JSON, digests, size limits and cached
-validators of schemas.
+patterns           Decide which regular expressions of a schema can be run, and rewrite them for the engines.
+portable_patterns  Rewrite a pattern in the common syntax of ECMAScript with the `u` flag and Python's `re`.
+check_cost         Estimate the highest cost of checking a value against a schema.
+checked_form       Derive the form of a schema that values are checked against; it accepts no less than the schema.
+weakening          Edit a schema so that it accepts at least what it accepted before.
+alternatives       Choose the alternative of a schema that a value was meant for.
+schema_nodes       The compiled subschemas of a document, and the parts of a value to which each of them applies.
+validators         Compile schemas into validators with a bounded cost.
+packed_definition  Store a tool definition as JSON, and parse it on first use.
+schemas            Canonical JSON, digests, size limits and cached validators of schemas.
 """

@@ -1,4 +1,4 @@
-"""Choose the alternative of a schema that a value was meant for."""
+"""Choose the alternative (a branch of `anyOf` or `oneOf`) that a value was meant to match."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from registry.schema.json_paths import JsonPath, resolve_reference
 
-# Alternatives examined, including nested ones; larger unions are rare.
+# Maximum number of alternatives that are examined, including nested alternatives; larger unions are rare.
 _MAX_LEAVES: Final = 256
-# Schemas merged into one alternative, and the nesting of alternatives.
+# Maximum number of schemas merged into one alternative, and maximum nesting of alternatives.
 _MAX_COMPOSED: Final = 16
 _MAX_DEPTH: Final = 4
-# Options of all alternatives together; a message has room for only a few.
+# Maximum number of options of all alternatives together; a message has room for only a few.
 _MAX_OPTIONS: Final = 256
 
 # JSON Schema types of a Python value.
@@ -37,7 +37,7 @@ def declared_types(schema: dict[str, Any]) -> tuple[str, ...]:
 
 
 def has_type(value: object, types: Sequence[str]) -> bool:
-    """Return whether a value has one of the given types; true if there are none."""
+    """Return whether a value has one of the given types; true if no types are given."""
     if not types or not _TYPES.get(type(value), frozenset()).isdisjoint(types):
         return True
     # A float without a fraction is an integer in JSON Schema.
@@ -59,7 +59,7 @@ class WrongOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrongType:
-    """No alternative accepts the type of the value; `types` lists the accepted ones."""
+    """No alternative accepts the type of the value; `types` lists the accepted types."""
 
     types: tuple[str, ...]
 
@@ -76,7 +76,7 @@ class Alternative:
     """One alternative, with the constraints that it declares itself.
 
     Attributes:
-        index: Its position in the list of alternatives; nested alternatives share the position of their parent.
+        index: The position in the list of alternatives; nested alternatives share the position of their parent.
         schema: The schema, with references resolved.
         marks: Members that accept only constants, each with these constants.
     """
@@ -104,7 +104,7 @@ class Alternatives:
 
         Args:
             branches: The schemas of the alternatives.
-            root: The document that contains them.
+            root: The document that contains the schemas.
         """
         self._leaves: list[Alternative] = []
         for index, branch in enumerate(branches):
@@ -113,10 +113,10 @@ class Alternatives:
         self._mark, self._by_mark = _find_distinguishing_member(self._leaves)
 
     def choose(self, value: object) -> Alternative | WrongOption | WrongType | MissingMark | None:
-        """Return the only plausible alternative, or the reason why there is none; None if it is ambiguous."""
+        """Return the only plausible alternative, or why no alternative is plausible; None if several are plausible."""
         leaves = self._leaves
         if self._mark and isinstance(value, dict) and isinstance(mark := value.get(self._mark), str):
-            # Fast path: examine only the type that the value names.
+            # Fast path: examine only the alternatives whose distinguishing member has the value's constant.
             leaves = self._by_mark.get(mark, leaves)
         fitting = [leaf for leaf in leaves if has_type(value, leaf.types)]
         if not fitting:
@@ -143,11 +143,11 @@ class Alternatives:
         return MissingMark(name=self._mark) if lacking else None
 
     def _wrong_mark(self, fitting: Sequence[Alternative], value: dict[str, Any]) -> WrongOption | None:
-        """Return an error for the member that distinguishes the alternatives if its value matches none of them."""
+        """Return an error for a constant member whose value matches no alternative; None if there is no such member."""
         for name, _ in fitting[0].marks:
             if name not in value:
                 continue
-            # The options of all alternatives for objects, not only of the matching ones.
+            # Use all alternatives that accept objects, because the fast path may have reduced `fitting`.
             options = self._options.get(name)
             if options is None:
                 of_objects = (leaf for leaf in self._leaves if has_type(value, leaf.types))

@@ -20,11 +20,11 @@ from registry.schema.patterns import BACKTRACK_LIMIT, finishes_within_limit
 from registry.schema.references import SchemaDocument
 from registry.schema.schema_nodes import Application, TooManyApplications, applications
 
-# Collecting the errors of 20,000 applications takes 0.3 s.
+# Collecting the errors of 20,000 applications (see `Effort`) takes 0.3 s.
 _MAX_WHOLE: Final = 20_000
 
 
-# The parts of a value that pass unchecked: none, the uncheckable ones, or also texts with costly patterns.
+# Which parts of a value pass unchecked: none, uncheckable parts, or uncheckable parts and texts with costly patterns.
 Leniency = Literal["none", "uncheckable", "costly"]
 
 
@@ -35,11 +35,11 @@ class Effort:
     Attributes:
         check_ns: The longest estimated time of a validity check; None for no limit.
         errors_ns: The longest estimated time of collecting errors; None for no limit.
-        applications: The most applications examined for these estimates.
+        applications: Maximum number of applications examined for these estimates.
         repair_cost: The highest total cost of collecting errors for repairs; see `Validator.repair_cost`.
-        whole: The most applications for which the errors of a whole value are collected at once; for a larger value,
-            its failing parts are searched for.
-        leniency: What passes unchecked. `none` raises `NotChecked` for it instead.
+        whole: Maximum number of applications for which the errors of a whole value are collected at once. If checking a
+            value takes more, its failing parts are searched for.
+        leniency: Which parts pass unchecked. With `none`, `NotChecked` is raised for parts that cannot be checked.
     """
 
     check_ns: int | None
@@ -52,9 +52,9 @@ class Effort:
 
 # Blocking the event loop for 5 ms is not noticeable. An invalid call may take a few times as long, because the caller
 # has to repeat it anyway. Examining one application takes a microsecond.
-INLINE_MEMBERS: Final = 20_000  # counting them takes as long
+INLINE_MEMBERS: Final = 20_000  # counting this many members takes about 5 ms
 INLINE: Final = Effort(check_ns=5_000_000, errors_ns=20_000_000, applications=5_000, repair_cost=60_000)
-# Applications are counted here as well: looking for patterns that cannot be run takes up to half a second.
+# The applications are limited here, too, because looking for patterns that cannot be run takes up to half a second.
 THOROUGH: Final = Effort(check_ns=None, errors_ns=None, applications=500_000, repair_cost=6_000_000)
 
 _current: ContextVar[Effort] = ContextVar("effort", default=INLINE)
@@ -82,20 +82,20 @@ MAX_INSTANCE_DEPTH: Final = 200
 UNBOUNDED: Final = 1 << 62
 # Size limit of an integer, about 1,200 digits. Python's conversion to text has a limit several times as large.
 _READ_BITS: Final = 4_000
-# Members counted exactly where an estimate is sufficient; takes a few milliseconds.
+# Where an estimate is sufficient, values with up to this many members are still counted exactly, in a few milliseconds.
 _COUNTED: Final = 5_000
 
 
 class InstanceSize:
     """The depth of a value, the number of its members, and the length of its texts.
 
-    If a value has more members than `limit`, the walk stops, and the sizes found so far remain.
+    If a value has more members than `limit`, counting stops, and the sizes are those counted so far.
 
     Attributes:
         depth: The levels of objects and lists.
         members: The members and items on all levels.
         text: The characters of all texts, including names.
-        complete: Whether the whole value was counted.
+        complete: True if the whole value was counted.
     """
 
     __slots__ = ("complete", "depth", "members", "text")
@@ -133,13 +133,13 @@ class InstanceSize:
 
     @classmethod
     def at_most(cls, value: object, text: bytes | None = None) -> InstanceSize:
-        """Return an upper bound of the sizes of a value, derived from its JSON text: 3 ms for a megabyte, not 70 ms.
+        """Return upper bounds of a value's sizes, derived from its JSON text: 3 ms for a megabyte, instead of 70 ms.
 
-        Exact up to 5,000 members. Above, `depth` is the deepest nesting that can be walked.
+        The sizes are exact up to 5,000 members. For more members, `depth` is `MAX_INSTANCE_DEPTH`.
 
         Args:
             value: The value.
-            text: The encoding of the value by `orjson`, if known.
+            text: The value as encoded by `orjson`, if available.
         """
         size = cls(value, _COUNTED)
         if size.complete:
@@ -185,23 +185,23 @@ OPTIONS_PER_APPLICATION: Final = 50
 # A recursive schema with alternatives needs no cost estimate up to this depth: the argument object and the objects or
 # lists in it, which is as deep as most calls go.
 _FREE_LEVELS: Final = 2
-# The length of the shortest encoding, `"":0,`, times the limit of members.
+# A JSON text with more than `INLINE_MEMBERS` members is at least this long: the shortest member is `"":0,`.
 _BYTES_OF_MANY: Final = 5 * INLINE_MEMBERS
 TOO_MANY: Final = f"more than {INLINE_MEMBERS} values are too many for its schema"
-"""The reason reported for a value that is too large to walk."""
+"""The reason reported for a value that has too many members to be measured."""
 # Keywords that apply more than one schema to the same value.
 _BRANCHING: Final = frozenset(
     {"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies", "patternProperties", "propertyNames"}
     | {"additionalItems", "contains", "unevaluatedItems", "unevaluatedProperties"}
 )
-# Texts reported as unchecked; each becomes a sentence in the result of the call.
+# Maximum number of texts reported as unchecked; each becomes a sentence in the result of the call.
 _MAX_UNCHECKABLE: Final = 10
 # Characters of a pattern quoted in an error.
 _MAX_PATTERN: Final = 80
 
 
 class CheckCost:
-    """Cost estimates for one schema: sizes below which every check is fast, and a closer look for larger values.
+    """Cost estimates for one schema: sizes up to which every check is fast, and an estimate for each larger value.
 
     Attributes:
         branching: Whether more than one schema may apply to the same value.
@@ -209,7 +209,7 @@ class CheckCost:
         free_error_members: The number of members up to which collecting errors is fast.
         free_text: The total length of texts up to which every check is fast; -1 if each text has to be examined.
         free_depth: The number of levels up to which every check is fast.
-        free_bytes: The length of the value as JSON that implies the limits of members and texts.
+        free_bytes: The length of a JSON text up to which its value exceeds neither `free_members` nor `free_text`.
     """
 
     __slots__ = (
@@ -240,11 +240,11 @@ class CheckCost:
 
         Args:
             schema: The schema.
-            patterns: Its checked form.
-            visits: The number of schemas in it, with references expanded.
-            options: The number of `enum` members in it, with references expanded.
+            patterns: The checked form of the schema.
+            visits: The number of objects and lists in the schema, with references expanded.
+            options: The number of `enum` members in the schema, with references expanded.
             recursive: Whether a schema refers back to itself.
-            has_references: Whether it contains references.
+            has_references: Whether the schema contains references.
             required: The number of required names, at any depth.
         """
         self._schema = schema
@@ -288,7 +288,7 @@ class CheckCost:
             raise too_many_values_error(instance) from None
 
     def uncheckable(self, instance: object, effort: Effort) -> list[NotChecked]:
-        """Return the reasons for texts that no effort can check; at most `_MAX_UNCHECKABLE`."""
+        """Return why texts cannot be checked, however high the limits are; at most `_MAX_UNCHECKABLE` reasons."""
         reasons: dict[tuple[JsonPath, str], NotChecked] = {}
         try:
             for application in applications(self._get_document(), self._schema, instance, effort.applications):
@@ -342,12 +342,12 @@ class CheckCost:
 
 def shows_too_many(text: bytes) -> bool:
     """Return whether the JSON text of a value, as written by `orjson`, shows that the value has too many members."""
-    # A lower bound of the members: the same characters inside a text are preceded by a backslash.
+    # A lower bound of the members: `":` follows each name, and inside a string its quote is preceded by a backslash.
     return len(text) >= _BYTES_OF_MANY and text.count(b'":') - text.count(b'\\":') > INLINE_MEMBERS
 
 
 def require_countable(value: object) -> None:
-    """Ensure that a value is small enough to be walked within the current limits.
+    """Ensure that a value is small enough to be traversed within the current limits.
 
     Raises:
         NotChecked: The value has too many members.
@@ -357,7 +357,7 @@ def require_countable(value: object) -> None:
 
 
 def too_many_values_error(instance: Any) -> NotChecked:
-    """Return the error for a value with too many members; it names the largest argument."""
+    """Return the error for a value with too many members. The error names the largest argument."""
     where: JsonPath = ()
     size = None
     if isinstance(instance, dict) and len(instance) == 1:
@@ -368,7 +368,7 @@ def too_many_values_error(instance: Any) -> NotChecked:
         sizes = {name: InstanceSize(child, share) for name, child in instance.items()}
         largest = max(sizes, key=lambda name: sizes[name].members)
         where, instance = (largest,), instance[largest]
-        # Walk the argument again only if the share was too small to count it.
+        # Count the largest argument again only if its share of the limit was too small.
         size = sizes[largest] if sizes[largest].complete or share == INLINE_MEMBERS else None
     size = size or InstanceSize(instance, INLINE_MEMBERS)
     count = f"{size.members}" if size.complete else f"more than {INLINE_MEMBERS}"

@@ -1,7 +1,8 @@
-"""Derive the form of a schema that values are checked against; it accepts at least what the schema accepts.
+"""Derive the form of a schema that values are checked against; it accepts no less than the schema.
 
-It differs where a check must not or cannot enforce the schema: null is accepted where `nullable` or a default of null
-allows it, `format` and the `content` keywords are annotations, and patterns that cannot be run are left out.
+The checked form differs where a check must not or cannot enforce the schema: null is accepted where `nullable` or a
+default of null allows it, `format` and the `content` keywords are not enforced, and patterns that cannot be run are
+left out.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from registry.schema.references import SchemaDocument
 from registry.schema.weakening import Edit, apply_edits, schema_objects
 
 _NULL: Final[dict[str, Any]] = {"type": "null"}
-# The compiler enforces these keywords in drafts 6 and 7.
+# These keywords are removed, because the compiler would enforce them in drafts 6 and 7.
 _ANNOTATIONS: Final = frozenset({"contentEncoding", "contentMediaType", "contentSchema"})
-# Below these keywords, not enforcing a `format` matters: a subschema that accepts more makes them accept less.
+# If a subschema of one of these keywords accepts more, the keyword accepts less. A `format` that is not enforced in
+# such a subschema therefore has to be taken into account.
 _REVERSING: Final = frozenset({"not", "if", "oneOf", "maxContains"})
 _OF_INTEREST: Final = _ANNOTATIONS | {"pattern", "patternProperties"}
 _DEFINITIONS: Final = frozenset({"$defs", "definitions", "$schema", "$id"})
@@ -45,7 +47,7 @@ class CheckedForm:
 
     @property
     def backtracking(self) -> bool:
-        """Whether a pattern needs the backtracking engine."""
+        """True if a pattern needs the backtracking engine."""
         return any(pattern.engine == "backtracking" for pattern in self.runnable.values())
 
 
@@ -60,9 +62,9 @@ def checked_form(
 
     Args:
         schema: The schema.
-        lone_references: Whether its draft ignores keywords next to a `$ref`.
+        lone_references: Whether the schema's draft ignores keywords next to a `$ref`.
         without_quadratic: Leave out patterns that may exceed `BACKTRACK_LIMIT` steps.
-        max_weight: Leave out patterns whose compiled form is larger, in bytes.
+        max_weight: Leave out patterns whose compiled form has more bytes than this.
     """
     if not _is_of_interest(schema):
         return CheckedForm(schema=schema, runnable={}, left_out=())
@@ -98,7 +100,7 @@ def with_nulls_spelled_out(schema: Any, *, lone_references: bool) -> Any:
 
 
 def _is_of_interest(schema: Any) -> bool:
-    """Return whether an object, which may be a schema, has keywords that the checked form changes."""
+    """Return whether an object in a schema, at any depth, has keywords that the checked form changes."""
     has_format = is_reversed = False
     for node in containers(schema):
         if not isinstance(node, dict):
@@ -190,7 +192,7 @@ def _affordable(nodes: list[dict[str, Any]]) -> frozenset[str]:
 
 
 def _with_lengths(node: dict[str, Any], runnable: RunnablePattern) -> dict[str, Any]:
-    """Replace a counted pattern by an uncounted one and length keywords."""
+    """Return the keywords that replace a counted pattern: a pattern without the count, and length limits."""
     assert runnable.lengths is not None
     least, most = runnable.lengths
     declared_least, declared_most = node.get("minLength"), node.get("maxLength")

@@ -46,7 +46,7 @@ def clean(text: str) -> str:
     breaks and tabs stay, and so do joiners where a script can need them. Returns the same object if nothing changed.
     """
     if text.isascii():
-        # Nearly every text. `isprintable` is much faster than a regular expression.
+        # Fast path for nearly every text: `isprintable` is much faster than a regular expression.
         if text.isprintable() or not _ASCII_CONTROLS.search(text):
             return text
     elif not any(char in _JOINERS or is_hidden(char) for char in set(text)) and not _LONE_RETURN.search(text):
@@ -74,7 +74,7 @@ def clean_json(value: Any) -> Any:
 def is_clean_json(text: bytes) -> bool:
     """Return whether a JSON text certainly contains no characters that `clean` would remove.
 
-    Much faster than cleaning each text of a large value, and true for most.
+    Much faster than cleaning each text of a large value, and true for most values.
     """
     if b"\\u" in text or b"\\b" in text or b"\\f" in text or b"\\r" in text:
         return False  # an escaped control character, or a backslash before one of these letters
@@ -84,7 +84,7 @@ def is_clean_json(text: bytes) -> bool:
         beyond_ascii = text.translate(None, _ASCII).decode()
     except UnicodeDecodeError:
         return False
-    # Whether a joiner stays depends on the text in which it stands.
+    # Whether `clean` removes a joiner depends on the characters next to it, so a text with a joiner is not certain.
     return not any(char in _JOINERS or is_hidden(char) for char in set(beyond_ascii))
 
 
@@ -128,7 +128,7 @@ def _keep_one_joiner(match: re.Match[str]) -> str:
 
 
 def _can_join(char: str) -> bool:
-    """Return whether a joiner or direction mark has a meaning after this character: in emoji and joining scripts."""
+    """Return whether a joiner or direction mark has a meaning after this character, as in emoji and joining scripts."""
     if char <= "\x7f":
         return False
     if unicodedata.bidirectional(char) in ("R", "AL", "AN", "NSM"):

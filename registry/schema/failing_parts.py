@@ -5,7 +5,8 @@ the number of errors multiplies on each level, but the cost of a validity check 
 part by part, descends into the invalid parts, and follows only the alternative that was meant.
 
 `jsonschema` does not replace this search: it also reports all alternatives (more than 10 s for such a tree of 6 KB),
-its messages quote the values, and a pattern can stall it. The tests use it as a second opinion.
+its messages quote the values, and a pattern can stall it. The tests compare the results of this search with
+`jsonschema`.
 """
 
 from __future__ import annotations
@@ -104,19 +105,21 @@ class FoundError:
         self.message = message
 
 
-# Parts examined in one search: twenty failing places at a depth of a few dozen levels.
+# Maximum number of parts examined in one search: twenty failing parts at a depth of a few dozen levels.
 _MAX_PARTS: Final = 1_000
-# Failing members or items followed in one part, and errors of one keyword. At most 20 problems are shown anyway.
+# Maximum number of failing members or items examined in one part, and of errors of one keyword. At most 20 problems are
+# shown anyway.
 _MAX_FAILING: Final = 20
-# Members of an object checked together. In a larger object, undeclared members are checked one by one until enough
-# fail: an error costs as much as about ten such checks.
+# Up to this many members of an object are checked together. In a larger object, undeclared members are checked one by
+# one until enough have failed: collecting an error costs as much as about ten such checks.
 _MAX_TOGETHER: Final = 100
-# Limits of applications for collecting all errors, for one part and for all parts together: about 20 ms.
+# Limits of schema applications (see `check_cost.Effort`) for collecting all errors, for one part and for all parts
+# together: about 20 ms.
 _MAX_WHOLE: Final = 500
 _MAX_WHOLE_TOTAL: Final = 1_000
 # The limit for one part when the errors are used for repairs, which may take longer.
 _MAX_REPAIRED: Final = 2_000
-# Keywords that depend on names or the number of members, not on their values.
+# Keywords that depend on the names or the number of members, not on the values of members.
 _ABOUT_NAMES: Final = frozenset({"properties", "additionalProperties", "propertyNames", "minProperties"})
 _ABOUT_OTHERS: Final = frozenset({"patternProperties", "additionalProperties", "propertyNames"})
 _ABOUT_LENGTH: Final = frozenset({"minItems", "maxItems"})
@@ -133,7 +136,7 @@ class FirstErrors(NamedTuple):
 
     Attributes:
         errors: Errors of at most 20 items or members of each part.
-        lists: Lists with more failing items than were examined, each with the check of one item.
+        lists: Lists that may have more failing items than were examined, each with the check of one item.
     """
 
     errors: list[jsonschema_rs.ValidationError]
@@ -175,9 +178,10 @@ class FailingParts:
 
         Args:
             value: The value.
-            limit: The most errors.
-            for_repair: If not 0, return the errors of every failing part, and those of all alternatives where it is not
-                clear which was meant, so that repairs can be derived. The number limits the applications of schemas.
+            limit: Maximum number of errors.
+            for_repair: If not 0, return the errors of every failing part, so that repairs can be derived. If it is not
+                clear which alternative was meant, this includes the errors of all alternatives. The number limits the
+                schema applications.
         """
         self._repairing = bool(for_repair)
         self._max_failing = limit if for_repair else _MAX_FAILING
@@ -196,7 +200,7 @@ class FailingParts:
             if not below and len(errors) == error_count:
                 errors += self._unevaluated_error(part) or self._errors_of_whole(part)
             pending += reversed(below)
-        # Released now and not at the next search, because they may refer to a value of several megabytes.
+        # Release the lists now and not at the next search, because they may refer to a value of several megabytes.
         lists = tuple(self._lists.values())
         self._errors, self._lists = [], {}
         return FirstErrors(cast("list[jsonschema_rs.ValidationError]", errors[:limit]), lists)
@@ -206,8 +210,8 @@ class FailingParts:
 
         Args:
             part: A failing part.
-            alone: Whether no error was found in the part itself. Its only subpart, if there is a single one, then
-                fails.
+            alone: Whether no error was found in the part itself. If the part then has a single subpart, this subpart
+                fails, and need not be checked.
         """
         path, node, value = part
         below = [_Part(path, in_place, value) for in_place in node.in_place]
@@ -227,7 +231,7 @@ class FailingParts:
                 yield part
 
     def _failing_members(self, path: JsonPath, node: SchemaNode, value: dict[str, Any]) -> list[_Part]:
-        """Return the members to examine: in an object with several, only the failing ones."""
+        """Return the members to examine: in an object with several members, only failing members."""
         declared, undeclared = node.members, node.undeclared_members
         if len(value) == 1 or (len(declared) == 1 and undeclared is None):
             members = ((name, declared.get(name, undeclared)) for name in value)
@@ -263,7 +267,7 @@ class FailingParts:
         return failing_parts
 
     def _follow_alternative(self, part: _Part, branches: list[SchemaNode], alternatives: Alternatives) -> list[_Part]:
-        """Return the alternative that was meant if the value matches none; record an error if it is ambiguous."""
+        """Return the alternative that was meant if the value matches none; otherwise record why none was meant."""
         path, node, value = part
         if any(branch.is_valid(value) for branch in branches):
             return []  # valid, or it matches more than one
@@ -298,7 +302,7 @@ class FailingParts:
         return [FoundError(path, kind, [*node.steps, "unevaluatedProperties"])] if unexpected else []
 
     def _errors_of_whole(self, part: _Part) -> list[Any]:
-        """Return all errors of a part if they are affordable; otherwise one that only names the place."""
+        """Return all errors of a part if collecting them is affordable; otherwise one error without details."""
         counted = self._count_applications(part)
         errors: list[Any] = []
         if counted is not None:
@@ -322,7 +326,7 @@ class FailingParts:
             return None
 
     def _own_errors(self, part: _Part) -> list[Any]:
-        """Return the errors of a part itself, without those of its subparts."""
+        """Return the errors of a part itself, without the errors of its subparts."""
         path, node, value = part
         schema = node.schema
         if not has_type(value, types := declared_types(schema)):
@@ -349,9 +353,9 @@ class FailingParts:
         return errors
 
     def _reduce_value(self, node: SchemaNode, value: Any) -> tuple[jsonschema_rs.Validator | None, Any]:
-        """Reduce a value to what the errors depend on; return it with the validator to use.
+        """Reduce a value to the parts that its errors depend on; return the validator to use and the reduced value.
 
-        Each error copies the value, which is slow for a large one.
+        Each error copies the value, which is slow for a large value.
         """
         own, validator = node.own_keywords, node.own_validator
         if isinstance(value, list):
@@ -359,7 +363,7 @@ class FailingParts:
         if not isinstance(value, dict):
             return validator, value
         if len(value) > _MAX_TOGETHER and own.keys() & _ABOUT_OTHERS:
-            # Keep the declared members and some failing undeclared ones.
+            # Keep the declared members and some failing undeclared members.
             validator = node.single_member_validator
             declared = own.get("properties", {})
             declared_members = {name: value[name] for name in declared if name in value}

@@ -15,7 +15,7 @@ MISSING: Final = object()
 
 # Model APIs limit property names to 64 characters, so a name is never cut where it could become ambiguous.
 MAX_SHOWN_KEY: Final = 64
-# For readers who were shown the schema itself, where no property has been renamed.
+# For callers who were shown the schema itself, without renamed properties.
 NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 
 # Real arguments nest fewer than ten levels; only hostile values have longer paths. The middle is left out, because the
@@ -24,10 +24,10 @@ _MAX_SHOWN_STEPS: Final = 20
 _LAST_STEPS: Final = 5
 # Generators chain two or three references; the bound ends cycles.
 _MAX_REFERENCE_HOPS: Final = 16
-# Steps followed in one reference; `#/$defs/Name` has two.
+# Maximum number of steps followed in one reference; `#/$defs/Name` has two.
 _MAX_REFERENCE_STEPS: Final = 20
-# Schemas read to collect the names that one object declares. This runs for calls that failed their check, and 64
-# alternatives take well under a millisecond.
+# Maximum number of schemas read to collect the names that one object declares. This runs for calls that failed their
+# check, and 64 alternatives take well under a millisecond.
 _MAX_COMPOSED_SCHEMAS: Final = 64
 
 
@@ -36,7 +36,7 @@ def format_path(path: Sequence[str | int], names: Mapping[str, str] = NO_NAMES) 
 
     Args:
         path: The steps.
-        names: The names under which the reader knows renamed properties.
+        names: For each renamed property, the name that the caller was shown.
     """
     if not path:
         return "arguments"

@@ -1,11 +1,11 @@
-"""Copy, walk and edit plain JSON values."""
+"""Copy, traverse and edit plain JSON values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
-# Checking against a tuple takes a third of the time that a union takes.
+# `isinstance` with a tuple of types takes a third of the time that it takes with a union.
 _CONTAINERS: Final = (dict, list)
 
 

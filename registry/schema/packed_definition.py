@@ -10,21 +10,21 @@ from typing import Any, Final
 
 import orjson
 
-# Parsed definitions kept in memory, about 5 KB each: more than the tools called within minutes, one answer of
-# `find_tools`, or one page of the admin interface. Parsing one again takes 5 to 10 µs.
+# Maximum number of parsed definitions in memory, about 5 KB each. This is more than the number of tools called within
+# minutes, in one answer of `find_tools`, or on one admin page. Parsing a definition again takes 5 to 10 µs.
 _MAX_PARSED: Final = 512
 _NAMED_FIRST: Final = b'{"name":"'
 
 _Loads = Callable[[bytes], dict[str, Any]]
-# Oldest first.
+# The definitions whose parsed value is cached, oldest first.
 _parsed: Final[deque[PackedDefinition]] = deque()
 
 
 class PackedDefinition(Mapping[str, Any]):
     """A tool definition that is parsed on first use. Its members are never changed in place.
 
-    The parsed values of a typical tool are about fifty objects and take three times the memory of the text. Hardly
-    any of ten thousand tools is read between two listings.
+    The parsed values of a typical tool are about fifty objects and take three times the memory of the text. Of ten
+    thousand tools, hardly any is read between two listings.
 
     Attributes:
         name: The name under which the gateway shows the tool; differs from the name in the text after a rename.
@@ -50,7 +50,7 @@ class PackedDefinition(Mapping[str, Any]):
         """Pack a definition, which has to be a JSON value; return the same object if it is packed already.
 
         Raises:
-            RecursionError: The definition is nested far more deeply than intake accepts.
+            RecursionError: The definition is nested far more deeply than `registry.intake` accepts.
         """
         if isinstance(definition, PackedDefinition):
             return definition
@@ -76,7 +76,7 @@ class PackedDefinition(Mapping[str, Any]):
         return _dump(self.read())[0]
 
     def read(self) -> dict[str, Any]:
-        """Parse the definition without caching the result, for callers that read thousands in turn."""
+        """Parse the definition without caching the result, for callers that read thousands of definitions in turn."""
         value = self._value
         if value is None:
             value = self._loads(self._text)
@@ -89,11 +89,11 @@ class PackedDefinition(Mapping[str, Any]):
         self._value = None
 
     def may_have(self, member: str) -> bool:
-        """Return whether this ASCII word may be a member name or a value; false is certain. Does not parse the text."""
+        """Return whether this ASCII word may be a member name or a value. False is certain; the text is not parsed."""
         return b'"%b"' % member.encode() in self._text
 
     def holds(self, word: str) -> bool:
-        """Return whether the text contains this ASCII word anywhere. Does not parse the text."""
+        """Return whether the text contains this ASCII word anywhere. The text is not parsed."""
         return word.encode() in self._text
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -143,7 +143,7 @@ class PackedDefinition(Mapping[str, Any]):
 
 
 def members_of(definition: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the plain members of a definition without caching them, for callers that read thousands."""
+    """Return the plain members of a definition without caching them, for callers that read thousands of definitions."""
     return definition.read() if isinstance(definition, PackedDefinition) else definition
 
 

@@ -1,4 +1,8 @@
-"""Decide which regular expressions of a schema can be run, and rewrite them in the syntax of the engines."""
+"""Decide which regular expressions of a schema can be run, and rewrite them for the engines.
+
+The two regular expression engines are those of `jsonschema_rs`. The linear engine takes time proportional to the text,
+and the backtracking engine also supports look-around and back-references.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import Any, Final, Literal
 
 # Escapes of one character in ECMAScript or Python that the engines refuse, inside and outside classes.
 _CHARACTERS: Final = {"\\0": "\\x00", "\\a": "\\x07", "\\e": "\\x1b"}
-# The end of the text in Python. In ECMAScript it is an escaped letter, which does not occur in practice.
+# The end of the text in Python. In ECMAScript this is an escaped letter, which does not occur in practice.
 _PLACES: Final = {"\\Z": "\\z"}
 _QUANTIFIER: Final = re.compile(r"\{\d+(?:,\d*)?\}")
 _HIGH: Final = r"\\u[dD][89abAB][0-9a-fA-F]{2}"
@@ -25,7 +29,7 @@ _CLASS_ESCAPES: Final = frozenset({"\\d", "\\D", "\\s", "\\S", "\\w", "\\W"})
 def to_engine_syntax(pattern: str) -> str:
     """Rewrite a pattern in the syntax of the engines.
 
-    Constructs that cannot be rewritten stay as they are, and no engine will accept the result.
+    Constructs that cannot be rewritten stay as they are, so that no engine accepts the result.
     """
     tokens = _TOKEN.findall(_without_surrogates(pattern))
     out: list[str] = []
@@ -85,7 +89,7 @@ def _rewrite_class(tokens: list[str], start: int) -> tuple[str, int]:
 
 
 def _without_surrogates(pattern: str) -> str:
-    """Remove surrogates from a pattern; checked texts contain none."""
+    """Replace surrogate pairs by code points, and remove lone surrogates, which no checked text contains."""
     if "\\u" not in pattern:
         return pattern
     pattern = _CLASS_PAIR.sub(r"[\\u{10000}-\\u{10FFFF}]", pattern)
@@ -100,13 +104,13 @@ def _code_point(high: str, low: str) -> int:
 # The longest pattern in `tests/corpus` has 166 characters. The limit leaves room for 500 words as alternatives, which
 # compile in 2 ms.
 MAX_PATTERN_LENGTH: Final = 4_096
-# Limit of the compiled size of one pattern; the time to compile grows with the size.
+# Maximum compiled size of one pattern, in bytes; the time to compile grows with the size.
 PATTERN_BYTES: Final = 1 << 20
-# Backtracking steps before the engine gives up on a text, which takes less than a millisecond.
+# Maximum number of backtracking steps before the engine gives up on a text, after less than a millisecond.
 BACKTRACK_LIMIT: Final = 10_000
 # Limit of `compile_cost` for all distinct patterns of a schema: 20 ms, or about 500 different patterns for UUIDs.
 MAX_COMPILE_COST: Final = 80_000
-# The engines stop at PATTERN_BYTES, which takes at most 4 ms.
+# The highest `compile_cost` of one pattern: the engines stop compiling at PATTERN_BYTES, after at most 4 ms.
 _MAX_COST_OF_PATTERN: Final = 16_000
 
 # Weights of `compile_cost`, in characters of an ordinary pattern (0.25 us each). Every pattern has a fixed cost, a dot
@@ -134,7 +138,7 @@ _COUNTED_ATOM = re.compile(rf"\^({_ATOM})\{{(\d{{1,9}})(?:(,)(\d{{1,9}})?)?\}}\$
 # Compiled sizes that are distinguished, in ascending order.
 _WEIGHTS: Final = tuple(1 << power for power in range(10, 21))
 
-# Up to this compiled size, a pattern is run at the lower of the two prices below.
+# Up to this compiled size, the lower of the two costs below applies to a pattern.
 CHEAP_PATTERN_BYTES: Final = 1024
 # Measured on one core: the cost of one character for a pattern of up to 1 KiB, and for each KiB of a larger one. The
 # few states of a small pattern are built once; a large pattern may need a new state at every character.
@@ -148,7 +152,7 @@ class RunnablePattern:
 
     Attributes:
         source: The pattern in the syntax of its engine, without the count that `lengths` replaces.
-        lengths: The minimum and maximum length of a matching text, if the source leaves the count out.
+        lengths: The minimum and maximum length of a matching text, if `source` does not contain the count.
         weight: The size of the compiled form in bytes, rounded up to a power of two.
         quadratic: Whether the engine may scan the whole text again from every character.
     """
@@ -209,7 +213,7 @@ def runnable_pattern(pattern: str) -> RunnablePattern | None:
         return None
     for source in dict.fromkeys((pattern, to_engine_syntax(pattern))):
         if counted := _COUNTED_ATOM.fullmatch(source):
-            # Counted copies of a class make the compiled form large, and mean no more than a length.
+            # A count makes the compiled form large, because it repeats the class, but only limits the length.
             atom, least, most = counted[1], int(counted[2]), int(counted[4]) if counted[4] else None
             lengths = (least, most if counted[3] else least)
             if _compiles(f"^{atom}*$", "linear", PATTERN_BYTES):

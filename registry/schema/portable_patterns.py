@@ -1,7 +1,8 @@
 """Rewrite a pattern in the common syntax of ECMAScript with the `u` flag and Python's `re`.
 
-Clients compile the patterns of output schemas: the TypeScript SDK with Ajv, which uses the `u` flag and fails for the
-whole list, and the Python SDK with `re`. The rewritten pattern uses a small grammar that both accept.
+Clients compile the patterns of output schemas: the TypeScript SDK with Ajv, which uses the `u` flag, and the Python SDK
+with `re`. If Ajv does not accept a pattern, the TypeScript SDK rejects the whole list. The rewritten pattern uses a
+small grammar that Ajv and `re` accept.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 
 # The same as `registry.schema.patterns.MAX_PATTERN_LENGTH`: 500 words as alternatives.
 _MAX_LENGTH: Final = 4_096
-# Nesting of groups, because the parser is recursive.
+# Maximum nesting of groups; the parser is recursive.
 _MAX_GROUPS: Final = 50
 # At most five digits: engines refuse or stall at larger counts.
 _COUNT: Final = re.compile(r"\{(\d{1,5})(?:(,)(\d{1,5})?)?\}")
@@ -45,10 +46,10 @@ class _Unportable(Exception):
 # The same few patterns occur in thousands of schemas.
 @lru_cache(maxsize=4096)
 def portable(pattern: str) -> str | None:
-    """Return a pattern for both engines that matches at least the same texts; None if there is none.
+    """Return a pattern for both engines that matches no fewer texts; None if there is no such pattern.
 
-    Possessive quantifiers and atomic groups become ordinary ones, which match more. Below a keyword such as `not`, the
-    result can therefore be used only if it equals the original pattern.
+    Possessive quantifiers and atomic groups become ordinary quantifiers and groups, which match more. Below a keyword
+    such as `not`, the result can therefore be used only if it equals the original pattern.
     """
     if len(pattern) > _MAX_LENGTH:
         return None
@@ -335,7 +336,7 @@ class _Reader:
         if first == last:
             swapped = _other_case(low)
             return portable_text if swapped == low else portable_text + _escape(swapped, in_class=True)
-        # Without the flag, a range has to contain its letters in both cases.
+        # The result has no flag to ignore case, so a range has to contain its letters in both cases.
         extra = {_other_case(chr(code)) for code in range(first, min(last, 0x7F) + 1)} - {
             chr(code) for code in range(first, min(last, 0x7F) + 1)
         }
@@ -353,7 +354,7 @@ def _escape(char: str, *, in_class: bool = False) -> str:
     code = ord(char)
     if char in _SYNTAX or (in_class and char == "-"):
         return "\\" + char
-    # These are operators in some engines when doubled in a class.
+    # Doubled in a class, `&` and `~` are operators in some engines.
     if code < 0x20 or code == 0x7F or (in_class and char in "&~"):
         return f"\\x{code:02x}"
     return char

@@ -61,8 +61,9 @@ def has_tuples_in_items(draft: str | None) -> bool:
 
 REFERENCE_KEYWORDS: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 
-# Keywords by the type of their value; every walk over a schema uses these tables. `items` is in two of them, because
-# its type depends on the draft. The subschemas `_IN_PLACE` apply to the same value as the schema that contains them.
+# Keywords by the type of their value; every traversal of a schema uses these tables. `items` is in two of them, because
+# the type of its value depends on the draft. The subschemas `_IN_PLACE` apply to the same value as the schema that
+# contains them.
 SUBSCHEMA_MAPS: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )
@@ -86,7 +87,8 @@ _DEFINITIONS: Final = frozenset({"$defs", "definitions"})
 _IDENTIFYING: Final = frozenset({"$id", "id", "$anchor", "$dynamicAnchor"})
 _CONTAINERS: Final = (dict, list)
 _CONTAINER_TYPES: Final = frozenset(_CONTAINERS)
-# RFC 3986, section 3.5, without the slash, which separates steps. The double quote is not allowed there.
+# Characters that a URI fragment may contain (RFC 3986, section 3.5), without the slash, which separates the steps of a
+# pointer. A double quote is not allowed in a fragment.
 _FRAGMENT_CHARACTERS: Final = "!$&'()*+,;=:@?~"
 # Characters of a reference quoted in an error.
 _MAX_REPORTED: Final = 200
@@ -113,7 +115,8 @@ class Resolution(NamedTuple):
 class SchemaDocument:
     """A schema document with its identifiers, anchors and references, found without recursion.
 
-    The `referencing` library resolves one reference at a time; limits need the whole graph before anything is expanded.
+    The `referencing` library resolves one reference at a time; checking the limits needs the whole graph before
+    anything is expanded.
 
     Attributes:
         remote: References to other documents, which are never fetched.
@@ -121,7 +124,7 @@ class SchemaDocument:
         resolutions: The references of each object with their targets, by the object's identity.
         identified: The identities of objects with an identifier (`$id`, or `id` as in draft 4).
         dynamic_anchors: The schemas of each `$dynamicAnchor`.
-        is_recursive: Whether a schema refers back to itself; set by `visits`.
+        is_recursive: True if a schema refers back to itself; set by `visits`.
     """
 
     __slots__ = (
@@ -186,7 +189,8 @@ class SchemaDocument:
             limit: The count at which to stop.
             with_options: Count each member of an `enum` as well, because a check compares with all of them.
         """
-        # Totals are stored for each node, so that exponential definitions (schema bombs) are summed and never walked.
+        # Totals are stored for each node, so that exponential definitions (schema bombs) are summed up but not
+        # traversed.
         done: dict[int, int] = {}
         open_nodes: set[int] = {id(self._root)}
         stack: list[tuple[int, Iterator[object], list[int]]] = [
@@ -229,9 +233,10 @@ class SchemaDocument:
         return sum(len(targets) for targets in self._edges.values())
 
     def _is_leaf(self, node: Any) -> bool:
-        """Return whether nothing is below an object or a list, as for most schemas of a property."""
+        """Return whether an object or list contains no object, list or reference, like most schemas of properties."""
         children = node.values() if isinstance(node, dict) else node
-        # Compared in C: a generator takes most of the time of this, and large documents have a million nodes.
+        # Compare types in C: a generator would take most of the time of `visits`, and large documents have a million
+        # nodes.
         return id(node) not in self._edges and _CONTAINER_TYPES.isdisjoint(map(type, children))
 
     def looping(self, nodes: Sequence[dict[str, Any]]) -> frozenset[int]:
@@ -313,7 +318,8 @@ class SchemaDocument:
     def _identify(self, node: dict[str, Any], base: str, is_known: bool) -> str:
         """Record the identifiers of a schema, and return the base URI of references in it.
 
-        The value of an unknown keyword may look like a schema; its identifiers are used only if no schema has the same.
+        The value of an unknown keyword may look like a schema; its identifiers are used only if no certain schema has
+        the same identifier.
         """
         if self._lone_references and node is not self._root and isinstance(node.get("$ref"), str):
             return base  # keywords next to the reference are ignored
@@ -345,7 +351,7 @@ class SchemaDocument:
             self._unproven.append((names, name, node))
 
     def _resolve(self, node: dict[str, Any], base: str, keyword: str, reference: str) -> None:
-        # Large schemas refer to a component many times.
+        # Cached, because large schemas refer to the same component many times.
         location = self._located.get((base, reference))
         if location is None:
             location = self._located[base, reference] = self._find_target(base, reference)
@@ -442,7 +448,7 @@ def encoded_pointer(fragment: str) -> str:
 _IDENTIFIERS: Final = ("$id", "$anchor", "$dynamicAnchor")
 # Keywords whose values Ajv does not search for identifiers.
 _UNSEARCHED: Final = frozenset({"const", "enum", "default"})
-# Keywords whose members Ajv takes for names, also `$id`.
+# Keywords whose members Ajv treats as names and not as keywords, even a member `$id`.
 _NAMES_ONLY: Final = _UNSEARCHED | {"properties", "patternProperties", "definitions", "dependencies"}
 
 
@@ -465,7 +471,8 @@ def has_stray_identifiers(schema: dict[str, Any], schema_ids: Collection[int]) -
 def has_ambiguous_identifiers(schema: dict[str, Any]) -> bool:
     """Return whether an object has a member `$id` that is not an identifier, where Ajv reads it as one.
 
-    Ajv reads the members of `$defs` like this, and the value of unknown keywords, where a pointer leads through them.
+    Ajv reads members named `$id` as identifiers in `$defs`, and in values of unknown keywords through which a pointer
+    leads.
     """
     return any(
         isinstance(node, dict)

@@ -1,4 +1,4 @@
-"""The subschemas of a document, compiled, and the parts of a value to which each applies."""
+"""The compiled subschemas of a document, and the parts of a value to which each of them applies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def applications(document: SchemaDocument, schema: Any, value: Any, limit: int) 
     The number of pairs measures the cost of a check: a schema that two alternatives apply is yielded twice.
 
     Raises:
-        TooManyApplications: There are more than `limit`.
+        TooManyApplications: There are more than `limit` pairs.
     """
     # The last element lists the references followed at this value, so that a cycle of references ends.
     pending: list[tuple[JsonPath, Any, Any, tuple[int, ...]]] = [((), schema, value, ())]
@@ -112,7 +112,7 @@ def _items(node: dict[str, Any], value: list[Any]) -> Iterator[tuple[int, Any, A
                 yield position, below, item
 
 
-# The URI by which schemas refer to the document; never fetched.
+# The URI by which compiled subschemas refer to the document. It is never fetched.
 _DOCUMENT_URI: Final = "urn:typegate:schema"
 # Characters that a pointer may contain unescaped in a URI fragment (RFC 3986, section 3.5).
 _IN_FRAGMENTS: Final = "/~!$&'()*+,;=:@"
@@ -161,7 +161,7 @@ class CompiledParts:
             validator: jsonschema_rs.Validator = make(reference, registry=self._registry, **self._options)
             return validator
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError):
-            # For example an `$id` that is only valid in the context of the whole document.
+            # The reason may be an `$id` that is only valid in the context of the whole document.
             self._compile_all()
             return self.validator_at(pointer)
 
@@ -172,9 +172,10 @@ class CompiledParts:
         self._all = jsonschema_rs.validator_map_for(self._schema, **options)
 
 
-# References times objects in a document; compiling all subschemas of a larger document takes 10 to 100 ms or more.
+# Limit of the number of references times the number of objects in a document. Above the limit, compiling all subschemas
+# takes 10 to 100 ms or more.
 _LABORIOUS: Final = 20_000
-# Keywords whose failing part is searched for, and annotations, which do not affect validity.
+# Keywords whose subschemas are searched for the failing part; and annotations, which do not affect validity.
 _FOLLOWED: Final = frozenset(
     {"$ref", "allOf", "anyOf", "oneOf", "properties", "items", "prefixItems", "$defs", "definitions"}
 )
@@ -291,7 +292,8 @@ class SchemaNode:
             nodes: All subschemas of the document.
             pointer: The position of the subschema in the document.
             schema: The subschema.
-            compiled: Its validator, or the node of its target if it is only a reference; None to compile on demand.
+            compiled: The validator of the subschema, or the node of the target if the subschema is only a reference;
+                None to compile the subschema on demand.
         """
         self._nodes = nodes
         self._pointer = pointer
@@ -308,7 +310,7 @@ class SchemaNode:
 
     @cached_property
     def is_valid(self) -> Callable[[Any], bool]:
-        """Return whether a value matches the subschema."""
+        """A function that returns whether a value matches the subschema."""
         return self.validator.is_valid
 
     @cached_property
@@ -323,7 +325,7 @@ class SchemaNode:
 
     @cached_property
     def in_place(self) -> list[SchemaNode]:
-        """The schemas that a value has to match as well: targets of references, and the members of `allOf`."""
+        """Other schemas that the value has to match, too: targets of references, and the members of `allOf`."""
         nodes = [self._nodes.node_of(target) for target in self._nodes.document.targets(self.schema)]
         if not self._is_reference:
             nodes += self._listed_children("allOf")
@@ -350,7 +352,7 @@ class SchemaNode:
 
     @cached_property
     def undeclared_members(self) -> SchemaNode | None:
-        """The schema of undeclared members; None if `patternProperties` distinguishes them."""
+        """The schema of undeclared members; None if there is none, or if there are `patternProperties`."""
         below = self.schema.get("additionalProperties")
         if not isinstance(below, dict) or "patternProperties" in self.schema or self._is_reference:
             return None
@@ -370,7 +372,7 @@ class SchemaNode:
 
     @cached_property
     def is_closed(self) -> bool:
-        """Whether every undeclared member is refused."""
+        """True if every undeclared member is rejected."""
         return self.schema.get("additionalProperties") is False and not self.schema.get("patternProperties")
 
     @cached_property
@@ -394,7 +396,7 @@ class SchemaNode:
 
     @cached_property
     def own_validator(self) -> jsonschema_rs.Validator | None:
-        """The validator of the keywords in `own`."""
+        """The validator of `own_keywords`; None if there are none, or if they cannot be compiled on their own."""
         return self._nodes.compile_keywords(self.own_keywords) if self.own_keywords else None
 
     @cached_property
@@ -404,7 +406,7 @@ class SchemaNode:
 
     @cached_property
     def is_followed(self) -> bool:
-        """Whether every invalid value has an invalid subpart or an error that the search reports."""
+        """True if every invalid value has an invalid subpart or an error that the search reports."""
         is_opaque = not _COMPOSING.isdisjoint(self.schema) and not _UNEVALUATED.isdisjoint(self.schema)
         return not is_opaque and (not self.own_keywords or self.own_validator is not None)
 

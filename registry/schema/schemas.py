@@ -19,19 +19,21 @@ from registry.schema.validators import Validator
 # Among the 721 tools of real servers in `tests/corpus`, the largest schema has 35 KB and the deepest has 16 levels.
 # Limits of about 30 and 12 times as much refuse no honest tool and are cheap to check.
 MAX_SCHEMA_BYTES: Final = 1 << 20
-# Recursive walks over an accepted schema (lowering, repairs) rely on this limit: 200 levels fit into Python's stack.
+# Recursive functions on accepted schemas (lowering, repairs) rely on this limit: 200 levels fit into Python's stack.
 MAX_SCHEMA_DEPTH: Final = 200
-# Objects and lists, counted with references expanded as a compiler would expand them. Stops exponential definitions.
+# Maximum number of objects and lists, with references expanded as a compiler would expand them. Stops exponential
+# definitions.
 MAX_SCHEMA_VISITS: Final = 100_000
 
 # 64 bits: the chance of a collision among a million schemas is below 10^-7, and digests stay short in logs.
 _DIGEST_DIGITS: Final = 16
 # Characters quoted from an encoder's error message.
 _MAX_REASON: Final = 200
-# Counting `enum` members stops here: comparing with more is never fast.
+# Counting `enum` members stops at this number: comparing with more members is never fast.
 _MAX_WEIGHT: Final = 10_000_000
 _CONTAINERS: Final = (dict, list, tuple)
-# Compiled schemas of about 15 KB each; more than the 38 servers in `tests/corpus` have tools. A miss recompiles.
+# Maximum number of cached validators, about 15 KB each: more than the number of tools of the 38 servers in
+# `tests/corpus`. A validator that was dropped is compiled again.
 _MAX_VALIDATORS: Final = 1024
 
 
@@ -82,7 +84,7 @@ def digest_of_canonical(text: bytes) -> str:
 
 
 def check_bounds(schema: object) -> SchemaBounds:
-    """Reject a schema that is too expensive to hold or to compile. Walks the schema without recursion.
+    """Reject a schema that is too expensive to store or to compile. Does not use recursion.
 
     The specification (2026-07-28, server/tools) asks implementations to bound depth, size and time.
 
@@ -114,10 +116,10 @@ class Measurements:
 
 @dataclass(frozen=True, slots=True)
 class SchemaBounds:
-    """What is known about a schema after it was measured, so that it does not have to be walked again.
+    """The result of measuring a schema, so that the schema does not have to be traversed again.
 
     Attributes:
-        document: The schema with its resolved references; None if it has none.
+        document: The schema with its resolved references; None if it has no references.
         visits: The number of objects and lists with references expanded.
     """
 
@@ -197,9 +199,9 @@ def _scalar_size(node: object) -> int:
     raise SchemaRejected("not_json", f"a {type(node).__name__} is not a JSON value")
 
 
-# Read by every call. A plain dictionary needs no lock and costs a tenth of one that tracks uses.
+# Read on every call. A plain dictionary needs no lock, and a lookup costs a tenth of a lookup in an LRU cache.
 VALIDATORS: Final[dict[str, Validator | SchemaRejected]] = {}
-"""Recently compiled schemas by digest, for callers that would first have to read the schema."""
+"""Recently compiled schemas, or the errors of compiling, by digest; for callers that have not read the schema yet."""
 _validators_lock = Lock()  # worker threads compile, too
 
 
@@ -210,7 +212,7 @@ def validator(schema: object, schema_digest: str, bounds: SchemaBounds | None = 
         bounds: The result of `check_bounds` for this schema, if known.
 
     Raises:
-        SchemaRejected: The schema is out of bounds or cannot be compiled.
+        SchemaRejected: The schema exceeds a limit or cannot be compiled.
     """
     cached = VALIDATORS.get(schema_digest)
     if cached is None:
@@ -230,7 +232,7 @@ def validator(schema: object, schema_digest: str, bounds: SchemaBounds | None = 
 
 
 def compile_schema(schema: object, bounds: SchemaBounds | None = None) -> Validator:
-    """Compile a schema that is within bounds; an unknown dialect is treated as 2020-12.
+    """Compile a schema that is within the limits; an unknown dialect is treated as 2020-12.
 
     Patterns that no engine supports are left out; see `Validator.unchecked_patterns`.
 

@@ -42,8 +42,8 @@ LARGE: Final = 250
 # Limit of required names times members. The engine copies the object into each error about a missing name, and copies
 # of this size take 10 ms.
 _MAX_COPIED_MEMBERS: Final = 50_000
-# Limit of schema applications to count when estimating the repair cost of a recursive schema. A filter of five levels
-# has about a hundred. Counting costs about as much as checking, and collecting errors twice as much.
+# Limit of schema applications to count when estimating the repair cost of a recursive schema. A filter with five levels
+# has about a hundred applications. Counting costs about as much as checking, and collecting errors twice as much.
 _MAX_COUNTED: Final = 500
 _COUNTING: Final = 4
 _TOO_DEEP: Final = f"more than {MAX_INSTANCE_DEPTH} levels are too many for a check"
@@ -60,7 +60,7 @@ class SchemaNames(NamedTuple):
     """Names of members in a schema, at any depth.
 
     Attributes:
-        declared: All names.
+        declared: All names, including `related`.
         related: Names that the validity of other members depends on: required names, and names that select a schema.
     """
 
@@ -99,10 +99,10 @@ class Validator:
 
         Args:
             schema: The schema; an unknown dialect is treated as 2020-12.
-            visits: The number of schemas in it, with references expanded.
+            visits: The number of objects and lists in the schema, with references expanded.
             weight: `visits` plus the number of `enum` members.
             branches: The number of references if the schema is recursive, else 0.
-            has_references: Whether it contains references.
+            has_references: Whether the schema contains references.
 
         Raises:
             SchemaRejected: `invalid_schema`.
@@ -153,17 +153,21 @@ class Validator:
             shallow = len(text) <= 2 * cost.free_depth or text.count(b"{") + text.count(b"[") <= cost.free_depth
             return shallow and self._engine.is_valid(instance)
         if shows_too_many(text):
-            # A caller may keep this error for a later, thorough check. Its traceback must not keep the text in memory.
+            # A caller may store this error until a later, thorough check, and its traceback would keep the text in
+            # memory.
             del text
             raise NotChecked((), TOO_MANY, unlocated=True)
         return False
 
     def is_valid(self, instance: object, size: InstanceSize | None = None) -> bool:
-        """Return whether a value is valid; a value that cannot be walked safely is not.
+        """Return whether a value is valid.
+
+        If the current effort allows unchecked parts, only the readable part of a value that is nested too deeply or
+        contains unreadable texts or numbers is checked.
 
         Args:
             instance: The value.
-            size: Its size, if known: measuring a megabyte takes as long as checking it.
+            size: The size of the value, if known: measuring a megabyte takes as long as checking it.
 
         Raises:
             NotChecked: The check exceeds the current limits; see `registry.schema.check_cost`.
@@ -173,7 +177,7 @@ class Validator:
             size = InstanceSize(instance, INLINE_MEMBERS)
         if size.members > cost.free_members or size.text > cost.free_text or size.depth > cost.free_depth:
             effort = current_effort()
-            # The validator has no depth limit, so the depth is checked whatever the effort.
+            # The validator has no depth limit, so the depth is checked with every effort.
             if not size.complete:
                 if effort.check_ns is not None:
                     raise too_many_values_error(instance)  # measuring again would stop at the same limit
@@ -190,7 +194,7 @@ class Validator:
     def errors(
         self, instance: object, limit: int, size: InstanceSize | None = None
     ) -> list[jsonschema_rs.ValidationError]:
-        """Return at most `limit` errors of an invalid value; none if it cannot be walked safely.
+        """Return at most `limit` errors of an invalid value; if it is too deep or unreadable, of its readable part.
 
         Raises:
             NotChecked: See `is_valid`.
@@ -239,7 +243,7 @@ class Validator:
         return self._names
 
     def uncheckable(self, instance: object) -> list[NotChecked]:
-        """Return why parts of a value cannot be checked, whatever the effort; of many reasons only some."""
+        """Return why parts of a value cannot be checked with any effort; only some of the reasons if there are many."""
         size = InstanceSize(instance, INLINE_MEMBERS)
         if size.depth > MAX_INSTANCE_DEPTH:
             return [NotChecked((), _TOO_DEEP, final=True)]

@@ -1,7 +1,8 @@
 """Edit a schema so that it accepts at least what it accepted before.
 
-Below `not`, `if`, `oneOf` and `maxContains`, a subschema that accepts more makes the whole schema accept less, also
-when it is reached through a reference. These keywords are removed or weakened if they contain such a subschema.
+Below `not`, `if`, `oneOf` and `maxContains`, a subschema that accepts more makes the whole schema accept less, also if
+a reference leads to the subschema. These keywords are removed or weakened if a subschema below them was changed to
+accept more.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Edit:
         changes: New values of keywords; subschemas in them are edited as well.
         dropped: Keywords to remove.
         widens: Whether the edited object accepts more.
-        uncovers: Whether members lose their description, so that `unevaluatedProperties` and `unevaluatedItems` would
-            start to apply to them.
+        uncovers: Whether a keyword that evaluates members is lost, so that `unevaluatedProperties` and
+            `unevaluatedItems` would start to apply to these members.
     """
 
     changes: dict[str, Any] = field(default_factory=dict)
@@ -57,7 +58,7 @@ def apply_edits(
 
     Args:
         schema: The schema.
-        edit: Returns the changes to one schema object; called once for each.
+        edit: Returns the changes to one schema object; called once for each object.
         document: The schema with its resolved references.
         nodes: Every schema object in the schema, if already listed.
     """
