@@ -1,8 +1,8 @@
 """Backoff between connection attempts, and a circuit breaker.
 
 Calls that were in flight together when a connection broke count as one failure. A new connection does not close the
-breaker, because an upstream that accepts connections and loses every call would keep it closed; it only allows a probe
-at once.
+breaker: an upstream that accepts connections but loses every call would keep the breaker closed forever. A new
+connection only allows one call, a probe, to be sent at once.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gateway.http.proxies import ProxyChoice, proxy_for
 
 # About as long as a server takes to restart.
 FIRST_S: Final = 0.5
-# At this rate, attempts to reach an upstream that is down for days cost almost nothing, and an upstream that has
-# recovered is used within two minutes. A manual retry does not wait.
+# Attempts at this interval cost almost nothing for an upstream that is down for days, and the gateway uses a recovered
+# upstream within two minutes. A manual retry does not wait.
 LONGEST_S: Final = 120.0
-# Larger exponents could overflow; the delay has reached `LONGEST_S` before.
+# Larger exponents could overflow; the delay reaches `LONGEST_S` after eight doublings.
 _MAX_DOUBLINGS: Final = 10
 
 
@@ -32,7 +32,7 @@ def delay_s(attempt: int, chance: float) -> float:
     The delay is at least half of the step, so that a crash loop starts few processes.
 
     Args:
-        attempt: The number of consecutive failures before this one, from 0.
+        attempt: The number of consecutive failures before the latest failure, from 0.
         chance: A random number in [0, 1).
     """
     step_s = min(LONGEST_S, FIRST_S * 2.0 ** min(attempt, _MAX_DOUBLINGS))
@@ -40,9 +40,9 @@ def delay_s(attempt: int, chance: float) -> float:
 
 
 class ReactionLimiter:
-    """A token bucket that allows a burst of reactions, then one per interval.
+    """A token bucket that limits how often the gateway reacts to an event: a burst, then one reaction per interval.
 
-    All times are seconds of the same clock.
+    All times are seconds on one clock, which the caller chooses.
     """
 
     def __init__(self, *, burst: float, interval_s: float) -> None:
@@ -65,12 +65,15 @@ class ReactionLimiter:
         self._at_s = now_s
 
 
-# If a port takes longer to accept, a connection attempt is not likely to succeed either.
+# A server whose port takes longer to accept a TCP connection is not likely to complete a handshake either.
 _CONNECT_S: Final = 1.0
 
 
 def is_behind_proxy(url: str, choice: ProxyChoice) -> bool:
-    """Return whether this URL is reached through a proxy, whose open port says nothing about the server behind it."""
+    """Return whether requests to this URL go through a proxy.
+
+    The open port of a proxy does not show whether the server behind the proxy is up.
+    """
     origin, _ = split_url(url)
     return proxy_for(origin.host, origin.port, secure=origin.secure, choice=choice) is not None
 
@@ -89,7 +92,8 @@ async def accepts_connections(url: str) -> bool:
 
 # A lost connection explains one or two failures, but not five in a row.
 FAILURES_TO_OPEN: Final = 5
-# Half of the longest time that a call waits for a connection, so that a retry comes after the next probe.
+# Half of the longest time that a call waits for a connection. A retry after that wait is therefore sent after the
+# breaker has admitted its next probe.
 OPEN_S: Final = 5.0
 
 
@@ -100,7 +104,7 @@ class Breaker:
     Attributes:
         failures: The number of consecutive transport failures.
         failed_at_s: The time of the latest failure.
-        open_until_s: Calls are refused before this time; None while closed.
+        open_until_s: The time until which calls are refused; None while the breaker is closed.
     """
 
     failures: int = 0
@@ -131,7 +135,7 @@ class Breaker:
         return self if self.open_until_s is None else replace(self, open_until_s=now_s)
 
     def succeeded(self) -> Breaker:
-        """Return the state after any response; an error response also shows that the transport works."""
+        """Return the state after any response: even an error response shows that the transport works."""
         return CLOSED
 
 
@@ -139,15 +143,15 @@ CLOSED: Final = Breaker()
 """The initial state, which admits every call."""
 
 
-# Interval of probes of a port that refused a connection. Short at first, to notice a restarted server at once, and up
-# to half a minute for a server that has been down for minutes.
+# The interval of probes of a port that refused a connection. The interval is short at first, to notice a restarted
+# server at once, and grows to half a minute for a server that has been down for minutes.
 _PROBE_PORT_S: Final = 0.4
 _LONGEST_PROBE_S: Final = 30.0
 _PROBES_PER_OUTAGE: Final = 10
 
 
 async def wait_accepting(url: str, *, down_s: float) -> None:
-    """Wait until the port of a URL accepts connections, with fewer probes the longer it has refused them.
+    """Wait until the port of a URL accepts connections; probe less often the longer the port has refused them.
 
     Args:
         down_s: The number of seconds since the last connection ended.

@@ -35,19 +35,20 @@ from gateway.upstream.link_states import LinkState, Ready
 from gateway.upstream.session import UpstreamCall
 from gateway.upstream.upstream_credentials import NotSignedIn, SignInRequired, SignInSource
 
-# Maximum share of an upstream's concurrent calls for one caller, so that its slow calls leave room for other callers.
+# One caller may use at most this share of an upstream's concurrent calls, so that slow calls of this caller do not
+# block other callers.
 _SHARE: Final = 0.75
 # A status of at least 500 may come from a proxy that stopped waiting while the call still runs.
 _SERVER_FAILED: Final = 500
 _UNAUTHORIZED: Final = 401
-# Temporary errors: bad gateway, service unavailable, gateway timeout.
-_PASSING: Final = frozenset({502, 503, 504})
+# Errors that are usually temporary: bad gateway, service unavailable, gateway timeout.
+_TEMPORARY: Final = frozenset({502, 503, 504})
 # Scanning this much text for the secrets of a typical configuration takes 0.1 ms; larger texts go to a thread.
 _INLINE_BYTES: Final = 64 * 1024
 
 
 class ReadyLink(Protocol):
-    """The part of a link that calls use."""
+    """The part of an `UpstreamLink` that a `CallSender` uses."""
 
     server: str
 
@@ -58,13 +59,13 @@ class ReadyLink(Protocol):
     def patience_s(self) -> float: ...
 
     async def wait_ready(self, wait_s: float) -> Ready:
-        """Return the connection; raise `UpstreamUnavailable` if there is none within `wait_s`."""
+        """Return the connection; raise `UpstreamUnavailable` if the upstream does not connect within `wait_s`."""
 
     def drop(self, connection: Ready, reason: str) -> None:
-        """Close a connection that was found to be lost."""
+        """Close a connection that no longer works."""
 
     def list_again(self) -> None:
-        """List again soon."""
+        """Request the upstream's lists again soon."""
 
     def sign_in_required(self, source: SignInSource, reason: str | None = None) -> SignInRequired:
         """Return the error for a call that requires a user to sign in first."""
@@ -82,42 +83,42 @@ class CallSender:
         self._demand = demand
         self._chance = chance
         self._breaker = CLOSED
-        self._of_principal: dict[str, int] = {}
-        self._places = 0
+        self._calls_by_principal: dict[str, int] = {}
+        self._max_calls = 0
         self._limit_s = 0.0
         self._tracks = False
         self.in_flight = 0
 
     def use(self, config: ServerConfig) -> None:
-        """Apply the limits of this entry to new calls."""
-        self._places, self._limit_s = config.max_concurrency, config.call_timeout
+        """Apply the limits of this configuration entry to new calls."""
+        self._max_calls, self._limit_s = config.max_concurrency, config.call_timeout
         self._demand.use(config)
         self._tracks = self._demand.tracks
 
     def reconnected(self) -> None:
-        """Admit a probe at once, because there is a new connection."""
+        """Admit a call at once if the breaker is open, because there is a new connection."""
         self._breaker = self._breaker.reconnected(time.monotonic())
 
     async def call(self, call: UpstreamCall) -> Any:  # noqa: C901 - one branch per way to fail
         """Send one request and return the raw result.
 
         Raises:
-            UpstreamUnavailable: Nothing was sent.
-            UpstreamTimeout: The deadline passed.
+            UpstreamUnavailable: The call was not sent.
+            UpstreamTimeout: The upstream did not answer before the deadline.
             UpstreamLost: The connection ended after the call was sent; the outcome is unknown.
-            UpstreamProtocolError: The answer was not valid MCP.
-            RpcError: The upstream answered with an error.
+            UpstreamProtocolError: The answer was not valid MCP, or was an HTTP error.
+            RpcError: The upstream answered with a JSON-RPC error.
         """
         now_s = time.monotonic()
         link = self._link
-        if self.in_flight >= self._places:
+        if self.in_flight >= self._max_calls:
             raise self._unavailable(
                 f"server '{link.server}' already has {self.in_flight} calls in flight. "
                 "Nothing was sent; try again when some have ended."
             )
         if call.principal:
-            own = self._of_principal.get(call.principal, 0)
-            if own >= max(1, int(self._places * _SHARE)):
+            own = self._calls_by_principal.get(call.principal, 0)
+            if own >= max(1, int(self._max_calls * _SHARE)):
                 raise self._unavailable(
                     f"{own} of your calls are in flight at server '{link.server}', and the remaining places are "
                     "reserved for other callers. Nothing was sent; try again when some have ended."
@@ -130,11 +131,11 @@ class CallSender:
                     "and is not called for some seconds. Nothing was sent."
                 )
             self._breaker = breaker.probing(now_s)
-        # There must be no await between the check and this increment.
+        # There must be no await between the check of `in_flight` above and this increment.
         self.in_flight += 1
         if call.principal:
-            self._of_principal[call.principal] = own + 1
-        # The error of an earlier attempt that may have reached the upstream.
+            self._calls_by_principal[call.principal] = own + 1
+        # The error of an earlier attempt, if that attempt may have reached the upstream.
         earlier_loss: ConnectionLost | None = None
         result: Any = None
         was_lost, forgotten, is_first = False, False, True
@@ -147,7 +148,8 @@ class CallSender:
                 else:
                     connection = await self._next_connection(call, earlier_loss)
                 is_first = False
-                # Each attempt gets the whole timeout; progress and questions extend the deadline through the callbacks.
+                # Each attempt gets the whole timeout. Progress notifications, and input requests of the server to the
+                # caller, extend the deadline through the callbacks.
                 limit_s = self._limit_s
                 deadline = call.callbacks.start_deadline(limit_s)
                 try:
@@ -174,7 +176,7 @@ class CallSender:
                     if self._breaker is not CLOSED:
                         self._breaker = self._breaker.succeeded()
                     connection.note_served()
-                    # Scrub only failed results, because servers repeat the request in them.
+                    # Remove secrets only from failed results: servers may repeat parts of the request in them.
                     if type(result) is dict and result.get("isError"):
                         return await self._without_secrets(result)
                     return result
@@ -189,11 +191,11 @@ class CallSender:
             self.in_flight -= 1
             if self._tracks:
                 self._demand.note_result(call, result)
-            if call.principal and (remaining := self._of_principal.pop(call.principal) - 1):
-                self._of_principal[call.principal] = remaining
+            if call.principal and (remaining := self._calls_by_principal.pop(call.principal) - 1):
+                self._calls_by_principal[call.principal] = remaining
 
     async def _next_connection(self, call: UpstreamCall, earlier_loss: ConnectionLost | None) -> Ready:
-        """Return the connection for a retry, or for a first attempt that has to wait."""
+        """Wait for a connection, and return it; used for retries, and for a first attempt while not connected."""
         link = self._link
         try:
             connection = await link.wait_ready(link.patience_s)
@@ -201,7 +203,7 @@ class CallSender:
             if call.confirm is not None:
                 await call.confirm()
         except UpstreamUnavailable:
-            # Do not report "nothing was sent": the first attempt may have reached the upstream.
+            # Do not report that nothing was sent: an earlier attempt may have reached the upstream.
             if earlier_loss is not None:
                 raise self._lost_error(earlier_loss) from None
             raise
@@ -217,20 +219,28 @@ class CallSender:
         before: ConnectionLost | None,
         last: bool,
     ) -> ConnectionLost | None:
-        """Raise the error for a call that was lost with its connection, unless it may be sent again.
+        """Handle a call whose connection was lost: raise the caller's error, or return if the call may be sent again.
+
+        Args:
+            began_s: When the lost attempt began.
+            before: The error of an earlier attempt that may have reached the upstream.
+            last: Whether the call must not be sent again.
 
         Returns:
-            The error if the lost attempt may have reached the upstream; None if nothing was sent.
+            `error` if the lost attempt may have reached the upstream; None if nothing was sent.
+
+        Raises:
+            GatewayError: The call must not be sent again.
         """
         if isinstance(error, CredentialsUnavailable):
-            # The connection may be fine, and a retry would wait for the same token.
+            # The connection may still work, and a retry would wait for the same token.
             raise (self._no_credentials(error) if before is None else self._lost_error(before)) from None
         if isinstance(error, UnusableAnswer):
             self._breaker = self._breaker.succeeded()
         else:
             self._breaker = self._breaker.failed(time.monotonic(), self._chance(), began_s=began_s)
         if not error.sent or not connection.session.independent_requests:
-            # If requests are independent, only this one was lost; otherwise the shared connection was.
+            # If requests are independent, only this request was lost. Otherwise the shared connection is broken.
             self._link.drop(connection, str(error))
         if error.sent and not call.repeatable:
             raise self._lost_error(error, repeatable=call.repeatable) from None
@@ -242,10 +252,12 @@ class CallSender:
     def _after_forgetting(
         self, error: SessionForgotten, connection: Ready, *, earlier_loss: ConnectionLost | None, last: bool
     ) -> None:
-        """Drop the session, so that the call is sent again in a new one; the refused call did not run.
+        """Drop a session that the upstream has forgotten; the caller then sends the call again in a new session.
+
+        Sending the call again is safe, because the upstream refused the call without running it.
 
         Raises:
-            GatewayError: The call was refused in a new session too.
+            GatewayError: The upstream refused the call in a new session too.
         """
         self._link.drop(connection, str(error))
         if not last:
@@ -268,7 +280,7 @@ class CallSender:
         *,
         limit_s: float,
     ) -> NoReturn:
-        """Raise the error that the caller gets for a call without a result."""
+        """Raise the caller's error for a call that timed out, was not accepted, or got an HTTP error."""
         link = self._link
         if isinstance(error, TimeoutError):
             raise UpstreamTimeout(
@@ -286,10 +298,10 @@ class CallSender:
                 link.drop(connection, str(error))
             raise link.sign_in_required(error.source, str(error)) from None
         if error.status == _UNAUTHORIZED:
-            # A new listing shows whether the credentials are rejected for all requests. Other calls do not wait for it.
+            # Listing again shows whether the upstream rejects the credentials for all requests, or only for this one.
             link.list_again()
         if error.status < _SERVER_FAILED or call.repeatable:
-            again = " Calling this tool again is safe." if error.status in _PASSING else ""
+            again = " Calling this tool again is safe." if error.status in _TEMPORARY else ""
             raise UpstreamProtocolError(
                 link.server, f"Server '{link.server}' answered with {error}; the call has no result.{again}"
             ) from None

@@ -1,4 +1,9 @@
-"""Upstream connections that belong to one downstream session or one caller."""
+"""Upstream connections that belong to one downstream session or one caller.
+
+Most upstreams have one connection that all callers share. An upstream has further connections if the upstream may ask
+callers for input during a call (`elicitation`), if each caller has to sign in, or if each session or caller has a
+separate process (`instances`). A root is a folder that a host has reported, in which such a process may run.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +33,18 @@ from gateway.upstream.upstream_credentials import NotSignedIn, SignInFailed, Sig
 
 log = logging.getLogger(__name__)
 
-# Each link is a socket, or a process with three pipes; a thousand are within the usual limits of a system.
+# Each link uses a socket, or a process with three pipes. A thousand links are within the usual limits of a system.
 MAX_PRIVATE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """What a process of a server with `instances` belongs to.
+    """The owner of one process of a server with `instances`, and the root in which the process runs.
 
     Attributes:
-        account: Counts the process.
-        session_id: The session; empty for all requests of the caller.
-        root: The root of the host in which the process runs; empty where it does not matter.
+        account: The caller's account, whose quota limits the number of processes.
+        session_id: The session that owns the process; empty if all requests of the caller share the process.
+        root: The root of the host in which the process runs; empty if the entry does not use roots.
     """
 
     principal: Principal
@@ -49,20 +54,23 @@ class Instance:
 
     @property
     def key(self) -> str:
-        """Different for instances that must not share a process. A session id, unlike an identity, is random."""
+        """A string that differs between instances that must not share a process."""
         owner = f"session {self.session_id}" if self.session_id else f"caller {self.principal.identity}"
         return f"{owner}\n{self.root}"
 
 
 class PrivateLinks:
-    """One link for each pair of downstream session and upstream, opened by the first call that needs it."""
+    """The links of downstream sessions to upstreams with `elicitation`, each opened by the first call that needs it.
+
+    Each session has one link to each such upstream, or one for each root in which it uses the upstream.
+    """
 
     def __init__(self, group: TaskGroup, client: HttpClient, sign_ins: SignIns, users: UserLinks) -> None:
         self._group = group
         self._client = client
         self._sign_ins = sign_ins
         self._users = users
-        # By session, server, and root of the host.
+        # By session id, server alias, and root of the host.
         self._links: dict[tuple[str, str, str], UpstreamLink] = {}
         self._accounts: dict[tuple[str, str, str], Account] = {}
         self._handshake_refused: set[str] = set()
@@ -73,24 +81,27 @@ class PrivateLinks:
     async def get(
         self, owner: Instance, alias: str, config: ServerConfig, host: HostSession, *, user: str = ""
     ) -> UpstreamLink | None:
-        """Return the session's own link, connected or connecting; None if the upstream does not support handshakes.
+        """Return the session's own link; None if the upstream speaks only a version without a handshake.
+
+        Wait for the end of the first attempt to connect. The link may be disconnected, if that attempt failed.
 
         Args:
             owner: The session, and the root of the host in which the process runs.
-            config: The entry of the server.
-            user: The caller whose credentials to use, as returned by `user_of`; empty if callers share them.
+            config: The server's configuration entry.
+            user: The caller whose credentials to use, as returned by `user_of`; empty if callers share credentials.
 
         Raises:
-            UpstreamUnavailable: There are too many links, in total or for this caller, or the link did not connect.
+            UpstreamUnavailable: There are too many links, in total or for this caller, or the first attempt to connect
+                did not end in time.
         """
-        # Already known from another session, so no call has to wait for an attempt.
+        # The upstream has rejected the handshake in another session, so do not try again.
         if alias in self._handshake_refused:
             return None
         link = self._links.get((owner.session_id, alias, owner.root)) or self._open(owner, alias, config, host, user)
         with anyio.move_on_after(link.patience_s):
             await link.tried.wait()
         if not link.tried.is_set():
-            # Raises the error that a call would get, without waiting again.
+            # Does not wait again: raises the error that a call would get, unless the link has just connected.
             await link.wait_ready(0)
         if not link.handshake_refused:
             return link
@@ -106,7 +117,7 @@ class PrivateLinks:
     async def notify(self, session_id: str, method: str) -> None:
         """Forward a notification of the host to every upstream connected for this session."""
         for (owner, alias, _), link in list(self._links.items()):
-            # A disconnected link will negotiate again, with the current capabilities of the host.
+            # A disconnected link needs no notification: it reports the host's current state when it reconnects.
             if owner == session_id and link.session is not None:
                 try:
                     await link.session.notify(method)
@@ -123,7 +134,7 @@ class PrivateLinks:
         """Close every connection to an upstream once its calls have ended.
 
         Args:
-            forget: Whether to try the handshake again, because the configuration may have changed.
+            forget: Whether to try the handshake with this upstream again, because the configuration may have changed.
         """
         for key in [key for key in self._links if key[1] == alias]:
             self._group.start_soon(self._pop(key).close_when_idle)
@@ -147,7 +158,7 @@ class PrivateLinks:
         config = config.in_root(owner.root)
         credentials = credentials_of(alias, config, self._sign_ins, user=user)
         connector = connector_of(alias, config, self._client, host=host, credentials=credentials)
-        # Without callbacks, because the shared link lists and watches the same upstream.
+        # The link needs no callbacks, because the shared link lists and watches the same upstream.
         link = UpstreamLink(alias, config, connector, LinkPorts(), lists=False)
         key = owner.session_id, alias, owner.root
         self._links[key] = link
@@ -157,19 +168,23 @@ class PrivateLinks:
 
 
 MAX_USER_LINKS: Final = 512
-"""Two servers for each of 256 callers, the number of callers with their own lists in `registry.catalog`. Each link
-takes one or two sockets and a few tasks."""
-# Longer than a person usually pauses between two requests; a later request waits for a new handshake.
+"""Enough for two servers for each of 256 callers, the number of callers with their own lists in `registry.catalog`.
+Each link takes one or two sockets and a few tasks."""
+# Longer than a person usually pauses between two requests. A request after a longer pause waits for a new handshake.
 IDLE_S: Final = 600.0
-_LOOK_S: Final = 15.0
+# The interval between checks for idle links.
+_CHECK_S: Final = 15.0
 
 
 @dataclass(slots=True)
 class _UserLink:
-    """The link of one caller, with the credentials and time of the caller's last request.
+    """The link of one session or caller.
 
     Attributes:
-        instance: What a process of this caller belongs to; None for a link with the credentials of the caller.
+        principal: The caller, with the credentials of the latest request.
+        user: The name under which the caller's sign-in is stored; empty for a process.
+        used_s: The monotonic time of the latest request.
+        instance: The owner of the process; None if the link belongs to a caller who signs in to the server.
     """
 
     link: UpstreamLink
@@ -185,13 +200,15 @@ def _no_token(principal: Principal) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserPorts:
-    """The callbacks of the links of callers; by default all reports are discarded.
+    """The callbacks that `UserLinks` gives to its links; by default they ignore every event.
 
     Attributes:
         on_listing, has_listing: See `LinkPorts`.
-        on_update: Called with the key of a link and the change of a watched resource or task.
-        token_of: Returns the access token of a caller, which is exchanged for one of the upstream.
-        epoch_of: Returns the epoch of the listing of a server and a caller; 0 without one.
+        on_update: Called when a watched resource or task has changed, with the key of the link (see
+            `UserLinks.key_of`), the kind, the URI or task id, and the params of the notification.
+        token_of: Returns the caller's access token, which the gateway exchanges for a token of the upstream.
+        epoch_of: Takes a server and the name of a caller; returns the number of the connection that the caller's
+            listing came from, or 0 without a listing.
     """
 
     on_listing: Callable[[ListedLink, RawListing], Awaitable[bool]] = ignore_listing
@@ -202,9 +219,10 @@ class UserPorts:
 
 
 class UserLinks:
-    """One link for each pair of caller and server, opened on first use and closed when idle.
+    """The links of callers to servers that they sign in to, and the links to processes of sessions and callers.
 
-    Requests of a caller use only that caller's link, which holds no other credentials.
+    Links are opened on first use, and closed when they are idle. The requests of a caller use only the caller's own
+    link, which has no credentials of other callers.
     """
 
     def __init__(
@@ -217,17 +235,17 @@ class UserLinks:
         ports: UserPorts = UserPorts(),
         most: int = MAX_USER_LINKS,
         idle_s: float = IDLE_S,
-        look_s: float = _LOOK_S,
+        look_s: float = _CHECK_S,
     ) -> None:
         """Create an empty collection.
 
         Args:
             group: Runs every link.
             sign_ins: The sign-ins of callers.
-            shared: The shared link of each server, by alias.
+            shared: The shared link to each server, by alias.
             most: The maximum number of open links.
-            idle_s: Close a link after this time without a request.
-            look_s: The interval between checks for idle links.
+            idle_s: The seconds without a request after which a link is closed.
+            look_s: The seconds between checks for idle links.
         """
         self._most, self._idle_s, self._look_s = most, idle_s, look_s
         self._group = group
@@ -264,7 +282,7 @@ class UserLinks:
         """Return this caller's link to a server that requires each caller to sign in.
 
         Raises:
-            UpstreamUnavailable: There are too many links, or the principal is simulated, not the caller itself.
+            UpstreamUnavailable: There are too many links, or an administrator simulates the caller.
         """
         if principal.is_simulated:
             text = f"Not called: each caller signs in to '{shared.server}' separately, so only that caller can call it."
@@ -280,10 +298,10 @@ class UserLinks:
         return own.link
 
     def get_instance(self, shared: UpstreamLink, instance: Instance) -> UpstreamLink:
-        """Return the link to the process of a session or caller, which the call is about to start or use.
+        """Return the link to the process of a session or caller, for a call that is about to start or use the process.
 
         Raises:
-            UpstreamUnavailable: There are too many links, or the principal is simulated, not the caller itself.
+            UpstreamUnavailable: There are too many links, or an administrator simulates the caller.
         """
         server = shared.server
         if instance.principal.is_simulated:
@@ -293,12 +311,12 @@ class UserLinks:
         if own is None:
             own = self._open_instance(shared, instance)
         elif isinstance(own.link.state, Idle):
-            own.link.refresh()  # from here on it does not count as resting
+            own.link.refresh()  # start the process, so that `_drop_resting` does not close the link
         own.used_s = time.monotonic()
         return own.link
 
     def latest_instance(self, server: str, instance: Instance) -> UpstreamLink | None:
-        """Return the process that this session or caller has used last, in whichever root; None without one."""
+        """Return the link to the process that this session or caller used last, in any root; None without a process."""
         prefix = instance.key.removesuffix(instance.root)
         candidates = [
             (own.used_s, own.link)
@@ -320,7 +338,7 @@ class UserLinks:
         return (own.link for (alias, _), own in self._own.items() if alias == server)
 
     def key_of(self, server: str, principal: Principal) -> str:
-        """Return the key for a caller's subscriptions at a server: the alias if callers share the link."""
+        """Return the key of the link for a caller's subscriptions at a server; the alias if callers share the link."""
         shared = self._shared.get(server)
         if shared is None or not shared.per_user:
             return server
@@ -339,7 +357,10 @@ class UserLinks:
         return own.link if own is not None else None
 
     async def connect_signed_in(self, principal: Principal, wait_s: float) -> None:
-        """Connect this caller to every server that it is signed in to, and wait at most `wait_s` for the listings."""
+        """Connect this caller to each server to which the caller is signed in or may be, by exchanging its token.
+
+        Wait at most `wait_s` for the first attempts to end.
+        """
         opening: list[UpstreamLink] = []
         for server, shared in self._shared.items():
             if not shared.per_user:
@@ -362,7 +383,7 @@ class UserLinks:
                 await link.tried.wait()
 
     def adjust(self, server: str, config: ServerConfig) -> None:
-        """Apply a changed entry that needs no new connections."""
+        """Apply a changed configuration entry that requires no new connections."""
         for (alias, _), own in self._own.items():
             if alias == server:
                 own.link.use(config.in_root(own.instance.root) if own.instance is not None else config)
@@ -373,7 +394,7 @@ class UserLinks:
             self._close(key)
 
     def drop_session(self, session_id: str) -> None:
-        """Close every process of a session, without waiting for its calls."""
+        """Close the links to every process of a session, without waiting for calls in flight."""
         for key, own in list(self._own.items()):
             if own.instance is not None and own.instance.session_id == session_id:
                 self._close(key)
@@ -391,7 +412,8 @@ class UserLinks:
     def _open(self, shared: UpstreamLink, principal: Principal) -> _UserLink:
         server, config, owner = shared.server, shared.config, principal.name
         key = _user_key(config, principal)
-        # A token exchanged for one client of a user must not serve another client, which may have fewer permissions.
+        # Requests of one OAuth client must not use a token that was exchanged for another client of the same user,
+        # because the other client may have more permissions.
         user = key if config.exchanges_callers else user_of(principal)
         self._require_room(server)
         subject = partial(self._token_of, server, key)
@@ -412,7 +434,7 @@ class UserLinks:
         self._require_room(server)
         _count_connection(instance.account, server)
         connector = connector_of(server, config, self._client)
-        # Without callbacks, because the shared link lists the same server.
+        # The link needs no callbacks, because the shared link lists the same server.
         link = UpstreamLink(server, config, connector, LinkPorts(), lists=False)
         return self._run((server, instance.key), _UserLink(link, instance.principal, "", time.monotonic(), instance))
 
@@ -430,13 +452,13 @@ class UserLinks:
         return own
 
     def _token_of(self, server: str, key: str) -> str | None:
-        """Return the latest access token of the caller that has a link."""
+        """Return the latest access token of the caller who owns a link."""
         own = self._own.get((server, key))
         return self._ports.token_of(own.principal) if own is not None else None
 
     def _make_room(self) -> bool:
-        """Close the link that has been idle for longest, and return whether there was one."""
-        # A process that runs is never ended for another one, because it may have state.
+        """Close the link that has been idle for longest; return false if no link is idle."""
+        # Never end a running process to make room for another process, because the running process may have state.
         idle = [(own.used_s, key) for key, own in self._own.items() if own.instance is None and _is_idle(own.link)]
         if not idle:
             return False
@@ -453,14 +475,14 @@ class UserLinks:
                     self._close(key)
 
     def _drop_resting(self) -> None:
-        """Forget the processes that have ended because they were idle."""
+        """Close the links to processes that have ended because they were idle."""
         for key, own in list(self._own.items()):
             if own.instance is not None and _is_resting(own.link):
                 self._close(key)
 
 
 class NoSharedConnector:
-    """The connector of the shared link if each caller has its own connection; it only raises `NotSignedIn`."""
+    """The connector of the shared link to a server that each caller signs in to; it always raises `NotSignedIn`."""
 
     def __init__(self, server: str) -> None:
         self._server = server
@@ -489,7 +511,7 @@ async def _has_no_newer(version: int) -> bool:
 
 
 def _user_key(config: ServerConfig, principal: Principal) -> str:
-    """Return the key of a caller's connection: per user, or per client and scopes if tokens are exchanged."""
+    """Return the key of a caller's connection: the user, or identity and scopes if the caller's token is exchanged."""
     if not config.exchanges_callers:
         return principal.name
     scopes = sorted(value for name, value in principal.claims if name == "scope")
@@ -506,15 +528,15 @@ def _is_idle(link: UpstreamLink) -> bool:
 
 
 def _is_resting(link: UpstreamLink) -> bool:
-    """Return whether a link has no process, and no call is about to start it."""
+    """Return whether a link has no running process, and no call is about to start the process."""
     return isinstance(link.state, Idle) and not link.state.scope.cancel_called and not link.in_flight
 
 
 def _count_connection(account: Account, server: str) -> None:
-    """Count a connection of one session or caller.
+    """Count a new connection towards the caller's quota.
 
     Raises:
-        UpstreamUnavailable: The caller has too many.
+        UpstreamUnavailable: The caller has too many connections.
     """
     try:
         account.open_private_connection()

@@ -1,8 +1,8 @@
-"""Decide when the process of a server has to run: started by a call, ended when it is idle.
+"""Decide when a server's process has to run: calls start the process, and it ends when it is idle.
 
-There are three cases in which a process is not running although nothing is wrong: a server with `start: onDemand` has
-not been called, the process was started only to be listed, or `idleTimeout` has passed. In each case, the link rests
-until a call or an administrator needs the process. Health checks, reconnects, polls and subscriptions do not start it.
+In three cases a process is not running although nothing is wrong: a server with `start: onDemand` has not been called
+yet, the process was started only to list its tools, or `idleTimeout` has passed. In each case, the link is idle until a
+call or an administrator needs the process. Health checks, reconnects, polls and subscriptions do not start a process.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ import anyio
 from gateway.config.server import ServerConfig
 from gateway.upstream.session import UpstreamCall
 
-# Interval of checks while a subscription or task keeps the process running. Their end is not announced to the link.
-_LOOK_S: Final = 5.0
-# A task without a time to live, or whose caller never asks for its result, keeps the process running for this long.
+# The interval at which the link checks whether a subscription or task still needs the process, because the link is not
+# notified when a subscription or task ends.
+_CHECK_S: Final = 5.0
+# A task without a time to live, or whose result the caller never requests, keeps the process running for this long.
 _LONGEST_TASK_S: Final = 3_600.0
-# Callers can start tasks without limit; this many are counted.
+# The maximum number of tasks to track, because callers can start any number of tasks.
 _MAX_TASKS: Final = 1_000
 _ENDED: Final = frozenset({"completed", "failed", "cancelled"})
 
 
 class Demand:
-    """Tracks who needs the process of one link.
+    """Tracks whether calls, tasks or administrators need the process of one link.
 
     Attributes:
-        on_demand: Whether the process is started by the first call.
+        on_demand: Whether the first call starts the process.
         waiting: The number of calls that wait for a connection.
     """
 
@@ -38,7 +39,7 @@ class Demand:
         """Create the tracker.
 
         Args:
-            is_needed: Whether the first start does not wait for a call, because a call has already created the link.
+            is_needed: Whether to start the process without waiting for a call; true if a call has created the link.
         """
         self.on_demand = False
         self.waiting = 0
@@ -52,7 +53,7 @@ class Demand:
         self._is_ending = False
 
     def use(self, config: ServerConfig) -> None:
-        """Apply the settings of an entry."""
+        """Apply the settings of a configuration entry."""
         self.on_demand, self._idle_s = config.starts_on_demand, config.idle_s
         if not self._idle_s and not self.on_demand:
             self._has_rested = False
@@ -62,33 +63,33 @@ class Demand:
 
     @property
     def tracks(self) -> bool:
-        """Whether the process may be ended while nothing is wrong."""
+        """True if the process runs only while it is needed; false if it always runs."""
         return self.on_demand or self._idle_s > 0
 
     @property
     def starts_for_call(self) -> bool:
-        """Whether a caller is waiting for a process that was not running."""
+        """True if the process runs only while it is needed, and a call started it."""
         return self.tracks and self._is_called
 
     def is_needed(self, *, is_listed: bool) -> bool:
         """Return whether the process has to run now.
 
         Args:
-            is_listed: Whether the tools of the server are known, so that it need not be started to list them.
+            is_listed: Whether the gateway already has the server's tools, so that listing them requires no start.
         """
         if self.waiting or self._is_needed:
             return True
         return not (is_listed and (self.on_demand or self._has_rested))
 
     def begin_start(self) -> None:
-        """Note that an attempt to connect begins."""
+        """Reset the state, because an attempt to connect begins."""
         self._is_needed = self._is_ending = False
         self._is_called = self._is_called or bool(self.waiting) or not self.on_demand
         self._has_rested = False
         self._tasks.clear()
 
     def request_start(self) -> None:
-        """Start the process although no call needs it, to list its tools again."""
+        """Make `is_needed` return true although no call needs the process, to list the tools again."""
         self._is_needed = True
 
     @contextmanager
@@ -103,7 +104,7 @@ class Demand:
             self._used_s = time.monotonic()
 
     def note_result(self, call: UpstreamCall, result: Any) -> None:
-        """Note the end of a call, and the task that it has started or ended."""
+        """Note the end of a call, and track the task that the call has started or ended."""
         self._is_called, self._used_s = True, time.monotonic()
         if type(result) is not dict or not isinstance(task_id := result.get("taskId"), str):
             return
@@ -115,11 +116,13 @@ class Demand:
             self._tasks[task_id] = self._used_s + min(ttl_s, _LONGEST_TASK_S)
 
     async def wait_idle(self, is_busy: Callable[[], bool], *, is_listed: Callable[[], bool]) -> None:
-        """Return once the process is no longer needed; there is no suspension between the last check and the return.
+        """Return once the process is no longer needed.
+
+        The last check and the return happen without an await in between, so that no call can begin in between.
 
         Args:
             is_busy: Returns whether a call is in flight or a subscription is open.
-            is_listed: Returns whether everything that the server offers was listed.
+            is_listed: Returns whether all lists of the server have been fetched.
         """
         self._used_s = time.monotonic()
         while True:
@@ -134,16 +137,16 @@ class Demand:
                 limit_s = float("inf")
             self._tasks = {task_id: until_s for task_id, until_s in self._tasks.items() if until_s > now_s}
             if self.waiting or self._tasks or is_busy():
-                self._is_called, self._used_s, left_s = True, now_s, min(self._idle_s or _LOOK_S, _LOOK_S)
+                self._is_called, self._used_s, left_s = True, now_s, min(self._idle_s or _CHECK_S, _CHECK_S)
             elif (left_s := self._used_s + limit_s - now_s) <= 0:
                 break
             elif not self._is_called:
-                left_s = min(left_s, _LOOK_S)
+                left_s = min(left_s, _CHECK_S)
             with anyio.move_on_after(max(left_s, 0.01)):
                 await self._changed.wait()
         self._is_ending, self._has_rested, self._is_called = True, True, False
 
     def has_ended(self) -> bool:
-        """Return whether the connection ended because the process was idle, and forget it."""
+        """Return whether the connection was closed because the process was idle, and reset that state."""
         was_ending, self._is_ending = self._is_ending, False
         return was_ending

@@ -1,4 +1,8 @@
-"""Messages that an upstream sends unprompted: changes, log messages and requests to the client ("questions")."""
+"""Handle the messages that an upstream sends unprompted: notifications, log messages, and requests to the client.
+
+A "question" is a request that a server sends to its client during a call: for user input, a model response or roots.
+"Modern" servers speak protocol version 2026-07-28, which has no handshake and no such requests.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,9 @@ from registry.catalog.catalog import ListKind
 
 log = logging.getLogger(__name__)
 
-# The time for a user to answer a question, which may require looking something up or signing in.
+# How long a user may take to answer a question, which may require looking something up or signing in.
 ASK_S: Final = 600.0
-# The maximum number of open questions of one connection: each holds a task, and users cannot handle more dialogs.
+# The maximum number of open questions of one connection: each runs in a task, and users cannot handle more dialogs.
 _MAX_QUESTIONS: Final = 64
 _LIST_CHANGES: Final[Mapping[str, ListKind]] = {
     "notifications/tools/list_changed": "tools",
@@ -36,7 +40,8 @@ class InboundMessages:
     """Handles the notifications and requests that arrive on one connection.
 
     Attributes:
-        host: The downstream session that owns the connection and gets all its messages; None if callers share it.
+        host: The downstream session that owns the connection and gets all messages; None if callers share the
+            connection.
         ports: The callbacks for changes.
     """
 
@@ -44,7 +49,7 @@ class InboundMessages:
         """Handle the messages of one connection.
 
         Args:
-            group: Runs questions to the host; ends with the connection.
+            group: The task group of the connection, which forwards questions to the host.
             server: The alias of the server, shown to users in questions.
         """
         self._server = server
@@ -53,11 +58,12 @@ class InboundMessages:
         self.ports = ports
         self._negotiated = False
         self._modern = False
-        # An ordered set: the latest request is the most likely cause of a message that names no request.
+        # A dict serves as an ordered set: the latest request is the most likely cause of a message that names none.
         self._in_flight: dict[RequestCallbacks, None] = {}
         self._questions: dict[object, anyio.CancelScope] = {}
         self._expected: list[tuple[frozenset[str], anyio.Event]] = []
-        # Callbacks for the progress (by token) and status (by id) of tasks, which outlive single requests.
+        # Callbacks for the progress (by token) and status (by task id) of tasks. A task may outlive the request that
+        # started it.
         self._watched: dict[tuple[Literal["progress", "task"], str], OnParams] = {}
         self._tokens = itertools.count(1)
 
@@ -70,22 +76,26 @@ class InboundMessages:
         self._in_flight[callbacks] = None
 
     def end(self, callbacks: RequestCallbacks) -> None:
-        """Unregister a request that was answered or given up, and cancel its open questions."""
+        """Unregister a request that was answered or abandoned, and cancel its open questions."""
         del self._in_flight[callbacks]
         callbacks.end()
 
     @contextmanager
-    def watching(self, kind: Literal["progress", "task"], key: str | None, take: OnParams) -> Iterator[str]:
-        """Call `take` for each message with this progress token or task id; yield the key or a new token."""
+    def watching(self, kind: Literal["progress", "task"], key: str | None, on_params: OnParams) -> Iterator[str]:
+        """Call `on_params` with the params of each notification for a progress token or task id.
+
+        Yields:
+            `key`, or a new progress token if `key` is None.
+        """
         key = key or f"task-{next(self._tokens)}"
-        self._watched[kind, key] = take
+        self._watched[kind, key] = on_params
         try:
             yield key
         finally:
             self._watched.pop((kind, key), None)
 
     def run_in_background(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Start work that may outlast its request but not the connection; return false if the connection has ended."""
+        """Start work that may outlive its request but not the connection; return false if the connection has ended."""
         try:
             self._group.start_soon(self._run_contained, work)
         except RuntimeError:
@@ -99,20 +109,23 @@ class InboundMessages:
             log.exception("background work of a request failed unexpectedly")
 
     def expect_acknowledgement(self, kinds: Collection[str], acknowledged: anyio.Event) -> None:
-        """Set the event once a subscription to these kinds of notifications is acknowledged."""
+        """Set `acknowledged` once the server acknowledges a subscription to these kinds of notifications."""
         awaited = frozenset(kinds)
         self._expected = [each for each in self._expected if each[0].isdisjoint(awaited)]
         self._expected.append((awaited, acknowledged))
 
-    def receive(self, message: dict[str, Any], reply: Reply, callbacks: RequestCallbacks | None = None) -> None:  # noqa: C901 - one branch per kind of message
+    def receive(  # noqa: C901 - one branch per kind of message
+        self, message: dict[str, Any], reply: Reply, callbacks: RequestCallbacks | None = None
+    ) -> None:
         """Handle a notification or request.
 
         Args:
-            callbacks: The callbacks of the request that the message belongs to; None if the transport does not say.
+            callbacks: The callbacks of the request that the message belongs to; None if the transport does not know
+                the request.
         """
         method, params = message["method"], message.get("params")
         if not self._negotiated:
-            # Ignore notifications during the handshake: everything is listed afterwards.
+            # Ignore notifications during the handshake: the gateway requests all lists afterwards.
             if "id" in message:
                 reply(default_response(message))
         elif "id" in message:
@@ -146,12 +159,12 @@ class InboundMessages:
             self._handle_update("taskIds", params.get("taskId"), params)
 
     def _dispatch(self, kind: Literal["progress", "task"], key: object, params: dict[str, Any]) -> None:
-        take = self._watched.get((kind, key)) if isinstance(key, str) else None
-        if take is not None:
-            take(params)
+        on_params = self._watched.get((kind, key)) if isinstance(key, str) else None
+        if on_params is not None:
+            on_params(params)
 
     def _handle_acknowledgement(self, notifications: object) -> None:
-        # Several subscriptions may be acknowledged on one stream; the kinds of notifications distinguish them.
+        # Several subscriptions may be acknowledged on one stream. The kinds of notifications identify the subscription.
         if isinstance(notifications, dict):
             for kinds, acknowledged in self._expected:
                 if notifications.keys() <= kinds:
@@ -168,10 +181,10 @@ class InboundMessages:
         self.ports.on_update(kind, key, params)
 
     def _owner_of_logs(self) -> RequestCallbacks | None:
-        """Return the request that receives a log message without a request id; None if several callers are possible."""
+        """Return the request that receives a log message without a request id; None if the caller is ambiguous."""
         candidates = list(self._in_flight)
         if self._modern:
-            # Modern servers send log messages only for requests that asked for them.
+            # Modern servers send log messages only for requests that set a log level.
             candidates = [callbacks for callbacks in candidates if callbacks.on_log is not None]
         if not candidates or any(callbacks.owner != candidates[0].owner for callbacks in candidates):
             return None
@@ -190,7 +203,8 @@ class InboundMessages:
                 callbacks = next((pending for pending in reversed(self._in_flight) if pending.ask is not None), None)
             self._group.start_soon(self._relay_question, message, reply, callbacks or RequestCallbacks(ask=host.ask))
         else:
-            # Record the refusal for each request that may have caused it: its result may complain about missing input.
+            # Record the refusal for each request that may have caused the question: the result of that request may
+            # complain about missing input.
             for candidate in [callbacks] if callbacks is not None else list(self._in_flight):
                 candidate.refused.append(method)
             reply(default_response(message))
@@ -224,5 +238,5 @@ class InboundMessages:
 
 
 def _hashable(value: object) -> object:
-    # Careless peers may send any JSON value as an id, including values that are not hashable.
+    # Faulty servers may send any JSON value as an id, including values that are not hashable.
     return value if isinstance(value, str | int | float) else repr(value)

@@ -1,4 +1,7 @@
-"""One owner task for each upstream: connect, list, watch, reconnect."""
+"""The owner task of each upstream, which connects to the upstream, lists and watches what it offers, and reconnects.
+
+"Listing" means requesting the upstream's lists of tools, prompts and resources.
+"""
 
 from __future__ import annotations
 
@@ -54,53 +57,59 @@ log = logging.getLogger(__name__)
 
 _OTHER_LISTS: Final[frozenset[ListKind]] = frozenset(("prompts", "resources"))
 
-# A connection that lived this long counts as a success, so its end resets the backoff.
+# A connection that lasted this long counts as a success, so the next attempt is made without a long backoff.
 SOUND_S: Final = 10.0
 # How long a call waits for a connection. A restarted server is usually up within a few seconds.
 WAIT_READY_S: Final = 10.0
-# After this many consecutive failures a recovery is unlikely, so callers get their error sooner.
+# After this many consecutive failures, a recovery within seconds is unlikely, so callers get their error sooner.
 _FAILING_AFTER: Final = 3
 WAIT_FAILING_S: Final = 2.0
 # Waiting does not help a call when the access token could not be refreshed.
 WAIT_CREDENTIALS_S: Final = 0.5
 # Retrying a failed token refresh puts no load on the upstream, so the pause stays short.
 _LONGEST_CREDENTIALS_PAUSE_S: Final = 5.0
-# Statuses which mean that the credentials or the URL are wrong; retrying does not help.
+# HTTP statuses which mean that the credentials or the URL are wrong, so that a caller's retry does not help.
 _REFUSALS: Final = frozenset({401, 403, 404, 405, 410})
-# A loop back to this gateway lasts until a configuration changes, so retry rarely. `refresh` does not wait.
+# The pause after a loop: the upstream is this gateway, or calls this gateway. A loop lasts until a configuration
+# changes, so retry rarely. An administrator can retry at once, through `refresh`.
 _LOOP_PAUSE_S: Final = 300.0
-# After a process has exited this often in a row during the request for one list, it is used without that list.
+# If requesting one list made the process exit this often in a row, the server is used without that list.
 _MAX_LIST_CRASHES: Final = 2
-# Polling for the end of the calls in flight is cheaper than an event that every call would have to set.
+# The interval at which `close_when_idle` checks whether calls in flight have ended. Polling is cheaper than an event
+# that every call has to set.
 _DRAIN_POLL_S: Final = 0.05
-# Error texts of upstreams can be pages long; the admin API and models get at most this much.
+# Upstreams' error texts can be pages long; the admin API and models get at most this much of an error text.
 _MAX_REASON_CHARS: Final = 1_000
-# Ports, process ids and times vary between failures with the same cause.
+# Words with digits (ports, process ids, times), which vary between failures that have the same cause.
 _VARYING: Final = re.compile(r"\w*\d\w*")
-# Until a restart has taken this long, callers of a failing server get its last error instead of "still starting".
+# Until a restart has taken this long, callers of a failing server get its last error. Afterwards, the error states that
+# the server is still starting.
 _NEW_START_S: Final = 3.0
-# Retry now and then without a sign-in, in case the upstream no longer requires it.
+# The interval of retries without a sign-in, in case the upstream no longer requires one.
 _SIGN_IN_RETRY_S: Final = 300.0
 
 
 class UpstreamLink:
-    """The owner of one upstream: keeps it connected and its listing current.
+    """The owner of one upstream: keeps the upstream connected and its listing up to date.
 
     Attributes:
         config: The configuration entry; replaced by `use`.
-        elicitation: Whether the upstream may send elicitation requests to its callers during a call.
-        has_instances: Whether calls go to processes of single callers (`caller_links`); this link only lists.
+        elicitation: Whether an upstream that requires a handshake may ask callers for input during a call.
+        has_instances: Whether calls use processes of single sessions or callers (see `caller_links`), and this link is
+            used only for listing.
         watch_list: The resources and tasks of this upstream that callers watch.
-        state: See `link_states`.
+        state: The current state; `link_states` describes the states.
         epoch: The number of the latest connection; 0 before the first one.
-        last_error: The reason for a missing connection or listing; None without a problem.
+        last_error: Why the connection or the listing is missing; None if neither is missing.
         warnings: Problems with individual lists of a connected upstream.
-        lost_reason: Why the last established connection ended; None before the first one has ended.
-        tried: Set once the first attempt has succeeded or failed.
-        handshake_refused: Whether the upstream rejected the first handshake, as servers that speak only a newer
-            protocol version do.
-        start: The latest start of a process; None for other upstreams.
-        per_user: Whether this link only represents the links of individual callers (`caller_links`) and never connects.
+        lost_reason: Why the last established connection ended; None before any connection has ended.
+        tried: Set once the first attempt to connect has ended, the process was found not to be needed, or a sign-in is
+            required.
+        handshake_refused: Whether the upstream rejected the first handshake, as servers do that speak only a version
+            without a handshake. Always false for links that list.
+        start: The latest start of a process; None for upstreams that are not processes.
+        per_user: Whether callers have their own links (see `caller_links`), and this link only represents those links
+            and never connects.
         retired: Whether the link was replaced or removed.
         owner: The name of the caller that this link belongs to; empty for a shared link.
     """
@@ -121,8 +130,8 @@ class UpstreamLink:
         """Create a link; `run` connects it.
 
         Args:
-            lists: Whether to list and watch the upstream; false for the connection of one downstream session.
-            epoch: The epoch of the link that this one replaces.
+            lists: Whether to list and watch the upstream; false if a shared link already does so.
+            epoch: The epoch of the link that this link replaces.
             chance: Returns random numbers in [0, 1), for jitter.
         """
         self.server = server
@@ -142,7 +151,7 @@ class UpstreamLink:
         )
         self._lists = lists
         self._chance = chance
-        # A link without listings is created by a call, which needs the process at once.
+        # A link that does not list was created by a call, which needs the process at once.
         self._demand = Demand(is_needed=not lists)
         self._sender = CallSender(self, self._demand, chance=chance)
         self.use(config)
@@ -150,7 +159,7 @@ class UpstreamLink:
             self._demand.request_start()
         self._scope = anyio.CancelScope()
         self._ready = anyio.Event()
-        # One per group of lists, so that a slow or failing list does not delay the others.
+        # One for each group of lists, so that a slow or failing list does not delay the lists of the other groups.
         self._relistings: list[Relisting] = []
         self._list_crashes: dict[ListKind, int] = {}
         self.warnings: tuple[str, ...] = ()
@@ -165,9 +174,9 @@ class UpstreamLink:
         self._warned_reason, self._warning_count = "", 0
 
     def use(self, config: ServerConfig) -> None:
-        """Apply a changed entry that needs no new connection; calls in flight keep the previous one."""
+        """Apply a changed entry that requires no new connection; calls in flight use the previous entry's limits."""
         self.config = config
-        # Cached, because a field of a configuration model is ten times slower than an attribute.
+        # Cached, because reading a field of a configuration model is ten times slower than reading an attribute.
         self.elicitation, self.has_instances = config.elicitation, config.has_instances
         self._sender.use(config)
         if isinstance(self.state, Idle):
@@ -184,7 +193,7 @@ class UpstreamLink:
 
     @property
     def last_error(self) -> str | None:
-        """The reason for a missing connection or listing, without secrets; None without a problem."""
+        """Why the connection or the listing is missing, without secrets; None if neither is missing."""
         return self._last_error
 
     @last_error.setter
@@ -193,7 +202,7 @@ class UpstreamLink:
 
     @property
     def is_available(self) -> bool:
-        """True if the upstream is connected, or its process can be started by a call."""
+        """True if the upstream is connected, or a call can start its process."""
         return isinstance(self.state, Ready) or (isinstance(self.state, Idle) and self.last_error is None)
 
     @property
@@ -261,7 +270,7 @@ class UpstreamLink:
                 if at_once:
                     self._failures = self._pause_count = 0
                     continue
-                # Counted from `_ready_s`, so that a slow handshake does not pass for a long-lived connection.
+                # `was_sound` is measured from `_ready_s`, so that a slow handshake does not count as a long connection.
                 if was_sound:
                     self._failures = self._pause_count = 0
                 else:
@@ -269,7 +278,7 @@ class UpstreamLink:
                 await self._pause(self._pause_s(is_loop=is_loop), probe_port=refused and not self._awaits_credentials)
 
     def _pause_s(self, *, is_loop: bool) -> float:
-        """Return the pause after a failure in seconds, and let the calls fail that have started the process."""
+        """Return the seconds to pause after a failure; also let calls fail that wait for the process to start."""
         if self._demand.tracks:
             self._wake_waiting()
         if is_loop:  # persists until the configuration changes
@@ -282,17 +291,20 @@ class UpstreamLink:
         log.log(logging.DEBUG if self.per_user else logging.WARNING, "%s", text, extra={"server": self.server})
 
     def _warn_of_loss(self, what: str, *, is_new: bool) -> None:
-        """Log the loss of a connection and its reason; if the reason repeats, log only the number of repetitions."""
+        """Log why a connection was lost or an attempt failed.
+
+        If the reason repeats, log only the number of failures, after the 2nd, 4th, 8th, ... failure.
+        """
         reason = _VARYING.sub("#", f"{what}: {self.last_error}")
         is_same = reason == self._warned_reason and not is_new
         self._warned_reason, self._warning_count = reason, self._warning_count + 1 if is_same else 1
         if not is_same:
             self._warn(f"{what}: {self.last_error}")
-        elif self._warning_count & (self._warning_count - 1) == 0:  # 2, 4, 8, …: keep long outages out of the log
+        elif self._warning_count & (self._warning_count - 1) == 0:  # a power of two: a long outage adds few lines
             self._warn(f"{what}: again ({self._warning_count} times)")
 
     def retire(self) -> None:
-        """Stop reporting, because the link was replaced or removed."""
+        """Stop calling the callbacks, because the link was replaced or removed."""
         self.retired = True
         self._ports = LinkPorts()
 
@@ -312,7 +324,7 @@ class UpstreamLink:
             self._scope.cancel()
 
     def refresh(self) -> None:
-        """List everything again, or reconnect at once if the link is waiting; also reset the backoff."""
+        """List everything again, or connect at once if the link is not connected; also reset the backoff."""
         self._pause_count = 0
         self._list_crashes.clear()
         for relisting in self._relistings:
@@ -324,14 +336,14 @@ class UpstreamLink:
             self.state.scope.cancel()
 
     def list_again(self) -> None:
-        """List everything again soon; without effect while not connected."""
+        """List everything again soon; has no effect while not connected."""
         self._mark_stale(ALL_KINDS)
 
     async def wait_ready(self, wait_s: float) -> Ready:
-        """Return the connection, and wait for it if necessary.
+        """Return the connection; wait up to `wait_s` seconds until the upstream is connected.
 
         Raises:
-            SignInRequired: A user has to sign in first; raised without waiting.
+            SignInRequired: A user has to sign in first; raised as soon as this is known.
             UpstreamUnavailable: The upstream did not connect within `wait_s`.
         """
         if isinstance(state := self.state, Ready):
@@ -340,10 +352,10 @@ class UpstreamLink:
         with self._demand.wait(), anyio.move_on_after(wait_s):
             if isinstance(state, Idle):
                 state.scope.cancel()
-            # The connection may be lost again before this task runs.
+            # The connection may be lost again before this task wakes up.
             while not isinstance(state := self.state, Ready):
                 if self._demand.tracks and self._failures > failures:
-                    break  # the call has started the process, which did not become ready
+                    break  # this call started the process, and the start failed
                 if isinstance(state, SignInNeeded):
                     raise self.sign_in_required(state.source)
                 await self._ready.wait()
@@ -359,7 +371,7 @@ class UpstreamLink:
             detail = SECRETS.scrub(self.state.start.describe())
             return f"Not called: server '{self.server}' is still {detail}. Nothing was sent; try again in a while."
         reason = f" ({self.last_error})" if self.last_error else ""
-        # A retry of the caller does not fix rejected credentials or an upstream that keeps failing.
+        # If the caller tries again, rejected credentials stay rejected, and an upstream that keeps failing still fails.
         lasting = self._refused or (self._failures >= _FAILING_AFTER and not self._awaits_credentials)
         advice = "its operator has to look at it, so trying again at once will not help" if lasting else "try again"
         return f"Not called: server '{self.server}' is not reachable right now{reason}. Nothing was sent; {advice}."
@@ -376,19 +388,20 @@ class UpstreamLink:
         return self._sender.call(call)
 
     def drop(self, connection: Ready, reason: str) -> None:
-        """Close a connection that was found to be lost."""
-        # Several calls may report the same loss, the later ones after a reconnect.
+        """Close a connection that no longer works."""
+        # Several calls may report the same lost connection, some of them after a reconnect.
         if self.state is not connection:
             return
         self.last_error = reason
         self._leave_ready()
-        # `wait_closed` reports the exit of a process with its reason; an HTTP connection never ends by itself.
+        # Only HTTP sessions have to be closed here. A connection to a process ends by itself, and `wait_closed` then
+        # returns the reason.
         if connection.session.independent_requests:
             connection.session.abandon()
             connection.scope.cancel()
 
     async def _hold_connection(self) -> bool:
-        """Open a connection and hold it until it ends; return true if the link should reconnect at once.
+        """Open a connection and wait until it ends; return true if the link should reconnect at once.
 
         Raises:
             GatewayError: The connection could not be opened, or was lost.
@@ -438,7 +451,7 @@ class UpstreamLink:
         """Return a listing of the prompts and resources of a server whose tools could not be listed.
 
         Raises:
-            GatewayError: The server cannot be used at all; this is the error of the tool listing.
+            GatewayError: The server cannot be used at all. The error is usually `error`, from the tool listing.
         """
         is_answer = isinstance(error, RpcError | HttpStatusError | NoAnswer | UnusableAnswer)
         is_over = not is_answer and not session.independent_requests
@@ -450,13 +463,13 @@ class UpstreamLink:
             listing = await session.fetch_listing(other_kinds, limit_s=self.config.connect_timeout)
             if listing.failed != other_kinds:
                 return replace(listing, confirmed=False)
-        # The upstream may still answer calls, so keep the last good listing, as after a failed poll.
+        # The upstream may still answer calls, so keep using the last good listing, as after a failed poll.
         if is_answer and self._ports.has_listing(self):
             return unchanged_listing(session.capabilities)
         raise error
 
     def _relistings_of(self, session: UpstreamSession) -> list[Relisting]:
-        """Return the groups of lists that are listed independently of each other."""
+        """Return one schedule for each group of lists; the groups are listed independently of each other."""
         other_kinds = _OTHER_LISTS.intersection(session.capabilities)
         groups = (ALL_KINDS - _OTHER_LISTS, other_kinds) if other_kinds else (ALL_KINDS,)
         return [Relisting(chance=self._chance, universe=group, left_out=self._crashing_kinds) for group in groups]
@@ -495,7 +508,7 @@ class UpstreamLink:
         if isinstance(self.state, Ready):
             self._lost_s = time.monotonic()
         self.state = Connecting()
-        # Replace the event only if it was set: calls may already be waiting for an unset one.
+        # Replace the event only if it is set: calls may already wait for an event that is not set.
         if self._ready.is_set():
             self._ready = anyio.Event()
 
@@ -521,7 +534,7 @@ class UpstreamLink:
         connection.scope.cancel()
 
     def _wake_waiting(self) -> None:
-        """Wake the calls that wait for the connection, so that they look at the state again."""
+        """Wake the calls that wait for the connection, so that they check the state again."""
         woken, self._ready = self._ready, anyio.Event()
         woken.set()
 
@@ -532,7 +545,7 @@ class UpstreamLink:
             with anyio.move_on_after(relisting.wait_s(now_s(), announced=session.announces_changes)):
                 await relisting.stale.wait()
             await anyio.sleep(relisting.gather_s(now_s()))
-            # Read before the request, so that a change during the request causes another listing.
+            # Reset before the request, so that a change during the request causes another listing.
             stale = relisting.take_stale()
             kinds = relisting.kinds(stale, now_s(), announced=session.announces_changes)
             try:
@@ -551,7 +564,7 @@ class UpstreamLink:
                 relisting.failed(stale, now_s())
                 if not has_tools:
                     continue
-                # Keep the last good listing, and report the reason to the operator.
+                # Keep using the last good listing, and report the reason to the operator.
                 previous_error, self.last_error = self.last_error, f"listing failed: {error}"
                 if previous_error is None:  # log only the first of consecutive failures
                     self._warn(f"{self.last_error}; the last good one stays")
@@ -568,7 +581,7 @@ class UpstreamLink:
             relisting.mark_stale(kinds)
 
     def _publish_update(self, kind: WatchedKind, key: str, params: dict[str, Any]) -> None:
-        # Not bound once, because `retire` replaces the ports.
+        # Look up the callback for each update, because `retire` replaces `_ports`.
         self._ports.on_update(kind, key, params)
 
     async def _wait_for_sign_in(self, source: SignInSource) -> None:
@@ -582,14 +595,17 @@ class UpstreamLink:
         self.state = Connecting()
 
     async def _pause(self, seconds: float, *, probe_port: bool) -> None:
-        """Wait before the next attempt, but stop as soon as a port that refused connections accepts them again."""
+        """Wait before the next attempt.
+
+        If `probe_port` is true, stop waiting as soon as the upstream's port accepts connections again.
+        """
         address = self.config.address if probe_port else None
         if address is not None and is_behind_proxy(address, self.config.proxy_choice):
             address = None
         with anyio.CancelScope() as scope:
             self.state = Waiting(scope)
             with anyio.move_on_after(seconds):
-                # If the port is open, something else is wrong, such as the certificate.
+                # If the port is open already, the cause is something else, such as the certificate.
                 if address is not None and not await accepts_connections(address):
                     await wait_accepting(address, down_s=time.monotonic() - self._lost_s)
                 else:

@@ -1,12 +1,12 @@
-"""The states of a link, and its callbacks.
+"""The states of a link, which is the gateway's connection to one upstream, and the callbacks of a link.
 
-Connecting → Starting: the upstream is a process; lasts until the process is ready or has failed.
-Connecting → Ready: the connection is negotiated and listed.
+Connecting → Starting: the upstream is a process; `Starting` lasts until the process is ready or has failed.
+Connecting → Ready: the protocol version is negotiated, and the upstream's lists have been fetched.
 Connecting → Waiting: the attempt failed.
-Connecting → SignInNeeded: the upstream requires a sign-in; returns to Connecting afterwards.
+Connecting → SignInNeeded: the upstream requires a sign-in; the link returns to Connecting afterwards.
 Ready → Connecting: the connection was lost.
 Waiting → Connecting: the pause is over, the port accepts connections again, or a refresh was requested.
-Connecting → Idle: the process is not needed (see `demand`); returns to Connecting when a call needs it.
+Connecting → Idle: the process is not needed (see `demand`); the link returns to Connecting when a call needs it.
 
 Each state has `since_s`, the monotonic time at which it was entered.
 """
@@ -43,15 +43,15 @@ async def ignore_listing(link: ListedLink, listing: RawListing) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkPorts:
-    """The callbacks of a link; by default all reports are discarded.
+    """The callbacks of a link; by default they ignore every event.
 
     Attributes:
-        on_listing: Awaited with every listing, and returns whether anything changed. The first listing of a connection
-            is reported before calls can use the connection.
-        on_lost: Called when a connection or an attempt has ended.
+        on_listing: Awaited with every listing; returns whether anything has changed. It is awaited with the first
+            listing of a connection before calls can use the connection.
+        on_lost: Called when a connection was lost or an attempt to connect has failed.
         on_update: Called when a resource or task on the watch list has changed.
-        on_refused: Called when the upstream has rejected the configured credentials.
-        has_listing: Returns whether an earlier listing of the same upstream exists, so that calls need not wait.
+        on_refused: Called when the upstream has rejected the configured credentials or URL.
+        has_listing: Returns whether the gateway already has a listing of the upstream, from an earlier connection.
     """
 
     on_listing: Callable[[ListedLink, RawListing], Awaitable[bool]] = ignore_listing
@@ -116,7 +116,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The process is not running, because nothing needs it; its tools stay listed.
+    """The process is not running, because nothing needs it; callers still see its tools.
 
     Attributes:
         scope: Spans the idle time; cancelled to start the process.
@@ -134,7 +134,7 @@ class SignInNeeded:
 
     Attributes:
         scope: Spans the wait; cancelled to retry at once.
-        source: Describes how to sign in, and signals new credentials.
+        source: Creates sign-in links, and reports new credentials.
     """
 
     name: ClassVar = "signInNeeded"

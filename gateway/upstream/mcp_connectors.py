@@ -1,4 +1,8 @@
-"""Open sessions to MCP servers, and detect the protocol version that a server speaks."""
+"""Open sessions with MCP servers, and detect the protocol version that a server speaks.
+
+Version 2026-07-28 has no handshake; earlier versions begin with one. The gateway therefore first sends a probe, the
+request `server/discover`, and performs the handshake if the server does not answer the probe.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +47,11 @@ log = logging.getLogger(__name__)
 def credentials_of(
     server: str, config: ServerConfig, sign_ins: SignIns, *, user: str = "", subject: SubjectToken | None = None
 ) -> Credentials | None:
-    """Return those credentials of an upstream that can change during a connection; None without such credentials.
+    """Return the credentials that may change during a connection; None if the upstream has only fixed headers.
 
     Args:
-        user: The caller who owns the connection, as returned by `user_of`; empty if callers share it.
-        subject: Returns the caller's own token, if it is exchanged for one of the upstream.
+        user: The caller who owns the connection, as returned by `user_of`; empty if callers share the connection.
+        subject: Returns the caller's own token, which may be exchanged for a token of the upstream.
     """
     if isinstance(config, CredentialsConfig) and config.headers_command is not None:
         return HeadersCommand(server, config.headers_command, config.headers_env)
@@ -56,13 +60,14 @@ def credentials_of(
 
 MODERN: Final = MODERN_VERSIONS[-1]
 _ENVELOPE: Final = envelope(CLIENT_INFO, {"extensions": AS_CLIENT})
-# Timeout of the probe for the version without a handshake. Some older servers never answer an unknown method, and
-# `connectTimeout` must also suffice for the handshake that follows. A process that is still starting finds both
-# requests on its input, and answers the request that it supports.
+# The timeout of the probe. Some older servers never answer an unknown method, and `connectTimeout` must also suffice
+# for the handshake after the probe. A process that takes longer to start finds both requests on its input, and answers
+# the request that it supports.
 _PROBE_S: Final = 3.0
-# Probe again once if the credentials were renewed during the first probe.
+# A second probe is sent if the credentials were renewed during the first probe.
 _MAX_PROBES: Final = 2
-# The capabilities that hosts can have, declared to servers that may use them, so that they list all their tools.
+# The client capabilities declared to a server with `elicitation: true` on the shared connection, so that the server
+# lists all its tools. Calls then use connections of single sessions, which declare the capabilities of the host.
 _ASKABLE: Final[dict[str, Any]] = {
     "elicitation": {"form": {}, "url": {}},
     "sampling": {},
@@ -72,7 +77,7 @@ Config = TypeVar("Config", bound=ServerConfig)
 
 
 class _McpConnector(ABC, Generic[Config]):
-    """Opens a transport and negotiates the protocol version; see `Connector`."""
+    """Opens a transport and negotiates the protocol version; implements `Connector`."""
 
     def __init__(
         self,
@@ -92,7 +97,7 @@ class _McpConnector(ABC, Generic[Config]):
     @asynccontextmanager
     async def open(self, ports: SessionPorts) -> AsyncIterator[UpstreamSession]:
         limit_s = self._limit_s
-        # The outermost scope, because scopes must be exited in reverse order and those of the connection end first.
+        # This scope encloses the scopes of the connection, which end first: scopes must be exited in reverse order.
         with anyio.CancelScope(deadline=anyio.current_time() + limit_s) as scope:
             async with anyio.create_task_group() as group, AsyncExitStack() as stack:
                 session = await self._connect(stack, InboundMessages(group, ports, self._host, server=self._server))
@@ -102,7 +107,7 @@ class _McpConnector(ABC, Generic[Config]):
                 try:
                     yield session
                 finally:
-                    # Cancel open questions to the caller before the transport is closed.
+                    # Cancel open input requests to the caller before the transport is closed.
                     group.cancel_scope.cancel()
         if scope.cancelled_caught:
             raise ConnectionLost(f"no answer to the handshake within {limit_s:g} s", sent=False)
@@ -116,16 +121,17 @@ class _McpConnector(ABC, Generic[Config]):
         if not credentials.headers:
             return  # the upstream has not required credentials so far
         await credentials.renew_while_connected()
-        # The credentials were revoked, so the connection opened with them must not be used any longer.
+        # The credentials were revoked, so a connection that was opened with them must not be used any longer.
         session.fail("the credentials have expired or were revoked")
 
     @abstractmethod
     async def _connect(self, stack: AsyncExitStack, inbound: InboundMessages) -> McpSession:
-        """Open a transport on this stack and negotiate."""
+        """Open a transport, whose cleanup is pushed to `stack`, and negotiate the protocol version."""
 
     async def _negotiate(self, transport: Transport, inbound: InboundMessages, *, probe: bool) -> McpSession:
         """Return a session with the newest protocol version that the server speaks."""
-        # A host's own connection exists for requests during a call, which only handshake versions support.
+        # A connection of a single host exists so that the server can send requests to the client during a call. Only
+        # versions with a handshake have such requests, so do not probe.
         if probe and self._host is None:
             session = await self._discover(transport, inbound)
             if session is not None:
@@ -133,14 +139,14 @@ class _McpConnector(ABC, Generic[Config]):
             try:
                 return await self._initialize(transport, inbound)
             except RpcError as refusal:
-                # A server that was still starting during the probe may have answered it too late, and then rejects the
-                # handshake. Probe again.
+                # A server of version 2026-07-28 that was still starting may have answered the probe too late, and
+                # rejects the handshake. Probe again.
                 try:
                     session = await self._discover(transport, inbound)
                 except GatewayError:
                     session = None
                 if session is None:
-                    # The refusal of the handshake is the better reason.
+                    # The error of the handshake describes the problem better than the error of the probe.
                     raise refusal
                 return session
         return await self._initialize(transport, inbound)
@@ -160,7 +166,7 @@ class _McpConnector(ABC, Generic[Config]):
                 except RpcError:
                     return None
                 except HttpStatusError as error:
-                    # The handshake would be refused too, but with a less specific reason.
+                    # The server would refuse the handshake too, but give a less specific reason.
                     if error.status in (401, 403):
                         raise
                     return None
@@ -170,7 +176,7 @@ class _McpConnector(ABC, Generic[Config]):
             await self._credentials.wait_for_renewal()
             if self._credentials.version == version:
                 break
-        # A timeout also means that the server needs a handshake, because old servers ignore unknown methods.
+        # After a timeout, `result` is None. The server then needs a handshake: old servers ignore unknown methods.
         versions = result.get("supportedVersions") if isinstance(result, dict) else None
         if not isinstance(versions, list) or MODERN not in versions:
             return None
@@ -184,7 +190,7 @@ class _McpConnector(ABC, Generic[Config]):
         declared = host.capabilities if host else _ASKABLE if self._config.elicitation else {}
         params = {
             "protocolVersion": host.version if host else HANDSHAKE_VERSIONS[-1],
-            # Each connection has to offer the tools that the connection of the listings offered.
+            # Servers may offer tools depending on the declared extensions, so declare the same ones on all connections.
             "capabilities": with_apps(declared),
             # Hosts may omit their name, but servers must not get an empty object.
             "clientInfo": (host.client_info if host else None) or CLIENT_INFO,
@@ -217,7 +223,7 @@ class StdioConnector(_McpConnector[StdioConfig]):
 
     @property
     def _limit_s(self) -> float:
-        """Infinite, because `ProcessStart` limits the start, counted from when the process is started."""
+        """Infinite: `ProcessStart` limits the start instead, and does not count the time in the queue."""
         return math.inf
 
     async def _connect(self, stack: AsyncExitStack, inbound: InboundMessages) -> McpSession:
@@ -225,7 +231,8 @@ class StdioConnector(_McpConnector[StdioConfig]):
         command, args = config.line
         start = ProcessStart(config.start_timeout, denials=lambda: list(self._stderr_log.denials))
         inbound.ports.on_start(start)
-        # A caller is waiting for the connection of a host, so its start is not queued.
+        # Starts for the shared connection are queued. Starts for the connection of one host are not, because a caller
+        # is waiting.
         async with start.turn() if self._host is None else nullcontext():
             transport = await stack.enter_async_context(
                 open_stdio(
@@ -237,7 +244,7 @@ class StdioConnector(_McpConnector[StdioConfig]):
                     on_message=inbound.receive,
                     start=start,
                     stderr_log=self._stderr_log,
-                    # An engine needs rights that the container does not have, such as those of `newuidmap`.
+                    # A container engine is not sandboxed, because it needs privileged helpers such as `newuidmap`.
                     sandbox=config.sandbox if config.container is None else False,
                 )
             )
@@ -267,12 +274,12 @@ class SseConnector(_McpConnector[UrlConfig]):
                 credentials=self._credentials,
             )
         )
-        # This transport is older than the version that the probe asks for.
+        # Servers with this transport are older than the version that the probe detects.
         return await self._negotiate(transport, inbound, probe=False)
 
 
 class HttpConnector(SseConnector):
-    """Connects over Streamable HTTP, or over HTTP+SSE once the server was found to support only that."""
+    """Connects over Streamable HTTP, or over HTTP+SSE to a server that supports only HTTP+SSE."""
 
     _only_sse = False
 
@@ -281,7 +288,7 @@ class HttpConnector(SseConnector):
             return await super()._connect(stack, inbound)
         config = self._config
         if self._credentials is not None and not self._credentials.ready:
-            # Prepare credentials before the first request, without waiting for the server to reject one.
+            # Prepare credentials before the first request, so that the server does not reject that request.
             await self._credentials.prepare()
         transport = await stack.enter_async_context(
             open_streamable_http(
@@ -302,10 +309,10 @@ class HttpConnector(SseConnector):
             log.info("Streamable HTTP not supported, trying HTTP+SSE", extra={"server": self._server})
             try:
                 session = await super()._connect(stack, inbound)
-            except Exception as second:  # boundary: the error of the first attempt is the better reason
+            except Exception as second:  # boundary: the error over Streamable HTTP describes the problem better
                 if isinstance(innermost(second), GatewayError):
                     raise error from None
                 raise
-            # Remember only after a success, because a server that is still starting answers 404 too.
+            # Set this only after a success, because a server that is still starting may answer 404 too.
             self._only_sse = True
             return session

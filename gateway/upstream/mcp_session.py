@@ -53,32 +53,35 @@ from registry.schema.display_text import excerpt
 log = logging.getLogger(__name__)
 
 CLIENT_INFO: Final = {"name": "typegate", "version": __version__}
-# Real servers have up to a few dozen pages. More pages, or many pages without new items, mean that the server's cursors
-# never end.
+# Real servers have up to a few dozen pages. If a server sends more pages, or many pages without new items, it probably
+# never stops returning a cursor for the next page.
 MAX_PAGES: Final = 1_000
 MAX_IDLE_PAGES: Final = 32
-# After this share of the time for a list, use the pages received so far, so that an endless list is cut, not rejected.
-_PART_FOR_PAGES: Final = 0.75
-# Prompts and resources delay tools by at most this; a list that takes longer is requested again separately.
+# If a list has many pages and has taken this share of its time limit, use the pages received so far, instead of failing
+# at the time limit.
+_PAGES_SHARE: Final = 0.75
+# The time limit of each list of prompts or resources that is requested together with the tools, so that it does not
+# delay the tools for longer. A list that takes longer is requested again separately.
 _OPTIONAL_S: Final = 2.0
-# Ten times the largest known server; still bounds the memory for schemas.
+# Ten times the number of items of the largest known server. The limit bounds the memory for schemas.
 MAX_ITEMS: Final = 20_000
-# For all pages of all lists of one server. The largest real listings have a few megabytes; the data built from a
-# definition (packed form, names, digests, index) takes a few times the size of its text.
+# The size limit for all pages of all lists of one server. The largest real listings have a few megabytes; the data that
+# the gateway builds from a definition (packed form, names, digests, index) takes a few times the size of its text.
 MAX_LISTING_BYTES: Final = 32 * 1024 * 1024
-# Parsed definitions of real servers take up to this many times the size of their text. A text of empty lists takes
-# thirty times its size.
+# The parsed definitions of real servers take up to this many times the size of their text in memory. A text that
+# consists of empty lists takes thirty times its size.
 _USUAL_GROWTH: Final = 8
 # Upstream error texts can be pages long; a warning quotes at most this much.
 _MAX_REASON_CHARS: Final = 300
-# Limits a server's time to live. Clients cache for no more than a day, and strict parsers reject values above 2**53.
+# The maximum time to live of a list. Clients cache at most for a day, and strict parsers reject values above 2**53.
 MAX_TTL_MS: Final = 24 * 60 * 60 * 1000
-# The time for prompts and resources when they are listed without tools; a working server answers within it.
+# The time limit of each list of prompts or resources that is requested without the tools; working servers need less.
 _OPTIONAL_LIST_S: Final = 10.0
-# Calls declare the capabilities of their caller; requests of the gateway itself declare its own.
+# The `_meta` members of requests in 2026-07-28: for calls, to which the caller's capabilities are added, and for
+# requests of the gateway itself, with the gateway's capabilities.
 _ENVELOPE: Final = envelope(CLIENT_INFO)
 _OWN_ENVELOPE: Final = envelope(CLIENT_INFO, {"extensions": AS_CLIENT})
-# Bounds of the header cache, which is meant for tool names. Longer names are resource URIs, which are rarely reused.
+# The bounds of the header cache, which is meant for tool names. Longer names are resource URIs, which rarely repeat.
 _MAX_CACHED_HEADERS: Final = 1_024
 _MAX_CACHED_NAME_CHARS: Final = 256
 # Checking this many names takes about 15 ms; the `_meta` of real servers has fewer than ten members.
@@ -93,7 +96,7 @@ _LISTS: Final[Mapping[ListKind, tuple[ItemKind, ...]]] = {
 
 
 class McpSession:
-    """A session with an MCP server; see `UpstreamSession`."""
+    """A session with an MCP server; implements `UpstreamSession`."""
 
     def __init__(
         self,
@@ -110,7 +113,7 @@ class McpSession:
             result: The unchecked result of `initialize` or `server/discover`.
             server_info: The unchecked name and version of the server.
         """
-        # Models and administrators read these texts.
+        # Remove secrets, because models and administrators read these texts.
         result, server_info = SECRETS.scrub_value(result), SECRETS.scrub_value(server_info)
         capabilities, instructions = result.get("capabilities"), result.get("instructions")
         self.server = server
@@ -120,7 +123,7 @@ class McpSession:
         self.instructions = instructions if isinstance(instructions, str) else None
         self.independent_requests = transport.independent_requests
         self._modern = version in MODERN_VERSIONS
-        # In 2026-07-28 tasks are an extension whose messages are simply forwarded to the host.
+        # In 2026-07-28, tasks are an extension whose messages the gateway forwards to the host unchanged.
         self._runs_tasks = not self._modern and runs_tasks(self.capabilities)
         self._inbound = inbound
         self._transport = transport
@@ -128,7 +131,7 @@ class McpSession:
         # Cache hints and warnings of the latest response, by list.
         self._hints: dict[str, tuple[int | None, CacheScope]] = {}
         self._warnings: dict[str, str] = {}
-        # The remaining size of the current listing; only one listing is fetched at a time.
+        # How many bytes the remaining pages of the current listing may have.
         self._room_bytes = MAX_LISTING_BYTES
         self._watcher = Watcher(server, transport, inbound, self._request, self.capabilities, modern=self._modern)
         inbound.start(modern=self._modern)
@@ -140,12 +143,12 @@ class McpSession:
     async def fetch_listing(
         self, kinds: Collection[ListKind] = ALL_KINDS, *, limit_s: float, polled: bool = False
     ) -> RawListing:
-        """Return the lists; see `UpstreamSession.fetch_listing`. An empty or repeated cursor ends a list."""
+        """Fetch the lists; see `UpstreamSession.fetch_listing`. An empty or repeated cursor ends a list."""
         failed: set[ListKind] = set()
         self._room_bytes = MAX_LISTING_BYTES
         tools = await self._list_tools(limit_s, failed) if "tools" in kinds else None
         other_items: dict[ItemKind, list[Any]] = {}
-        # Together with tools, other lists get little time; a list that fails is requested again separately.
+        # Other lists get less time together with tools; see `_OPTIONAL_S`.
         optional_s = min(limit_s, _OPTIONAL_S) if "tools" in kinds else min(limit_s, _OPTIONAL_LIST_S)
         optional_lists = [
             (kind, member)
@@ -158,7 +161,7 @@ class McpSession:
                 for kind, member in optional_lists:
                     group.start_soon(self._list_optional, kind, member, optional_s, other_items, failed)
         else:
-            # Sequentially, so that it is known which list made a process exit.
+            # Sequentially, so that the gateway knows which list request made a process exit.
             for kind, member in optional_lists:
                 await self._list_optional(kind, member, optional_s, other_items, failed)
         if "tools" in kinds and self._modern and gateways_of(self.capabilities):
@@ -167,7 +170,7 @@ class McpSession:
             tools=tools,
             prompts_and_resources=other_items,
             capabilities=self.capabilities,
-            # All lists are cached as a whole, so the most restrictive hints apply.
+            # Hosts get all lists with the same cache hints, so the most restrictive hints apply.
             ttl_ms=min((ttl_ms for ttl_ms, _ in self._hints.values() if ttl_ms is not None), default=None),
             scope=_most_restrictive({scope for _, scope in self._hints.values()}),
             failed=frozenset(failed),
@@ -176,7 +179,11 @@ class McpSession:
         )
 
     async def _list_tools(self, limit_s: float, failed: set[ListKind]) -> list[Any] | None:
-        """List tools; if the server does not declare tools, a failure does not affect its prompts and resources."""
+        """Fetch the tools; a failure raises an error only if the server declares tools, or declares no other lists.
+
+        Raises:
+            GatewayError: The tools could not be listed.
+        """
         if self._declares("tools") or not any(map(self._declares, _OPTIONAL)):
             with anyio.move_on_after(limit_s):
                 return await self._fetch_items("tools/list", "tools", limit_s)
@@ -193,7 +200,9 @@ class McpSession:
         lists: dict[Any, list[Any]],
         failed: set[ListKind],
     ) -> None:
-        """List prompts, resources or undeclared tools; a failure becomes a warning.
+        """Fetch a list of prompts or resources, or of tools that the server does not declare; store it in `lists`.
+
+        If the request fails, add a warning, and usually add the kind to `failed`.
 
         Raises:
             ListLost: The connection ended.
@@ -219,7 +228,7 @@ class McpSession:
                 return
             is_refused = isinstance(error, RpcError)
         if member != "skills" or not is_refused:
-            failed.add(kind)  # a server that refuses to list skills is not asked for its resources again
+            failed.add(kind)  # not for refused skills: the gateway would then request all resources again
         text = f"{method} failed: {excerpt(reason, _MAX_REASON_CHARS)}"
         # Warn only about the first of consecutive failures.
         level = logging.DEBUG if member in self._warnings else logging.WARNING
@@ -227,9 +236,9 @@ class McpSession:
         self._warnings[member] = text
 
     async def _update_connected_gateways(self, limit_s: float) -> None:
-        """Ask an upstream gateway again which gateways it is connected to.
+        """Update the list of gateways that an upstream, which is a gateway itself, is connected to.
 
-        The upstream may have connected to other gateways since this session was opened, even to this one.
+        The upstream may have connected to further gateways since this session was opened, even to this gateway.
         """
         with anyio.move_on_after(limit_s), suppress(GatewayError):
             result = SECRETS.scrub_value(await self._request("server/discover", {}))
@@ -246,7 +255,7 @@ class McpSession:
         return await self._transport.request(method, params, headers=headers)
 
     async def send(self, call: UpstreamCall) -> Any:
-        """Send a call; see `UpstreamSession.send`. Adds the metadata and headers that the protocol version requires."""
+        """Send a call, with the metadata and headers that the protocol version requires; see `UpstreamSession.send`."""
         callbacks, params = call.callbacks, call.params
         headers: dict[str, str] | None = None
         as_task = "task" in params and call.method == "tools/call"
@@ -262,7 +271,7 @@ class McpSession:
             params = {**params, "_meta": meta}
             headers = self._headers(call.method, params)
             if headers is not None and call.header_map:
-                # Imported lazily: importing the SDK takes 0.1 s, and few tools have such headers.
+                # Imported lazily: importing the SDK takes 0.1 s, and few tools mirror arguments in headers.
                 from mcp.shared.inbound import mcp_param_headers
 
                 headers = {**headers, **mcp_param_headers(dict(call.header_map), params.get("arguments") or {})}
@@ -271,7 +280,7 @@ class McpSession:
             params = params.copy() if meta is None else {**params, "_meta": meta.copy()}
             if call.log_level is not None and call.log_level != self._log_level and "logging" in self.capabilities:
                 await self._set_log_level(call.log_level)
-        # W3C Trace Context is defined for HTTP headers; `_meta` is forwarded unchanged.
+        # Send the trace context as HTTP headers, as W3C Trace Context defines it, not in `_meta`.
         if call.trace and self.independent_requests:
             headers = {**(headers or {}), **call.trace}
         self._inbound.register_request(callbacks)
@@ -337,7 +346,7 @@ class McpSession:
         return await self._transport.wait_closed()
 
     def fail(self, reason: str) -> None:
-        """Close the session from the gateway's side."""
+        """Mark the session as ended, so that the gateway opens another one."""
         self._transport.fail(reason)
 
     @property
@@ -356,7 +365,9 @@ class McpSession:
         extensions = self.capabilities.get("extensions")
         return extensions if isinstance(extensions, dict) else {}
 
-    async def _fetch_items(self, method: str, member: str, limit_s: float) -> list[Any]:  # noqa: C901 - each stop has a reason of its own
+    async def _fetch_items(  # noqa: C901 - each stop has a reason of its own
+        self, method: str, member: str, limit_s: float
+    ) -> list[Any]:
         items: list[Any] = []
         cursors: set[object] = set()
         names: set[object] = set()
@@ -364,7 +375,7 @@ class McpSession:
         ttls_ms: list[int] = []
         params: dict[str, Any] = {}
         idle = 0
-        end_s = anyio.current_time() + limit_s * _PART_FOR_PAGES
+        end_s = anyio.current_time() + limit_s * _PAGES_SHARE
         cut_reason: str | None = None
         while True:
             answer = await self._request(method, params)
@@ -372,7 +383,7 @@ class McpSession:
             if size_bytes > self._room_bytes:
                 cut_reason = f"the lists of one server may have at most {MAX_LISTING_BYTES // 2**20} MiB together"
                 if not cursors:
-                    # On the first page, fail: the last good list is better than an empty one.
+                    # If the first page is too large, raise an error: the last good list is better than an empty list.
                     raise RpcError(INTERNAL_ERROR, f"{method} was left out: {cut_reason}")
                 cut_reason = f"{method} was cut after {len(items)} items on {len(cursors)} pages: {cut_reason}"
                 break
@@ -430,7 +441,7 @@ class McpSession:
         return items
 
     def _headers(self, method: str, params: dict[str, Any]) -> dict[str, str] | None:
-        # Only transports with one HTTP exchange per request have headers.
+        # Only transports that use one HTTP exchange per request have headers.
         if not self.independent_requests:
             return None
         name = params.get(NAMED_BY.get(method, ""))
@@ -441,11 +452,11 @@ class McpSession:
         return _standard_headers(self.protocol_version, method, name)
 
     async def _set_log_level(self, level: str) -> None:
-        # On a shared connection the level may only become more verbose; each caller's messages are filtered later.
+        # On a shared connection, the level may only become more verbose. The gateway filters each caller's messages.
         current = LOG_LEVELS.index(self._log_level or "info")
         if self._inbound.host is None and LOG_LEVELS.index(level) >= current:
             return
-        # Set before the response arrives, so that concurrent calls and calls after a refusal do not repeat the request.
+        # Set before the response arrives, so that concurrent calls and calls after an error do not repeat the request.
         self._log_level = level
         try:
             await self._request("logging/setLevel", {"level": level})
@@ -455,7 +466,10 @@ class McpSession:
 
 @lru_cache(maxsize=_MAX_CACHED_HEADERS)
 def _standard_headers(version: str, method: str, name: str) -> dict[str, str]:
-    """Return the headers of a request with a named target; the dict is cached and must not be modified."""
+    """Return the headers of a request that names a tool, prompt or resource.
+
+    The dict is cached and must not be modified.
+    """
     return {"mcp-protocol-version": version, "mcp-method": method, "mcp-name": header_value(name)}
 
 
@@ -469,7 +483,7 @@ _read_named: Final = msgspec.json.Decoder(_Named).decode
 
 
 def _names_of(items: list[Any]) -> set[object]:
-    """Return the identities of these items; an item without a readable name counts as unique."""
+    """Return the names and URIs that identify these items; an item that cannot be read counts as unique."""
     names: set[object] = set()
     for item in items:
         try:
@@ -487,7 +501,7 @@ def _is_long(page: object, member: str) -> bool:
 
 
 def _size_of(page: object, member: str) -> int:
-    """Return the JSON size of a page's items in bytes, or an estimate from their parsed size if that is larger."""
+    """Return the size of a page's items in bytes: of their JSON text, or an eighth of their parsed size if larger."""
     items = page.get(member) if isinstance(page, dict) else None
     try:
         text = bytes(items.text) if type(items) is json_bytes.UnparsedJson else json_bytes.dumps(items)
@@ -497,9 +511,9 @@ def _size_of(page: object, member: str) -> int:
 
 
 async def _parse_page(page: dict[str, Any], member: str) -> dict[str, Any]:
-    """Return the parsed page; the items of a long page are only split, in a thread, not parsed.
+    """Return the parsed page; split the items of a long page in a thread, without parsing them.
 
-    Ten thousand parsed tools would take 60 MB, and the few values that remain would keep that memory fragmented.
+    Ten thousand parsed tools would take 60 MB, and the few values kept after intake would leave that memory fragmented.
     """
     if not _is_long(page, member):
         return json_bytes.parse_members(page)

@@ -1,8 +1,9 @@
 """Decide what a confined server may use: folders, network, memory and processes.
 
-A small program that runs before the server applies the rules (`gateway.process.confine`). By default a server may read
-the system, its program and what its command line names, and write only its own temporary folder and the caches of
-package managers. No rule ever includes the state directory or the configuration of the gateway.
+A small program (`gateway.process.confine`) applies the rules to its own process and then executes the server. By
+default, a server may read the system, its own program, and the paths on its command line. It may write only its own
+temporary folder and the caches of package managers. A rule never permits the gateway's state directory, except for
+installed bundles (packaged servers), or the gateway's configuration.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from gateway.upstream.sandbox_rules import Rules, is_below, tasks_of_machine
 log = logging.getLogger(__name__)
 
 _MAX_DENIALS: Final = 20
-# Features of the kernel interface: files, TCP ports, signals and sockets of other processes.
+# The Landlock versions since which the kernel can restrict files, TCP ports, and signals to other processes.
 _FILES_SINCE, _NETWORK_SINCE, _SIGNALS_SINCE = 1, 4, 6
 
 
@@ -38,11 +39,12 @@ class Sandbox:
 
     Attributes:
         config: The settings.
-        arguments: Stand before the program and its arguments; empty where confinement is not available.
-        state: `confined`, `partial` if the kernel supports only a part of it, or `unconfined`.
+        arguments: The command line of the confining program, to insert before the server's own command line; empty if
+            confinement is not available.
+        state: `confined`, `partial` if the kernel supports only some of the restrictions, or `unconfined`.
         folder: The temporary folder of the process.
         read, write: The permitted paths.
-        denials: What the server was denied, as far as it has reported it; shared by all processes of the server.
+        denials: What the sandbox denied, according to the server's output; shared by all processes of the server.
         latest: The last denial of this process.
     """
 
@@ -56,7 +58,7 @@ class Sandbox:
     latest: str | None = None
 
     def note_output(self, line: str) -> None:
-        """Remember what a line of output says was denied."""
+        """Record the denial that a line of output reports, if any."""
         denial = self.find_denial(line)
         if denial is not None:
             self.latest = denial
@@ -64,7 +66,7 @@ class Sandbox:
                 self.denials[denial] = None
 
     def find_denial(self, line: str) -> str | None:
-        """Return which setting caused the error in a line of output; None if the sandbox did not."""
+        """Return what the sandbox denied, and by which setting; None if the line of output reports no denial."""
         if not self.arguments:
             return None
         if self.config.memory and _OUT_OF_MEMORY.search(line):
@@ -76,7 +78,8 @@ class Sandbox:
         if _PORT.search(line) and self.config.network != "all":
             return f"the network (sandbox.network: {_spell_network(self.config.network)})"
         paths = {path: real for path in _PATH.findall(line) if not is_below(real := os.path.realpath(path), self.write)}
-        # First those that cannot be read: a line may begin with the path of the program, which only cannot be written.
+        # Look for unreadable paths first. A line may begin with the path of the program, which the server may read but
+        # not write, and that path is not the cause.
         for path, real in paths.items():
             if not is_below(real, self.read):
                 return f"{path} (neither in sandbox.read nor in sandbox.write)"
@@ -86,7 +89,7 @@ class Sandbox:
         return None
 
     def explained(self, reason: str) -> str:
-        """Return the reason why the process ended, with the settings that may have caused it."""
+        """Return the reason why the process ended, followed by the denial that may have caused the end."""
         denial = self.find_denial(reason) or self.latest
         return f"{reason} (denied by the sandbox: {denial})" if denial is not None else reason
 
@@ -97,7 +100,11 @@ class Sandbox:
 
 
 def confinement_of(config: SandboxConfig, version: int) -> tuple[str, list[str]]:
-    """Return the state of a sandbox with this version of Landlock (0: none), and what the kernel cannot restrict."""
+    """Return the state of a sandbox, and the restrictions that the kernel does not support.
+
+    Args:
+        version: The Landlock version of the kernel; 0 if the kernel does not support Landlock.
+    """
     missing = [
         what
         for what, since in (("files", _FILES_SINCE), ("TCP ports", _NETWORK_SINCE), ("signals", _SIGNALS_SINCE))
@@ -134,12 +141,12 @@ async def prepare_sandbox(
 
     Args:
         line: The path of the program, and its arguments.
-        environment: The variables of the process.
-        cwd: The working directory of its entry.
-        denials: Collects what processes of the server are denied.
+        environment: The environment variables of the process.
+        cwd: The working directory in the server's configuration entry.
+        denials: Collects what the sandbox denies to processes of the server.
 
     Raises:
-        ConnectionLost: The sandbox is required and not available here, or its rules cannot be applied.
+        ConnectionLost: The sandbox is required but not available on this machine, or its rules cannot be applied.
     """
     version = 0
     if sys.platform == "linux":
@@ -156,7 +163,7 @@ async def prepare_sandbox(
     if sys.platform != "linux":
         return Sandbox(config=config, denials=denials)
     rules = Rules(config, line, environment, cwd)
-    # In a thread: a slow disk must not delay other callers.
+    # In a thread, so that a slow disk does not delay other callers.
     confinement = await anyio.to_thread.run_sync(rules.find)
     for path in confinement.missing:
         log.warning("its sandbox does not permit %s, which does not exist", path, extra={"server": server})
@@ -172,18 +179,20 @@ async def prepare_sandbox(
     )
 
 
-# Interval of checks whether processes were started. A fork bomb starts some thousand within this time.
+# The interval of checks whether processes were started. A fork bomb starts a few thousand processes within this time.
 _COUNT_S: Final = 0.25
-# After this many checks without new processes on the machine, count anyway: others may have ended.
+# Count the processes at least once in this many checks, even if the machine runs hardly more threads than before:
+# other programs may have ended in the meantime.
 _COUNT_ANYWAY: Final = 20
 
 
 async def limit_processes(pid: int, most: int) -> int:
-    """Return once a process and its descendants are more than `most`, with their number."""
+    """Wait until a process and its descendants are more than `most` processes, and return their number."""
     before, checks, room = 0, _COUNT_ANYWAY, 0
     while True:
         tasks, checks = tasks_of_machine(), checks + 1
-        # Its processes cannot have become more than the threads of the machine have.
+        # The processes cannot have grown by more than all threads of the machine, so counting is only needed if the
+        # number of threads has grown by at least `room`, the number of processes that may still be started.
         if tasks - before >= room or checks >= _COUNT_ANYWAY:
             running = len(processes_of(pid))
             if running > most:
@@ -193,7 +202,7 @@ async def limit_processes(pid: int, most: int) -> int:
 
 
 def processes_of(pid: int) -> list[int]:
-    """Return a process, its descendants, and orphans of its session."""
+    """Return the ids of a process, its descendants, and orphaned descendants that the gateway has adopted."""
     processes, pending = {pid}, [pid]
     while pending:
         for child in _children_of(pending.pop()):
@@ -221,10 +230,10 @@ def _session_of(pid: int) -> int | None:
 
 
 def propose_sandbox(entry: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the keys of a sandbox that suits an entry: the default, and writing the folders that `args` names.
+    """Return a `sandbox` setting for a configuration entry: the default, and write access to the folders in `args`.
 
     Returns:
-        None if the entry is not a program, or starts a container, which has its own confinement.
+        The setting; None if the entry does not start a program, or starts a container, which is confined already.
     """
     command = entry.get("command")
     if not isinstance(command, str) or os.path.basename(command) in ("docker", "podman"):

@@ -21,7 +21,8 @@ _SYSTEM: Final = (
     "/var/lib/ca-certificates",
 )
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
-# Never part of a folder that a rule names, unless a rule names the path itself: keys and passwords of other programs.
+# Keys and passwords of other programs. A rule for a folder that contains such a path excludes the path. A server may
+# use the path only if the configuration names it.
 _PRIVATE: Final = (
     *(".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".password-store", ".netrc", ".npmrc", ".pypirc"),
     *(".git-credentials", ".cargo/credentials.toml", ".config/gcloud", ".config/gh"),
@@ -32,29 +33,31 @@ _UV: Final = frozenset({"uvx", "uv", "python", "python3", "pip", "pipx"})
 # Programs that package runners start.
 _TOOLS: Final = ("node", "npm", "npx", "uv", "uvx", "python3", "python", "git", "bun", "deno")
 _BIN: Final = frozenset({"bin", "Scripts", "shims", "sbin"})
-# Folders that hold much besides programs, so that only their `bin` is read.
+# Folders that contain much more than programs, so that a server may read only their `bin`.
 _SHARED_PREFIXES: Final = frozenset({".local", ".cargo"})
 _MARKS_OF_PROJECTS: Final = ("package.json", "pyproject.toml", "node_modules", ".venv")
-# Folders with more entries beside a private one than this are refused: the rules would not fit a command line.
+# The maximum number of rules, so that they fit on a command line. A permitted folder that contains an excluded path
+# needs one rule for each of its other entries.
 _MAX_RULES: Final = 3_000
-# Imported, because Python compiles a file that it executes at each start. Last in the path, because its folder has
-# names of the standard library.
+# Import `confine` instead of executing the file, so that Python uses the cached bytecode. Its folder comes last in the
+# module path, because some modules in the folder have the names of standard modules.
 _FOLDER: Final = str(Path(__file__).parents[1] / "process")
 _HELPER: Final = f"import sys; sys.path.append({_FOLDER!r}); import confine; confine.main(sys.argv[1:])"
-# The limit of the kernel counts all threads of the user, so it is only a second line behind `limit_processes`.
+# The kernel's limit counts all threads of the user, so it must exceed the number of running threads by a margin.
+# `limit_processes` enforces the limit for the single server.
 _SPARE_TASKS: Final = 4_096
 _MIB: Final = 1024 * 1024
 # Longer arguments are not paths. Source: PATH_MAX of Linux.
 _MAX_PATH_CHARS: Final = 4_096
 
 BUNDLES: Final = "bundles"
-"""The folder of installed bundles in the state directory."""
+"""The subfolder of the state directory in which `typegate add` stores bundles (packaged servers)."""
 
 _protected: set[str] = set()
 
 
 def protect_paths(paths: Iterable[Path | None]) -> None:
-    """Exclude paths of the gateway from every sandbox."""
+    """Exclude these paths of the gateway from every sandbox."""
     _protected.update(os.path.realpath(path) for path in paths if path is not None)
 
 
@@ -63,7 +66,7 @@ class Confinement:
     """The command line in front of a program, its temporary folder, and the permitted paths.
 
     Attributes:
-        missing: Configured paths that do not exist, which cannot be permitted.
+        missing: The configured paths that do not exist and can therefore not be permitted.
     """
 
     arguments: list[str]
@@ -74,7 +77,7 @@ class Confinement:
 
 
 class Rules:
-    """Finds the paths that a program needs."""
+    """Finds the paths that a server needs."""
 
     def __init__(
         self, config: SandboxConfig, line: Sequence[str], environment: Mapping[str, str], cwd: str | None
@@ -90,14 +93,14 @@ class Rules:
         """Create the temporary folder and return the confinement.
 
         Raises:
-            ConnectionLost: A folder cannot be permitted without a private one.
+            ConnectionLost: Excluding a private path from a permitted folder would require too many rules.
         """
         config = self._config
         folder = tempfile.mkdtemp(prefix="typegate-")
-        read = self._spread([*_SYSTEM, *self._programs(), *self._named_paths()], _protected | self._private)
-        write = self._spread([folder, *self._caches()], _protected | self._private)
-        read |= {*self._own_bundles(), *self._spread_given(config.read)}
-        write |= self._spread_given(config.write)
+        read = self._expand([*_SYSTEM, *self._programs(), *self._named_paths()], _protected | self._private)
+        write = self._expand([folder, *self._caches()], _protected | self._private)
+        read |= {*self._own_bundles(), *self._expand_configured(config.read)}
+        write |= self._expand_configured(config.write)
         if len(read) + len(write) > _MAX_RULES:
             text = f"a folder in its sandbox contains a private one beside more than {_MAX_RULES} entries"
             raise ConnectionLost(f"not started: {text}; name the folders that it needs instead", sent=False)
@@ -106,7 +109,7 @@ class Rules:
         options += [("memory", str(config.memory * _MIB))] if config.memory else []
         options += [("cpu", str(config.cpu))] if config.cpu else []
         options += [("tasks", str(tasks_of_machine() + config.processes + _SPARE_TASKS))] if config.processes else []
-        # Not dependent on the environment of the server: -I ignores it, -S skips site-packages.
+        # Independent of the server's environment: -I ignores Python's variables, and -S skips site-packages.
         arguments = [sys.executable, "-I", "-S", "-B", "-c", _HELPER]
         for option, value in options:
             arguments += [f"--{option}", value]
@@ -119,16 +122,19 @@ class Rules:
             missing=[path for path in configured if not os.path.exists(os.path.expanduser(path))],
         )
 
-    def _spread_given(self, paths: Sequence[str]) -> set[str]:
-        """Return the rules for configured paths, which may name private paths of the user themselves."""
+    def _expand_configured(self, paths: Sequence[str]) -> set[str]:
+        """Return the permitted paths for configured paths; these may name private paths or paths in them."""
         rules: set[str] = set()
         for path in paths:
             real = os.path.realpath(os.path.expanduser(path))
-            rules |= self._spread([real], _protected | {each for each in self._private if not is_below(real, [each])})
+            rules |= self._expand([real], _protected | {each for each in self._private if not is_below(real, [each])})
         return rules
 
-    def _spread(self, paths: Iterable[str], excluded: Iterable[str]) -> set[str]:
-        """Return the real paths; a folder that contains an excluded path is replaced by its other entries."""
+    def _expand(self, paths: Iterable[str], excluded: Iterable[str]) -> set[str]:
+        """Return the real paths of `paths` without the excluded paths.
+
+        A folder that contains an excluded path is replaced by the folder's other entries.
+        """
         excluded = list(excluded)
         real_paths: set[str] = set()
 
@@ -140,7 +146,7 @@ class Rules:
                 return
             with suppress(OSError):
                 for entry in os.scandir(path):
-                    # The target of a link is permitted only where it is.
+                    # Skip links: the target is permitted only if a rule permits the target itself.
                     if not entry.is_symlink():
                         add(entry.path)
 
@@ -152,7 +158,7 @@ class Rules:
         """Yield the folders of the program and of the tools that it may start."""
         path = self._environment.get("PATH")
         tools = [tool_path for tool in _TOOLS if (tool_path := shutil.which(tool, path=path)) is not None]
-        hops = dict.fromkeys(hop for program in (self._program, *tools) for hop in _hops(program))
+        hops = dict.fromkeys(hop for program in (self._program, *tools) for hop in _link_targets(program))
         yield from hops
         for folder in dict.fromkeys(os.path.dirname(hop) for hop in hops):
             yield from self._prefix_of(folder)
@@ -166,14 +172,17 @@ class Rules:
         if self._is_too_wide(prefix):
             return
         yield prefix
-        # Packages in development mode are read from where a `.pth` file says.
+        # A `.pth` file names the folders of packages that are installed in development mode.
         for file in Path(prefix).glob("lib/python3*/site-packages/*.pth"):
             with suppress(OSError, ValueError):
                 lines = file.read_text(errors="replace").splitlines()
                 yield from (line for line in lines if line.startswith("/") and os.path.isdir(line))
 
     def _named_paths(self) -> Iterator[str]:
-        """Yield what the entry names: existing paths on the command line, and folders in variables."""
+        """Yield the paths that the entry names: on the command line, in variables, and as the working directory.
+
+        Also yield the configuration folders of package managers.
+        """
         start = self._cwd or os.getcwd()
         for argument in self._arguments:
             value = argument.rpartition("=")[2] if argument.startswith("-") else argument
@@ -195,7 +204,7 @@ class Rules:
             yield os.path.join(self._home, name)
 
     def _own_bundles(self) -> Iterator[str]:
-        """Yield the bundles that the command line names, which `typegate add` stores in the state directory."""
+        """Yield the folders of bundles that the command line names; they are in the protected state directory."""
         for text in (self._program, *self._arguments):
             real = os.path.realpath(text) if os.path.isabs(text) else ""
             for folder in (os.path.join(each, BUNDLES) for each in _protected):
@@ -203,7 +212,7 @@ class Rules:
                     yield os.path.join(folder, os.path.relpath(real, folder).split(os.sep)[0])
 
     def _project_of(self, file: str) -> Iterator[str]:
-        """Yield the folder of a script's project, which contains its packages."""
+        """Yield a script, and the folder of the script's project, which contains the packages of the script."""
         yield file
         folders = [str(each) for each in Path(file).parents if not self._is_too_wide(str(each))]
         marked = (each for each in folders if any(os.path.exists(os.path.join(each, it)) for it in _MARKS_OF_PROJECTS))
@@ -212,7 +221,7 @@ class Rules:
             yield nearest
 
     def _is_too_wide(self, path: str) -> bool:
-        """Return whether a folder is the root, a folder of temporary files, or contains the home directory."""
+        """Return whether a folder contains too much to permit it: a system folder, or one with the home directory."""
         path = os.path.realpath(path)
         wide = {os.path.realpath(tempfile.gettempdir()), "/tmp", "/var/tmp", "/var", "/home", "/srv", "/mnt", "/run"}
         return path in wide or is_below(os.path.realpath(self._home), [path])
@@ -229,7 +238,7 @@ class Rules:
         name = os.path.basename(self._program)
         for family, paths in ((_NODE, of_node), (_UV, of_uv)):
             for path in paths:
-                # A missing folder could only be created by a process that may write its parent.
+                # Create a missing folder here, because the server may not write the parent folder.
                 if name in family and not os.path.exists(path):
                     with suppress(OSError):
                         os.makedirs(path, mode=0o700)
@@ -237,8 +246,8 @@ class Rules:
         yield from (os.path.join(cache, "deno"), os.path.join(home, ".bun/install/cache"))
 
 
-def _hops(program: str) -> Iterator[str]:
-    """Yield a program and the target of each link on the way to its file."""
+def _link_targets(program: str) -> Iterator[str]:
+    """Yield the path of a program, and if it is a symbolic link, each path on the way to the real file."""
     for _ in range(16):
         yield program
         if not os.path.islink(program):
@@ -253,7 +262,7 @@ def is_below(path: str, folders: Iterable[str]) -> bool:
 
 
 def tasks_of_machine() -> int:
-    """Return the number of threads on this machine, an upper bound of those of this user."""
+    """Return the number of threads on this machine, which is an upper bound of the threads of one user."""
     try:
         return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
     except (OSError, ValueError, IndexError):

@@ -1,4 +1,8 @@
-"""The interfaces that every type of upstream implements: sessions, and connectors that open them."""
+"""The interfaces that every type of upstream implements: sessions, and connectors that open sessions.
+
+Also the data that these interfaces pass: calls, listings, and callbacks. A "host" is the MCP client that is connected
+to the gateway.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +43,12 @@ class WatchList:
         self._applied = anyio.Event()
 
     def add(self, kind: WatchedKind, key: str) -> None:
-        """Watch another URI or id."""
+        """Watch one more URI or task id."""
         self.keys[kind].add(key)
         self._change()
 
     def remove(self, kind: WatchedKind, key: str) -> None:
-        """Stop watching a URI or id."""
+        """Stop watching a URI or task id."""
         self.keys[kind].discard(key)
         self._change()
 
@@ -72,10 +76,10 @@ class WatchList:
 
 
 class KnownRoots:
-    """The roots that a host has reported.
+    """The roots (folders that a server may use) that a host has reported.
 
     Attributes:
-        uris: The URIs; None if they are not known.
+        uris: The URIs of the roots; None if they are not known.
         version: The number of times that the host has announced a change.
     """
 
@@ -84,12 +88,16 @@ class KnownRoots:
         self.version = 0
 
     def remember(self, uris: tuple[str, ...], version: int) -> None:
-        """Note the answer to a request that was sent at this version."""
+        """Store the host's answer, unless the host has announced a change since the request was sent.
+
+        Args:
+            version: The version when the request was sent.
+        """
         if version == self.version:
             self.uris = uris
 
     def forget(self) -> None:
-        """Ask again before the next use, because the host has announced a change."""
+        """Discard the URIs, because the host has announced a change."""
         self.uris, self.version = None, self.version + 1
 
 
@@ -106,7 +114,7 @@ class HostSession:
         version: The protocol version negotiated with the host.
         capabilities: The capabilities that the host declared.
         client_info: The name and version of the host, as sent.
-        ask: Sends the host a request that does not belong to any request of the host.
+        ask: Sends a request to the host outside of any call.
         notify: Sends the host a notification.
         roots: The roots of the host.
     """
@@ -120,7 +128,9 @@ class HostSession:
 
 
 class RequestCallbacks(Struct, eq=False):
-    """The callbacks of one request for messages that precede its result.
+    """The callbacks of one request for the messages that arrive before the result.
+
+    A "question" is a request that the upstream sends to the caller during the call, such as an elicitation.
 
     Attributes:
         owner: Identifies the caller. If a transport does not say which request a message belongs to, the message is
@@ -128,11 +138,12 @@ class RequestCallbacks(Struct, eq=False):
         on_progress: Receives the params of progress notifications; None if the caller does not want them.
         on_log: Receives the params of log messages; None if the caller does not want them.
         ask: Sends a request to the caller; None if the caller cannot answer requests.
-        on_pause: Called with the milliseconds after which the upstream wants to be polled for the result.
-        deadline: Cancels the request if no message arrives for too long; None before the request is sent.
+        on_pause: Called when the upstream closes the response stream early, with the milliseconds until the gateway
+            reopens the stream.
+        deadline: Cancels the request after its time limit, which progress restarts; None before the request is sent.
         refused: The methods of upstream requests that were refused while this request was in flight.
-        open_questions: The cancel scopes of the questions that are waiting for the caller.
-        ended: Whether the request is over, so that the caller must not be asked anything else for it.
+        open_questions: The cancel scopes of the questions that the caller has not answered yet.
+        ended: Whether the request is over, so that the caller gets no more questions for this request.
     """
 
     owner: object = None
@@ -146,7 +157,7 @@ class RequestCallbacks(Struct, eq=False):
     deadline: Deadline | None = None
 
     def start_deadline(self, limit_s: float) -> Deadline:
-        """Start and return the deadline of the next attempt, which progress and questions extend."""
+        """Create the deadline of the next attempt; progress and questions extend the deadline."""
         deadline = self.deadline = Deadline(limit_s)
         return deadline
 
@@ -164,7 +175,7 @@ class RequestCallbacks(Struct, eq=False):
             self.deadline.hold()
 
     def release(self) -> None:
-        """Resume the deadline."""
+        """Restart the deadline with its full time, once `release` has been called as often as `hold`."""
         if self.deadline is not None:
             self.deadline.release()
 
@@ -180,7 +191,7 @@ class RequestCallbacks(Struct, eq=False):
 ALL_KINDS: Final[frozenset[ListKind]] = frozenset(("tools", "prompts", "resources"))
 
 NO_HEADER_MAP: Final[Mapping[tuple[str, ...], str]] = MappingProxyType({})
-"""Shared by the many tools that do not mirror arguments in headers."""
+"""The `header_map` of a call whose tool does not mirror arguments in headers; one object for all such calls."""
 
 OnListChanged = Callable[[Collection[ListKind]], None]
 """Called with the kinds of lists that have changed."""
@@ -193,7 +204,7 @@ class SessionPorts:
     """Callbacks for messages that an upstream sends unprompted; they are synchronous and must return quickly.
 
     Attributes:
-        on_start: Called with the start of a process when it is queued.
+        on_start: Called with the new `ProcessStart` before a process is started, or queued to start.
     """
 
     on_list_changed: OnListChanged
@@ -203,12 +214,13 @@ class SessionPorts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawListing:
-    """All pages of the lists of an upstream, unchecked.
+    """All pages of an upstream's lists, unchecked.
 
     Attributes:
-        tools: None if tools were not requested; items of a long page are `json_bytes.UnparsedJson`.
-        refused: Items that could not become tools, with the reason.
-        noted: Remarks for operators on items that became tools.
+        tools: The items; None if tools were not requested, or could not be listed. The items of a long page are
+            `json_bytes.UnparsedJson`.
+        refused: Items that the connector could not turn into tools, with the reason.
+        noted: Remarks for operators on items that the connector turned into tools.
         instructions: The instructions of the upstream, for models.
         confirmed: Whether the upstream answered; if not, the previous listing stays in use.
         failed: The kinds whose list was requested but could not be read.
@@ -229,7 +241,7 @@ class RawListing:
 
 
 def unchanged_listing(capabilities: Mapping[str, Any]) -> RawListing:
-    """Return a listing that changes nothing."""
+    """Return a listing that leaves the previous listing in use."""
     return RawListing(
         tools=None,
         prompts_and_resources={},
@@ -244,16 +256,16 @@ class UpstreamCall(Struct, frozen=True, kw_only=True, eq=False):
     """One request of a caller, in the form in which the upstream receives it.
 
     Attributes:
-        method: Any method except those for discovery and subscription.
-        params: The whole `params` object, with the names that the upstream uses.
+        method: Any method except the methods for discovery and subscription.
+        params: The whole `params` object, with the upstream's own names for tools, prompts and resources.
         repeatable: Whether the request may safely run twice.
-        header_map: Maps property paths to the `x-mcp-header` tokens that mirror them.
+        header_map: Maps the paths of argument properties to the header names (`x-mcp-header`) that mirror the values.
         capabilities: The capabilities of the caller, for upstreams that speak 2026-07-28.
         log_level: The minimum level of log messages that the caller wants; None for no messages.
         trace: HTTP headers of the caller's trace context.
-        principal: The name of the caller, for fair queueing; empty if callers are not distinguished.
-        confirm: Awaited before the request is sent over a newer connection than the one it was checked against; raises
-            if the request must not be sent.
+        principal: The name of the caller, for the limit of calls per caller; empty if callers are not distinguished.
+        confirm: Awaited before the request is sent over a newer connection than the connection whose listing it was
+            checked against; raises an error if the request must not be sent.
     """
 
     method: str
@@ -275,13 +287,14 @@ class UpstreamSession(Protocol):
         protocol_version: The protocol version shown to administrators.
         server_info: The name and version of the upstream.
         instructions: The instructions of the upstream, for models.
-        independent_requests: Whether requests fail independently, as over HTTP. The loss of such an upstream only shows
-            when a request fails.
-        announces_changes: Whether the upstream currently announces changes of its tools, so that polling is not needed.
+        independent_requests: Whether requests fail independently, as over HTTP. The gateway then notices that the
+            upstream is gone only when a request fails.
+        announces_changes: Whether the upstream currently announces changes to its tools, so that the gateway need not
+            poll.
         calls_need_listing: Whether tools must be listed in this session before calls can be sent.
     """
 
-    # Read-only, so that an implementation may derive them.
+    # Read-only properties, so that an implementation may compute the values.
     @property
     def protocol_version(self) -> str: ...
     @property
@@ -300,14 +313,14 @@ class UpstreamSession(Protocol):
     async def fetch_listing(
         self, kinds: Collection[ListKind] = ALL_KINDS, *, limit_s: float, polled: bool = False
     ) -> RawListing:
-        """Return every page of these lists, within bounds.
+        """Fetch all pages of these lists, up to the limits of the implementation.
 
-        Lists of prompts and resources that fail, or that would delay the list of tools, are left out.
+        The result omits lists of prompts and resources that fail or would delay the list of tools.
 
         Args:
             kinds: The lists to request.
             limit_s: The time for all pages of one list, in seconds.
-            polled: Whether this is a periodic check without a known change.
+            polled: Whether this is a periodic check, not a reaction to an announced change.
 
         Raises:
             ListLost: The connection ended while prompts or resources were listed.
@@ -326,7 +339,7 @@ class UpstreamSession(Protocol):
         """
 
     async def notify(self, method: str) -> None:
-        """Forward a notification of the host to which this session belongs.
+        """Forward a notification from the host that owns this session.
 
         Raises:
             GatewayError, TimeoutError: The notification could not be sent.
@@ -343,7 +356,7 @@ class UpstreamSession(Protocol):
 
 
 class Connector(Protocol):
-    """Opens sessions with one upstream, and keeps what it has learned about the upstream between sessions."""
+    """Opens sessions with one upstream; may remember facts between sessions, such as the transport that works."""
 
     def open(self, ports: SessionPorts) -> AbstractAsyncContextManager[UpstreamSession]:
         """Connect within `connectTimeout`; leaving the context ends the session.
@@ -367,7 +380,7 @@ def connector_of(
         host: The downstream session to which the connection belongs; None if callers share the connection.
         credentials: Credentials that may change during a connection, such as OAuth tokens.
     """
-    # Imported lazily: this shortens the start of `typegate stdio`, and no configuration uses every type.
+    # Imported lazily, which shortens the start of `typegate stdio`: few configurations use every type of upstream.
     module, _, name = config.connector.partition(":")
     connector: Callable[..., Connector] = getattr(import_module(module), name)
     client = client.with_proxy(config.proxy_choice)

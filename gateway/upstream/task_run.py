@@ -1,6 +1,6 @@
-"""Run a tool call that its server executes as a task, and return its result.
+"""Run a tool call that the server executes as a task, and return the result.
 
-Source: MCP 2025-11-25, "Tasks". This is transparent to hosts, which call such tools like any other.
+Hosts do not notice the task: they call such tools like any other tool. Source: MCP 2025-11-25, "Tasks".
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from gateway.upstream.transport.jsonrpc_transport import Transport
 
 _ENDED: Final = frozenset({"completed", "failed", "cancelled"})
 _RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
-# The default of the TypeScript SDK for servers that give no interval.
+# The poll interval for servers that state no interval; the default of the TypeScript SDK.
 _POLL_S: Final = 1.0
-# The shortest interval, for servers that ask to be polled without a pause.
+# The shortest poll interval, for servers that state an interval of 0.
 _LEAST_POLL_S: Final = 0.05
-# With longer intervals, a task could end unnoticed for longer than hosts wait for progress.
+# The longest poll interval. After a longer interval, hosts could give up before the gateway notices the end of a task.
 _LONGEST_POLL_S: Final = 30.0
-# Well below the 60 s without progress after which hosts give up.
+# The interval of progress reports to the caller; well below the 60 s without progress after which hosts give up.
 _REPORT_S: Final = 10.0
 # A restarting server or proxy is usually back within a few polls.
 _MAX_FAILED_POLLS: Final = 5
 _CANCEL_S: Final = 10.0
-# Errors which say that the task is unknown; other errors may be temporary.
+# Errors which mean that the server does not know the task; other errors may be temporary.
 _UNKNOWN_TASK: Final = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND})
-# The longest part of a server's text that is quoted in an error.
+# At most this much of a server's text is quoted in an error.
 _MAX_REASON_CHARS: Final = 500
 
 
@@ -62,7 +62,7 @@ class TaskRun:
     """One tool call that the server executes as a task.
 
     Args:
-        headers: Sent with each request; None for transports without headers.
+        headers: Headers to send with each request; None for transports without headers.
     """
 
     def __init__(
@@ -81,19 +81,19 @@ class TaskRun:
         self._task_id = ""
         self._interval_s = _POLL_S
         self._changed = anyio.Event()
-        # The last progress reported to the caller, its message, and its time.
+        # The latest progress notification to the caller: its value, message and time.
         self._progress = 0.0
-        self._said: object = None
+        self._reported_message: object = None
         self._reported_s = time.monotonic()
 
     async def call(self, params: dict[str, Any]) -> Any:
         """Call the tool and return its result.
 
         Raises:
-            GatewayError: As for `UpstreamSession.send`; once the task exists, the error never claims that nothing was
+            GatewayError: As for `UpstreamSession.send`. Once the task exists, the error never states that nothing was
                 sent.
         """
-        # A separate progress token, because it has to stay valid until the task ends, not only for one request.
+        # Use a separate progress token, which stays valid until the task ends, and not only until the first answer.
         with self._inbound.watching("progress", None, self._handle_progress) as token:
             meta = {**(params.get("_meta") or {}), "progressToken": token}
             created = await self._create_task({**params, "task": {}, "_meta": meta})
@@ -104,15 +104,15 @@ class TaskRun:
                 try:
                     return await self._outcome(task)
                 except asyncio.CancelledError:
-                    # The caller has left or timed out, so cancel the task in the background.
+                    # The caller has disconnected or timed out, so cancel the task in the background.
                     self._inbound.run_in_background(self._cancel)
                     raise
 
     async def _create_task(self, params: dict[str, Any]) -> Any:
-        """Start the task.
+        """Call the tool, and return the server's answer, which describes the task.
 
-        If the caller leaves before the server has answered, keep waiting in the background: the task can only be
-        cancelled with the id in the answer.
+        If the caller disconnects before the server has answered, wait for the answer in the background, and cancel the
+        task: only the answer contains the task id.
         """
         answered, scope, outcome = anyio.Event(), anyio.CancelScope(), list[Any]()
 
@@ -120,7 +120,7 @@ class TaskRun:
             try:
                 with scope:
                     outcome.append(await self._request("tools/call", params))
-            except Exception as error:  # noqa: BLE001 - boundary: the error is that of the call
+            except Exception as error:  # noqa: BLE001 - boundary: re-raised below, as the error of the call
                 outcome.append(error)
             finally:
                 answered.set()
@@ -150,7 +150,8 @@ class TaskRun:
     async def _outcome(self, task: dict[str, Any]) -> Any:
         while (status := _status(task)) not in _ENDED:
             if status == "input_required":
-                # The server sends its questions on the stream of this request, which stays open until the task ends.
+                # The server sends its input requests on the stream of `tasks/result`, which stays open until the task
+                # ends.
                 with self._polling():
                     return await self._result(task)
             await self._pause(task)
@@ -176,7 +177,7 @@ class TaskRun:
             return result
         if has_failed:
             result["isError"] = True  # some servers report the failure only in the status
-        # The caller does not know about the task.
+        # Remove the reference to the task, because the caller does not know about the task.
         if isinstance(meta := result.get("_meta"), dict) and _RELATED_TASK in meta:
             del meta[_RELATED_TASK]
             if not meta:
@@ -190,8 +191,8 @@ class TaskRun:
         interval_ms = task.get("pollInterval")
         if isinstance(interval_ms, int | float) and not isinstance(interval_ms, bool) and interval_ms >= 0:
             self._interval_s = min(max(interval_ms / 1000, _LEAST_POLL_S), _LONGEST_POLL_S)
-        # Pause the deadline only for the status `working`. A task in an unknown state, or one that waits for input
-        # without asking for it, might never end; a question pauses the deadline itself.
+        # Pause the caller's deadline only in the status `working`. A task with an unknown status, or a task that waits
+        # for input without requesting it, might never end. An input request pauses the deadline by itself.
         is_running = _status(task) == "working"
         if is_running:
             self._callbacks.hold()
@@ -224,7 +225,7 @@ class TaskRun:
                 if failed > _MAX_FAILED_POLLS or not passes:
                     raise self._lost_error(error) from None
             else:
-                # Some servers wrap the task in a `task` member, as in the answer to the call.
+                # Some servers wrap the task in a `task` member, as the answer to `tools/call` does.
                 inner = answer.get("task") if isinstance(answer, dict) else None
                 task = inner if isinstance(inner, dict) else answer if isinstance(answer, dict) else {}
                 self._report(task)
@@ -240,7 +241,7 @@ class TaskRun:
         )
 
     def _lost_error(self, error: GatewayError) -> GatewayError:
-        """Convert an error so that it does not claim that nothing was sent: the task exists."""
+        """Return an error that does not state that nothing was sent, because the task exists."""
         if isinstance(error, ConnectionLost | SessionForgotten):
             return ConnectionLost(f"while its task was running: {error}", sent=True)
         return UpstreamLost(
@@ -251,7 +252,7 @@ class TaskRun:
 
     @contextmanager
     def _polling(self) -> Iterator[None]:
-        """Poll while the block runs, so that progress and the deadline follow the task."""
+        """Poll the task while the block runs, to report its progress and to pause the deadline while it works."""
         scope = anyio.CancelScope()
         self._inbound.run_in_background(partial(self._keep_polling, scope))
         try:
@@ -296,11 +297,11 @@ class TaskRun:
             return
         message, now_s = task.get("statusMessage"), time.monotonic()
         message = message if isinstance(message, str) and message else None
-        if message == self._said and now_s - self._reported_s < _REPORT_S:
+        if message == self._reported_message and now_s - self._reported_s < _REPORT_S:
             return
-        # Progress must increase with each notification; servers use larger steps than this.
+        # MCP requires that progress increases with each notification. The step is smaller than those of servers.
         self._progress = round(self._progress + 0.001, 3)
-        self._said, self._reported_s = message, now_s
+        self._reported_message, self._reported_s = message, now_s
         self._callbacks.handle_progress({"progress": self._progress, **({"message": message} if message else {})})
 
 

@@ -1,4 +1,7 @@
-"""The interface between a transport and the source of the gateway's credentials for an upstream."""
+"""The interface through which a transport gets the gateway's credentials for an upstream.
+
+Also the errors of a required sign-in, and the credentials that a configured command prints (`headersCommand`).
+"""
 
 from __future__ import annotations
 
@@ -37,13 +40,14 @@ class SignInFailed(GatewayError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignInSource:
-    """The means to perform a required sign-in and to wait for it.
+    """Functions to start a required sign-in, and to wait until a user has signed in.
 
     Attributes:
         create_link: Creates a sign-in link; raises `SignInFailed`.
-        wait_changed: Returns once there may be newer credentials than those of the given version.
+        wait_changed: Waits until credentials newer than the given version may exist.
         version: The version of the rejected credentials.
-        has_newer_credentials: Returns whether newer credentials exist, perhaps from another process.
+        has_newer_credentials: Returns whether credentials newer than the given version exist, perhaps obtained by
+            another process.
         owner: The caller who has to sign in, as returned by `user_of`; empty if callers share the credentials.
         create_link_for_caller: Creates a sign-in link for the owner; raises `SignInFailed`.
     """
@@ -60,8 +64,9 @@ class NotSignedIn(HttpStatusError):
     """The upstream requires a sign-in; the request did not run.
 
     Attributes:
-        source: The means to sign in.
-        step_up: Whether only this request needs further permissions, while the credentials are valid for others.
+        source: Creates sign-in links.
+        step_up: Whether only this request needs further permissions, while the credentials stay valid for other
+            requests.
     """
 
     def __init__(self, reason: str, *, source: SignInSource, step_up: bool = False) -> None:
@@ -80,12 +85,14 @@ class SignInRequired(UpstreamUnavailable):
 
 
 def rejects_credentials(error: GatewayError) -> bool:
-    """Return whether an upstream has rejected the gateway's credentials or their permissions."""
+    """Return whether an upstream answered 401 or 403: it rejected the gateway's credentials or their permissions."""
     return isinstance(error, HttpStatusError) and error.status in (401, 403)
 
 
 def refusal_text(*, is_anonymous: bool, keys: str = "`headers` or `auth`") -> str:
-    """Return an error text for 401 and 403; the text of the response is not used because it may repeat credentials.
+    """Return an error text for the statuses 401 and 403.
+
+    The text of the response is not used, because it may repeat credentials.
 
     Args:
         is_anonymous: Whether the request had no credentials.
@@ -97,7 +104,7 @@ def refusal_text(*, is_anonymous: bool, keys: str = "`headers` or `auth`") -> st
 
 
 SubjectToken = Callable[[], str | None]
-"""Return the access token of the current caller, for token exchange; None without one."""
+"""Returns the access token of the current caller, for token exchange; None if the caller has no access token."""
 
 
 class Credentials(Protocol):
@@ -112,7 +119,7 @@ class Credentials(Protocol):
 
     @property
     def version(self) -> int:
-        """Changes whenever `headers` change."""
+        """A number that changes whenever `headers` change."""
 
     @property
     def ready(self) -> bool:
@@ -120,14 +127,14 @@ class Credentials(Protocol):
 
     @property
     def anonymous(self) -> bool:
-        """True if there are no headers to send or prepare."""
+        """True if the gateway currently has no credentials for the upstream, so there is nothing to send or prepare."""
 
     @property
     def needs_proof(self) -> bool:
         """True if requests need a `proof`."""
 
     async def prepare(self) -> None:
-        """Make sure that `headers` contain credentials that are valid as far as known.
+        """Make sure that `headers` contain credentials that are not known to be invalid.
 
         Raises:
             NotSignedIn: A user has to sign in.
@@ -135,7 +142,7 @@ class Credentials(Protocol):
         """
 
     def proof(self, method: str, url: str) -> Mapping[str, str] | None:
-        """Return the headers that prove possession of the token for this request (DPoP); None if not needed."""
+        """Return the headers that prove possession of the token for this request (DPoP); None if none are needed."""
 
     async def handle_refusal(self, status: int, challenge: str, version: int, nonce: str = "") -> bool:
         """Handle a 401 or 403, and return whether to send the request again with other headers.
@@ -151,20 +158,22 @@ class Credentials(Protocol):
         """
 
     async def wait_for_renewal(self) -> None:
-        """Wait until no renewal of the credentials is in progress."""
+        """Wait for a renewal of the credentials that is in progress, if any."""
 
     def note_accepted(self, version: int) -> None:
-        """Note that the upstream has accepted headers of this version; called for every answer."""
+        """Note that the upstream has accepted headers of this version; called for every answer except 401 and 403."""
 
     async def renew_while_connected(self) -> None:
         """Renew expiring credentials while the connection lasts; return if the credentials were revoked."""
 
 
-# Enough for a vault lookup over the network, and leaves time for the handshake within `connectTimeout`.
+# The timeout of the command: enough for a vault lookup over the network, and short enough to leave time for the
+# handshake within `connectTimeout`.
 _RUN_S: Final = 5.0
-# Headers are usually limited to a few kilobytes.
+# The limit of the command's output. Servers usually accept only a few kilobytes of headers.
 _MAX_BYTES: Final = 64 * 1024
-# Do not start the command for each request to a server that rejects everything.
+# The shortest interval between two runs after refusals, so that the command does not run for each request to a server
+# that rejects every request.
 _MIN_INTERVAL_S: Final = 2.0
 
 
@@ -209,11 +218,11 @@ class HeadersCommand:
         """Do nothing: the command needs no confirmation."""
 
     async def renew_while_connected(self) -> None:
-        """Wait forever: the expiry of printed headers is unknown."""
+        """Wait forever: the gateway does not know when the printed headers expire."""
         await anyio.sleep_forever()
 
     async def _run(self) -> None:
-        """Run the command; if the caller is cancelled, the command is stopped and the next caller runs it again."""
+        """Run the command and note the time; if this task is cancelled, stop the command and do not note the time."""
         try:
             await self._read_printed()
         except ConnectionLost:
@@ -254,7 +263,7 @@ def read_headers(printed: bytes) -> dict[str, str]:
     """Parse the output of a command: a JSON object, or lines of `Name: value`; names are lower-cased.
 
     Raises:
-        ConnectionLost: The output has neither form.
+        ConnectionLost: The output has neither form, is too large, or contains an invalid header.
     """
     malformed = ConnectionLost(
         "the output of headersCommand has no headers; expected a JSON object, or lines of Name: value", sent=False

@@ -1,4 +1,8 @@
-"""Watch an MCP server for changes, and decide when to list it again.
+"""Watch an MCP server for changes, and decide when to request its lists again.
+
+"Announcements" are the notifications that a server sends when its lists change. In protocol version 2026-07-28, the
+gateway subscribes to notifications with a request that stays open (a stream); servers of earlier versions send
+notifications without a subscription, except for changes of single resources.
 
 Sources: MCP 2026-07-28, "Subscriptions"; MCP 2025-11-25, "Resources", "Subscriptions".
 """
@@ -21,27 +25,30 @@ from registry.catalog.catalog import ListKind
 
 log = logging.getLogger(__name__)
 
-# The poll interval for servers that announce no changes and give no time to live; hosts cache lists about as long.
+# The poll interval for servers that announce no changes and state no time to live. Hosts cache lists for about as long.
 POLL_S: Final = 60.0
-# The shortest poll interval, whatever time to live the server gives.
+# The shortest poll interval, even if the server states a shorter time to live.
 _MIN_POLL_S: Final = 1.0
 # Jitter of ±20 %, so that gateways started together do not keep polling simultaneously.
 _POLL_JITTER: Final = 0.2
-# Servers announce every single change, so list once for all announcements within this time.
+# Servers may announce each of several changes, so request the lists once for all announcements within this time.
 _GATHER_S: Final = 0.05
-# A few successive calls may each change the lists; a server that keeps announcing changes is listed once per second.
+# Limits how often announcements cause a listing: up to a burst of 10, because successive calls may each change the
+# lists, then once per second.
 _BURST: Final = 10
 _INTERVAL_S: Final = 1.0
-# If nothing had changed, for example because listing itself causes an announcement, the pause doubles each time, up to
+# If a listing shows no change, for example because each listing itself causes an announcement, the pause doubles, up to
 # this many intervals.
 _LONGEST_UNCHANGED: Final = 10
 
 
 class Relisting:
-    """The schedule for listing one connection again. All times are seconds of the same clock.
+    """The schedule for requesting a group of lists of one connection again.
+
+    All times are seconds on one clock, which the caller chooses.
 
     Attributes:
-        left_out: Lists that are not requested.
+        left_out: Lists of the group that are not requested.
         has_listed: Whether a listing has succeeded on this connection.
         stale: Set when a change is announced, or when announcements have stopped.
     """
@@ -57,8 +64,8 @@ class Relisting:
 
         Args:
             chance: Returns random numbers in [0, 1).
-            universe: The lists to keep current.
-            left_out: The lists of `universe` that are not requested.
+            universe: The lists of the group.
+            left_out: Lists of the group that are not requested.
         """
         self._chance = chance
         self._universe = universe
@@ -73,23 +80,23 @@ class Relisting:
 
     @property
     def universe(self) -> frozenset[ListKind]:
-        """The lists to keep current, without those left out."""
+        """The lists of the group, except those in `left_out`."""
         return self._universe - self.left_out
 
     @property
     def is_due(self) -> bool:
-        """Whether lists have to be requested again: they failed, or a change was announced."""
+        """True if lists have to be requested again, because a request failed or a change was announced."""
         return self._failed or bool(self._missing or self._stale_kinds)
 
     def include_all(self) -> None:
-        """Request all lists of the universe again."""
+        """Request all lists of the group from now on, including those in `left_out`."""
         self.left_out = frozenset()
 
     def start(self, listing: RawListing, *, failed: bool, now_s: float) -> None:
         """Start the schedule after the first listing.
 
         Args:
-            failed: Whether the listing failed, so that the one of an earlier connection is in use.
+            failed: Whether the listing failed, so that the listing of an earlier connection is in use.
         """
         self._failed, self.has_listed = failed, not failed
         self._missing = listing.failed & self.universe
@@ -97,14 +104,17 @@ class Relisting:
         self._plan_poll(listing.ttl_ms, now_s)
 
     def mark_stale(self, kinds: Collection[ListKind]) -> None:
-        """Note that these lists have changed; if `kinds` is empty, only wake the task that decides whether to poll."""
+        """Note that these lists have changed.
+
+        If `kinds` is empty, nothing has changed: only wake the waiting task, which decides again whether to poll.
+        """
         mine = self.universe.intersection(kinds)
         self._stale_kinds |= mine
         if mine or not kinds:
             self.stale.set()
 
     def take_stale(self) -> frozenset[ListKind]:
-        """Return the lists with announced changes, and reset them."""
+        """Return the lists with announced changes, and reset the announcements."""
         stale, self._stale_kinds, self.stale = frozenset(self._stale_kinds), set(), anyio.Event()
         return stale
 
@@ -113,7 +123,12 @@ class Relisting:
         return max(_GATHER_S, self._limiter.pause_s(now_s)) if self._stale_kinds else _GATHER_S
 
     def settle(self, stale: Collection[ListKind], now_s: float, *, changed: bool) -> None:
-        """Count a listing that followed an announcement, and slow down if it has changed nothing."""
+        """Count a listing that was caused by an announcement; slow down further listings if it showed no change.
+
+        Args:
+            stale: The lists with announced changes; empty if no announcement caused the listing.
+            changed: Whether the listing differs from the previous listing.
+        """
         if stale:
             self._unchanged = 0 if changed else min(self._unchanged + 1, _LONGEST_UNCHANGED)
             cost = min(2.0 ** max(0, self._unchanged - 1), _LONGEST_UNCHANGED)
@@ -130,7 +145,7 @@ class Relisting:
         due_s = self._due_s - now_s if self._needs_polling(announced) else None
         if not self._failures:
             return due_s
-        # Retry failed lists without an announcement, because the server does not repeat it.
+        # Retry failed lists without waiting for an announcement, because the server does not repeat announcements.
         again_s = delay_s(self._failures, self._chance())
         return again_s if due_s is None or self._failed else min(again_s, due_s)
 
@@ -146,7 +161,11 @@ class Relisting:
         return self._missing.union(stale) or self.universe
 
     def succeeded(self, listing: RawListing, kinds: frozenset[ListKind], now_s: float) -> None:
-        """Note a successful listing of these kinds."""
+        """Note a successful listing; single lists in it may have failed.
+
+        Args:
+            kinds: The lists that were requested.
+        """
         self._failed, self.has_listed = False, True
         self._missing = listing.failed & self.universe
         self._failures = self._failures + 1 if self._missing else 0
@@ -170,24 +189,25 @@ class Relisting:
         self._due_s = now_s + max(_MIN_POLL_S, hint_s) * (1 + _POLL_JITTER * (2 * self._chance() - 1))
 
 
-# Servers and proxies close idle streams. Short enough to miss little, long enough to avoid a busy loop if every stream
-# is closed at once.
+# The pause before reopening a stream: servers and proxies close idle streams. The pause is short enough to miss few
+# notifications, and long enough to avoid a busy loop if every stream is closed at once.
 _REOPEN_S: Final = 0.3
-# After this many consecutive short streams, the server does not support them or is gone.
+# After this many consecutive short streams, the gateway assumes that the server does not support streams or is gone.
 _MAX_FAILURES: Final = 3
-# Proxies keep idle streams open for at least a few seconds, so a shorter stream was refused.
+# The server refused a stream that lasted less than this: proxies close idle streams only after a few seconds.
 _LASTING_S: Final = 1.0
-# The time to wait for an acknowledgement, which takes one round trip; afterwards the lists are compared anyway.
+# How long to wait until the server acknowledges a stream, which takes one round trip. Afterwards the gateway requests
+# the lists without the acknowledgement.
 _ACKNOWLEDGED_S: Final = 2.0
 _TASK_S: Final = 10.0
-"""The timeout for the state of one watched task after a subscription was reopened."""
+"""The timeout of the request for the state of one watched task, after a subscription was reopened."""
 
 _KINDS: Final[tuple[ListKind, ...]] = ("tools", "prompts", "resources")
 Request = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
 
 class Watcher:
-    """Receives the announcements of one connection.
+    """Subscribes to the notifications of one connection, and reports changes that it may have missed.
 
     Attributes:
         announces_changes: See `UpstreamSession.announces_changes`.
@@ -223,7 +243,7 @@ class Watcher:
         async with anyio.create_task_group() as group:
             if watch_list is not None:
                 group.start_soon(self._follow, watch_list)
-            # In this task, so that `announces_changes` is set before the first decision whether to poll.
+            # Not started as a task, so that `announces_changes` is set before the first decision whether to poll.
             await self._watch_lists(group)
 
     # lists
@@ -234,7 +254,8 @@ class Watcher:
             if self._announced:
                 await self._keep_open(group, self._subscribe_to_lists, vital=True)
         elif self._announced or listens_anyway:
-            # The stream also delivers questions, log messages and updates of servers that announce no changes.
+            # The stream also delivers input requests, log messages and resource updates, even from servers that do not
+            # announce changes of their lists.
             await self._keep_open(group, self._listen, vital=bool(self._announced))
 
     async def _subscribe_to_lists(self, opened: anyio.Event) -> None:
@@ -248,7 +269,7 @@ class Watcher:
             self._note_open()
             opened.set()
             if self._transport.independent_requests:
-                # Updates sent while the stream was closed are lost.
+                # The server may have sent updates while the stream was closed, so report all resources as changed.
                 self._report_updates(self._subscribed)
 
         await self._transport.listen(note_open)
@@ -257,7 +278,7 @@ class Watcher:
         self.announces_changes = "tools" in self._announced
 
     async def _compare_lists(self, opened: anyio.Event, scope: anyio.CancelScope) -> None:
-        """List again once a stream is open, because earlier changes were not announced on it."""
+        """Request the lists again once a stream is open, because earlier changes were not announced on the stream."""
         with scope:
             with anyio.move_on_after(_ACKNOWLEDGED_S):
                 await opened.wait()
@@ -272,10 +293,10 @@ class Watcher:
         """Reopen a stream whenever it ends.
 
         Args:
-            vital: Whether changes would go unnoticed without the stream.
+            vital: Whether the stream announces changes of lists, which the gateway would miss without the stream.
         """
         failures, is_lost = 0, False
-        # A transport with a single stream delivers notifications from the handshake on, so none are missed.
+        # A transport with a single stream delivers all notifications from the handshake on, so no change is missed.
         compares = vital and (self._modern or self._transport.independent_requests)
         while failures < _MAX_FAILURES:
             opened_s, is_lost = anyio.current_time(), False
@@ -284,7 +305,7 @@ class Watcher:
                 group.start_soon(self._compare_lists, opened, scope)
             try:
                 await stream(opened)
-                # Do not reopen a stream forever if it is optional or always ends at once.
+                # Count failures, so that a stream that is optional or always ends at once is not reopened forever.
                 lasted = anyio.current_time() - opened_s >= _LASTING_S
                 failures = 0 if lasted and (vital or self._announces_updates) else failures + 1
             except (RpcError, HttpStatusError):
@@ -310,7 +331,7 @@ class Watcher:
         """Switch to polling, because no stream announces changes."""
         if self.announces_changes:
             self.announces_changes = False
-            # Nothing has changed, but wake the tasks that wait for announcements, so that they poll instead.
+            # No list has changed, but this wakes the tasks that wait for announcements, so that they poll instead.
             self._inbound.ports.on_list_changed(())
 
     # watched resources and tasks
@@ -322,10 +343,10 @@ class Watcher:
             await self._follow_by_requests(watch_list)
 
     async def _follow_by_requests(self, watch_list: WatchList) -> None:
-        # These resources may have changed between two connections.
+        # These resources may have changed while the upstream was not connected.
         missed = set(watch_list.keys["resourceSubscriptions"])
         while True:
-            # Read both before the first await, so that a later change is handled in the next round.
+            # Read event and version before the first await, so that a later change is handled in the next round.
             changed, version = watch_list.changed, watch_list.version
             uris = set(watch_list.keys["resourceSubscriptions"])
             for uri in sorted(uris - self._subscribed):
@@ -339,10 +360,13 @@ class Watcher:
             await changed.wait()
 
     async def _follow_by_streams(self, watch_list: WatchList) -> None:
-        """Keep one stream open for the whole watch list; close the previous one when the next is acknowledged."""
+        """Keep one stream open for the whole watch list.
+
+        When the watch list changes, open another stream, and close the previous stream after the acknowledgement.
+        """
         async with anyio.create_task_group() as group:
             current: anyio.CancelScope | None = None
-            # The watched resources and tasks may have changed between two connections.
+            # The watched resources and tasks may have changed while the upstream was not connected.
             self._has_missed = bool(watch_list)
             while True:
                 changed, version = watch_list.changed, watch_list.version
@@ -354,7 +378,7 @@ class Watcher:
                     with anyio.move_on_after(_ACKNOWLEDGED_S):
                         await acknowledged.wait()
                     if not acknowledged.is_set():
-                        self._has_missed = True  # for a moment no stream will be open
+                        self._has_missed = True  # the previous stream is closed before this stream is open
                 if before is not None:
                     before.cancel()
                 watch_list.note_applied(version)
@@ -387,7 +411,7 @@ class Watcher:
                     self._has_missed, opened = True, anyio.Event()
                     await anyio.sleep(_REOPEN_S)
             waiting.cancel_scope.cancel()
-        # Wake the waiting task, because no acknowledgement will arrive any more.
+        # Wake `_follow_by_streams`, because no acknowledgement will arrive any more.
         acknowledged.set()
 
     async def _report_once_acknowledged(

@@ -1,8 +1,9 @@
-"""Parse one GraphQL document, and explain why a file does not become a tool.
+"""Parse one GraphQL document, and explain why a file cannot become a tool.
 
-The directives `@mcpTool` and `@mcpToolArg`, and all descriptions of operations, variables and fragments, are for the
-gateway only: servers that predate the specification of September 2025 reject such descriptions. They are cut from the
-text to send, and blanked in the text to validate, so that error positions match the file.
+The directives `@mcpTool` and `@mcpToolArg`, and all descriptions of operations, variables and fragments, are only for
+the gateway: servers that predate the GraphQL specification of September 2025 reject such descriptions. The text that is
+sent to the endpoint omits the directives and descriptions. In the text that the gateway validates, spaces replace them,
+so that error positions match the file.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gateway.protocol.gateway_errors import GatewayError
 from registry.intake.issues import ItemIssue
 from registry.schema.display_text import excerpt
 
-# graphql-core raises these for invalid schemas; several come from its internal assumptions about valid input.
+# The errors that graphql-core raises for invalid schemas. Several are raised by code that assumes valid input.
 SCHEMA_ERRORS: Final = (
     GraphQLError,
     TypeError,
@@ -29,9 +30,10 @@ SCHEMA_ERRORS: Final = (
     AssertionError,
     RecursionError,
 )
-# Characters that fit a table row: graphql-core messages include whole type names and lists of suggestions.
+# The longest detail, in characters, which has to fit a table row: messages of graphql-core include whole type names and
+# lists of suggestions.
 _MAX_DETAIL: Final = 300
-# The limit for tool names: file names are shown in the same column.
+# The longest file name that is shown: the limit for tool names, which appear in the same column.
 _MAX_LABEL: Final = 128
 
 
@@ -39,7 +41,8 @@ class FileRejected(GatewayError):
     """A file cannot become a tool.
 
     Attributes:
-        code: Stable identifier of the reason.
+        code: A stable identifier of the reason.
+        detail: The reason, for operators.
         place: `file:line:column`, or only `file` if the position is unknown.
     """
 
@@ -72,7 +75,8 @@ class FileRejected(GatewayError):
         return ItemIssue(tool=excerpt(file, _MAX_LABEL), code=self.code, detail=detail)
 
 
-# Handwritten operations have hundreds of tokens, generated ones a few thousand; parsing 20,000 takes 0.1 s or more.
+# Handwritten operations have hundreds of tokens, and generated operations a few thousand. Parsing 20,000 tokens takes
+# 0.1 s or more.
 MAX_TOKENS: Final = 20_000
 TOOL_DIRECTIVE: Final = "mcpTool"
 ARGUMENT_DIRECTIVE: Final = "mcpToolArg"
@@ -81,7 +85,13 @@ _BYTE_ORDER_MARK: Final = "\ufeff"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
-    """A fragment: the text to send and the node to validate."""
+    """A fragment.
+
+    Attributes:
+        file: The path of the file, relative to the folder.
+        text: The text to send.
+        node: The syntax tree to validate.
+    """
 
     name: str
     file: str
@@ -94,13 +104,15 @@ class Document:
     """A parsed file.
 
     Attributes:
-        file: Path relative to the folder.
-        sent: Text to send, without the gateway's directives and without descriptions.
-        node: Syntax tree of the text to send, with positions that match the file.
+        file: The path relative to the folder.
+        sent: The text to send, without the gateway's directives and without descriptions.
+        node: The syntax tree of the text to send, with positions that match the file.
         operation: The operation in `node`, or None if the file contains only fragments.
-        tool_name: Value of `@mcpTool(name:)`.
-        description: Description of the operation.
-        arguments: Variable descriptions by variable name: `@mcpToolArg(description:)`, else the variable's description.
+        fragments: The fragments of the file by name.
+        tool_name: The value of `@mcpTool(name:)`; None without the directive.
+        description: The description of the operation; None without a description.
+        arguments: The description of each variable: the value of `@mcpToolArg(description:)`, or else the description
+            in the document.
     """
 
     file: str
@@ -117,7 +129,7 @@ def read_document(file: str, data: bytes) -> Document:
     """Parse one file.
 
     Raises:
-        FileRejected: The file is not valid GraphQL, or does not define exactly one tool or shared fragments.
+        FileRejected: The file is not valid GraphQL, or contains anything except one operation and fragments.
     """
     text = _decode_text(file, data)
     parsed = _parse_text(text, file)
@@ -139,11 +151,11 @@ def read_document(file: str, data: bytes) -> Document:
             if variable_description:
                 described[variable.variable.name.value] = variable_description
     spans = sorted((node.loc.start, node.loc.end) for node in cut if node.loc is not None)
-    # Parse again only if something was cut: most documents have no such parts.
+    # Parse again only if parts were removed; most documents have no such parts.
     node = _parse_text(_remove_spans(text, spans, blank=True), file) if spans else parsed
     return Document(
         file=file,
-        # Keep the byte order mark: endpoints with an allowlist of documents compare them byte for byte.
+        # Keep the byte order mark: an endpoint with an allowlist compares documents byte for byte.
         sent=_BYTE_ORDER_MARK * data.startswith(codecs.BOM_UTF8) + _remove_spans(text, spans, blank=False),
         node=node,
         operation=next((part for part in node.definitions if isinstance(part, gql.OperationDefinitionNode)), None),
@@ -201,7 +213,7 @@ def _directive(
     member: str,
     file: str,
 ) -> tuple[str | None, list[gql.Node]]:
-    """Return the text argument of the directive `name`, and the nodes to cut."""
+    """Return the value of the argument `member` of the directive `name`, and the directive's nodes, to be removed."""
     ours = [directive for directive in directives if directive.name.value == name]
     form = f'@{name}({member}: "…")'
 
@@ -239,5 +251,5 @@ def _remove_spans(text: str, spans: list[tuple[int, int]], *, blank: bool) -> st
 def _fragments(document: gql.DocumentNode, text: str, file: str) -> Iterator[Fragment]:
     for node in document.definitions:
         if isinstance(node, gql.FragmentDefinitionNode) and node.loc is not None:
-            # A fragment needs no cutting: its description precedes the node.
+            # The text of a fragment does not contain its description, which precedes the node.
             yield Fragment(name=node.name.value, file=file, text=text[node.loc.start : node.loc.end], node=node)

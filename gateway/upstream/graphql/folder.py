@@ -1,4 +1,4 @@
-"""Read a folder of operations within size limits, and watch it for changes."""
+"""Read a folder of operations within size limits, and watch the folder for changes."""
 
 from __future__ import annotations
 
@@ -21,32 +21,40 @@ from gateway.protocol.gateway_errors import GatewayError
 log = logging.getLogger(__name__)
 
 SUFFIXES: Final = (".graphql", ".gql")
-# Far above real folders (hundreds of files of a few kilobytes); a folder such as `/`, given by mistake, is reported.
+# Far more than in real folders, which have hundreds of files of a few kilobytes. If `/` is configured by mistake, for
+# example, reading stops at these limits, and the error is reported.
 MAX_FILES: Final = 10_000
 MAX_FILE_BYTES: Final = 512 * 1024
 MAX_FOLDER_BYTES: Final = 64 * 1024 * 1024
 _MAX_DEPTH: Final = 32
-# Retry interval for a missing folder: while a folder is being replaced, it is briefly absent.
+# The interval of checks for a missing folder: a folder that is being replaced is missing only briefly.
 _RETRY_S: Final = 1.0
-# Polling interval where the system cannot watch the folder.
+# The poll interval if the system cannot watch the folder.
 _UNWATCHED_S: Final = 10.0
-# Changes within this time are reported once: an editor writes a file in several steps.
+# All changes within this time are reported as one, because an editor writes a file in several steps.
 _DEBOUNCE_MS: Final = 100
 _STEP_MS: Final = 50
-# Longest delay until the thread notices that it should stop, or that the folder was replaced.
+# The longest delay until the watching thread notices that it should stop, or that the folder was replaced.
 _WAKE_MS: Final = 500
 
 FileStamp = tuple[int, ...] | None
-"""Value that changes whenever the file changes; None if the file does not exist."""
+"""A value that changes whenever the file changes; None if the file does not exist."""
 
 
 class FilesUnusable(GatewayError):
-    """The folder of operations or the schema file is missing or unusable; the text gives the reason."""
+    """The folder of operations or the schema file is missing or unusable; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """A file, named by its path relative to the folder. A rejected file has a reason in `refused` and no content."""
+    """A file in the folder of operations.
+
+    Attributes:
+        name: The path relative to the folder.
+        data: The content; empty for a rejected file.
+        digest: The SHA-256 digest of the content; empty for a rejected file.
+        refused: The reason why the file was rejected; None for an accepted file.
+    """
 
     name: str
     data: bytes = field(default=b"", repr=False)
@@ -57,8 +65,8 @@ class SourceFile:
 def read_folder(folder: Path) -> tuple[SourceFile, ...]:
     """Read every `.graphql` and `.gql` file of a folder and its subfolders, sorted by name.
 
-    Names that start with a dot are skipped. A link is followed only to a file inside the folder, so that a link cannot
-    expose other files; Kubernetes mounts files as such links.
+    Skip names that start with a dot. Follow a link only to a file inside the folder, so that a link cannot expose other
+    files. Kubernetes mounts files as links inside the folder.
 
     Raises:
         FilesUnusable: The folder does not exist, or is not a folder.
@@ -117,7 +125,7 @@ def _read_file(root: Path, name: str, room: int) -> SourceFile:
 async def watch_paths(folder: Path | None, file: Path | None, changed: Callable[[], None]) -> None:
     """Call `changed` shortly after the folder or the file may have changed, until cancelled.
 
-    Unrelated files in or next to the folder are ignored: the gateway may keep its own state there.
+    Ignore other files in or next to the folder: the gateway may write its own state there.
     """
     own = frozenset(path for path in (folder, file) if path is not None)
     async with anyio.create_task_group() as group:
@@ -128,13 +136,17 @@ async def watch_paths(folder: Path | None, file: Path | None, changed: Callable[
 
 
 def _parent_folders(own: frozenset[Path]) -> frozenset[Path]:
-    """Return the parent folders of the paths and of the targets of links."""
+    """Return the parent folders of these paths, and of the targets of those paths that are links."""
     return frozenset({path.parent for path in own} | {path.resolve().parent for path in own if path.is_symlink()})
 
 
 async def _watch(folders: frozenset[Path], own: frozenset[Path] | None, changed: Callable[[], None]) -> None:
-    """Watch whole folders, or only the paths `own` directly inside them."""
-    # Use a dedicated limiter: a few dozen watched folders would exhaust the shared thread pool.
+    """Call `changed` when `folders` may have changed, until cancelled.
+
+    Args:
+        own: The only paths to watch, directly inside `folders`; None to watch the whole folders.
+    """
+    # Use a separate limiter, because a few dozen watched folders would occupy all threads of the default limiter.
     limiter = anyio.CapacityLimiter(1)
     while True:
         stop = threading.Event()
@@ -144,7 +156,7 @@ async def _watch(folders: frozenset[Path], own: frozenset[Path] | None, changed:
             )
         finally:
             stop.set()
-        # The folder is missing, or was replaced by another one, which needs a new watch.
+        # The folder is missing or cannot be watched, or was replaced by another folder, which needs a new watch.
         await anyio.sleep(_RETRY_S if able else _UNWATCHED_S)
         if any(folder.exists() for folder in folders):
             changed()
@@ -153,7 +165,7 @@ async def _watch(folders: frozenset[Path], own: frozenset[Path] | None, changed:
 def _wait_for_changes(
     folders: frozenset[Path], own: frozenset[Path] | None, changed: Callable[[], None], stop: threading.Event
 ) -> bool:
-    """Report changes until a folder is replaced. Return false if the folders cannot be watched."""
+    """Call `changed` after each change until a folder is replaced; return false if the folders cannot be watched."""
     from watchfiles import watch  # imported lazily: not needed for the first response
 
     before = _stamps(folders)
@@ -180,14 +192,14 @@ def _wait_for_changes(
             if _stamps(folders) != before:
                 break
     except (OSError, RuntimeError) as error:
-        # For example, the system is out of watches: fall back to polling.
+        # The caller then polls. For example, the user may have no inotify watches left.
         log.debug("watching ended: %s", error)
         return False
     return True
 
 
 def _is_relevant(change: object, path: str) -> bool:
-    """Return whether the path may be an operation file, a folder, or a link to one, such as `..data` of Kubernetes."""
+    """Return whether the path may be an operation file, a folder, or a link, such as `..data` of Kubernetes."""
     name = os.path.basename(path)
     if name.endswith(SUFFIXES):
         return True

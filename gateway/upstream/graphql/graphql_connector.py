@@ -1,4 +1,7 @@
-"""Open sessions to a GraphQL endpoint; imports graphql-core lazily."""
+"""Open sessions with a GraphQL endpoint; imports graphql-core lazily.
+
+The "extra" is the optional dependency of the package that installs graphql-core.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +29,16 @@ if TYPE_CHECKING:
     from gateway.upstream.graphql.tool_set import ToolSetBuilder
 
 NEEDED: Final = (3, 3)
-# Retry unusable files after this time even without a change event: not every file system reports changes.
+# Read unusable files again after this time even if no change is reported: not every file system reports changes.
 _UNUSABLE_S: Final = 30.0
 
 
 class ExtraMissing(GatewayError):
-    """graphql-core is missing or too old; the text gives the command that installs it."""
+    """graphql-core is missing or too old; the message gives the command that installs it."""
 
 
 class GraphqlConnector:
-    """Connector of one GraphQL endpoint; caches the parsed files and schema across sessions."""
+    """The connector of one GraphQL endpoint; caches the parsed files and schema across sessions."""
 
     def __init__(
         self,
@@ -46,8 +49,8 @@ class GraphqlConnector:
         host: HostSession | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        # `host` is unused: an endpoint sends no requests, and the configuration rejects `elicitation`. `credentials` is
-        # unused too: the credentials of an endpoint are in its headers.
+        # `host` is not used, because an endpoint sends no requests, and the configuration rejects `elicitation`.
+        # `credentials` is not used, because the credentials of an endpoint are in its configured headers.
         self._server = server
         self._config = config
         self._client = client
@@ -55,14 +58,19 @@ class GraphqlConnector:
         self._folder = Path(config.operations) if config.operations is not None else None
         self._schema_file = Path(config.schema_file) if config.schema_file is not None else None
         self._unreachable = False
-        # Stamps of the files that could not be used.
+        # The stamps of the folder and schema file when they could not be used; None if they could be used.
         self._unusable: tuple[FileStamp, ...] | None = None
 
     @asynccontextmanager
     async def open(self, ports: SessionPorts) -> AsyncIterator[UpstreamSession]:
-        """Open a session; after a lost connection, only once the endpoint accepts connections again.
+        """Open a session.
 
-        The first session does not require a reachable endpoint, because the files define the tools.
+        The first session does not require a reachable endpoint, because the files define the tools. After the endpoint
+        was found to be unreachable, a session requires that the endpoint accepts connections.
+
+        Raises:
+            ExtraMissing: graphql-core is missing or too old.
+            ConnectionLost: The endpoint cannot be reached.
         """
         # Importing graphql-core takes about 0.1 s, which would block the event loop.
         await anyio.to_thread.run_sync(_import_extra, self._server)
@@ -84,7 +92,7 @@ class GraphqlConnector:
             exclude_mutations=config.exclude_mutations,
             introspects=config.schema_file is None,
         )
-        # Taken before the files are read, so that a change during reading is noticed.
+        # Get the stamps before the files are read, so that a change during the reading is noticed.
         self._unusable, stamps = None, self._stamps()
         async with anyio.create_task_group() as group:
             changed = partial(ports.on_list_changed, TOOLS)

@@ -27,7 +27,8 @@ _DEFINITIONS: Final[dict[type[gql.Node], type[gql.Node]]] = {
     gql.InputObjectTypeExtensionNode: gql.InputObjectTypeDefinitionNode,
     gql.SchemaExtensionNode: gql.SchemaDefinitionNode,
 }
-# Union of all entity types, which every subgraph of a federation uses without defining it.
+# The union of all entity types. Every subgraph (the schema of one service in an Apollo federation) uses this union
+# without defining it.
 _ENTITY: Final = "_Entity"
 _DEFINED: Final = (
     gql.ScalarTypeDefinitionNode,
@@ -40,16 +41,16 @@ _DEFINED: Final = (
 
 
 def completed(document: gql.DocumentNode, *, names_of_tools: bool = False) -> gql.DocumentNode:
-    """Return the document with definitions added for types that it extends or references without defining them.
+    """Return the document with definitions added for types that the document extends or references but does not define.
 
-    The first extension of an undefined type becomes its definition: a subgraph of a federation contains only
-    `extend type Query`. In a subgraph, a type that is only referenced becomes a scalar, which the endpoint validates;
-    a referenced interface or union member becomes an empty type of its kind. In a complete schema an undefined type is
-    an error, unless its name is provided by tooling, such as `_Any` or `federation__FieldSet`.
+    The first extension of an undefined type becomes the definition, because a subgraph contains only
+    `extend type Query`. In a subgraph, a type that is only referenced becomes a scalar, so that the endpoint validates
+    its values; a referenced interface or union member becomes an empty interface or object type. In a complete schema,
+    an undefined type is an error, except for types that tools provide, such as `_Any` or `federation__FieldSet`.
 
     Args:
-        document: The SDL.
-        names_of_tools: Whether to search a complete schema for such names too, which is slow.
+        document: The schema in the schema definition language (SDL).
+        names_of_tools: Whether to add types that tools provide to a complete schema, too, which is slow.
     """
     defined: set[str | None] = {node.name.value for node in document.definitions if isinstance(node, _DEFINED)}
     if any(isinstance(node, gql.SchemaDefinitionNode) for node in document.definitions):
@@ -58,7 +59,7 @@ def completed(document: gql.DocumentNode, *, names_of_tools: bool = False) -> gq
     for node in document.definitions:
         kind = _DEFINITIONS.get(type(node))
         name = getattr(getattr(node, "name", None), "value", None)
-        if kind is None or name in defined or (name is None and not node.operation_types):  # type: ignore[attr-defined] # of a schema
+        if kind is None or name in defined or (name is None and not node.operation_types):  # type: ignore[attr-defined]
             definitions.append(node)
             continue
         defined.add(name)
@@ -86,7 +87,10 @@ def _has_key(node: gql.ObjectTypeDefinitionNode) -> bool:
 
 
 def _referenced_types(definitions: list[Any]) -> Iterator[tuple[str, type[Any]]]:
-    """Yield every referenced type and the kind required there; types that cannot be scalars come first."""
+    """Yield the name of every referenced type, and the kind of type that the reference requires.
+
+    References that require another kind than a scalar come first.
+    """
     for node in definitions:
         for reference in getattr(node, "interfaces", None) or ():
             yield reference.name.value, gql.InterfaceTypeDefinitionNode
@@ -108,14 +112,14 @@ def _referenced_types(definitions: list[Any]) -> Iterator[tuple[str, type[Any]]]
 
 # Large public schemas have a few megabytes as introspection JSON.
 MAX_SCHEMA_BYTES: Final = 16 * 1024 * 1024
-# Bounds parsing time: a file of that size made of short tokens would occupy a thread for most of a minute.
+# Limits the time for parsing: a file of the maximum size with short tokens would occupy a thread for most of a minute.
 _MAX_TOKENS: Final = 1_000_000
-# Characters that fit a table row.
+# The longest reason, in characters, which has to fit a table row.
 _MAX_REASON: Final = 300
 
 
 class SchemaUnusable(GatewayError):
-    """The endpoint does not return a usable schema; the text gives the reason."""
+    """The endpoint does not return a usable schema; the message gives the reason."""
 
 
 def read_schema_file(path: Path) -> bytes:
@@ -139,10 +143,10 @@ def read_schema_file(path: Path) -> bytes:
 def load_schema(data: bytes, name: str) -> gql.GraphQLSchema:
     """Parse a schema file as SDL or introspection JSON, depending on its first character.
 
-    Undefined directives are accepted: they are addressed to the server that the schema was written for.
+    Accept undefined directives, which are meant for the server that the schema was written for.
 
     Raises:
-        FilesUnusable: The file is neither valid SDL nor valid introspection JSON.
+        FilesUnusable: The file is not valid SDL or introspection JSON, or defines no root type.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -157,7 +161,7 @@ def load_schema(data: bytes, name: str) -> gql.GraphQLSchema:
             raise FilesUnusable(f"schema: {name}: {_reason(str(error))}") from None
     try:
         document = gql.parse(gql.Source(text, name), max_tokens=_MAX_TOKENS)
-        schema = _built(document)
+        schema = _build_schema(document)
     except gql.GraphQLSyntaxError as error:
         line, column = error.locations[0] if error.locations else (1, 1)
         raise FilesUnusable(f"schema: {name}:{line}:{column}: {_reason(error.message)}") from None
@@ -168,7 +172,7 @@ def load_schema(data: bytes, name: str) -> gql.GraphQLSchema:
     return schema
 
 
-def _built(document: gql.DocumentNode) -> gql.GraphQLSchema:
+def _build_schema(document: gql.DocumentNode) -> gql.GraphQLSchema:
     try:
         return gql.build_ast_schema(completed(document), assume_valid=True, assume_valid_sdl=True)
     except SCHEMA_ERRORS:
@@ -182,20 +186,20 @@ def _from_introspection(introspection: Any) -> gql.GraphQLSchema:
     if not isinstance(introspection, dict) or not isinstance(introspection.get("__schema"), dict):
         raise ValueError("it has no __schema; expected SDL or the response to an introspection query")
     try:
-        return gql.build_client_schema(introspection, assume_valid=True)  # type: ignore[arg-type] # invalid input raises
+        return gql.build_client_schema(introspection, assume_valid=True)  # type: ignore[arg-type] # raises if invalid
     except SCHEMA_ERRORS as error:  # boundary: an invalid schema may raise any of these
         raise ValueError(_reason(str(error) or type(error).__name__)) from None
 
 
 async def fetch_introspection(endpoint: Endpoint) -> bytes:
-    """Introspect the endpoint, with a simpler query if it rejects recent features.
+    """Request the schema from the endpoint (introspection); use a simpler query if the endpoint rejects new features.
 
     Raises:
         SchemaUnusable: The endpoint does not return its schema.
         ConnectionLost, HttpStatusError: As for `Endpoint.post`.
     """
     reason = ""
-    # Try the newest features first: `oneOf` and deprecated arguments improve the tool definitions.
+    # Request the newest features first: `oneOf` and deprecated arguments improve the tool definitions.
     newest = gql.get_introspection_query(
         specified_by_url=True, directive_is_repeatable=True, input_value_deprecation=True, one_of=True
     )
@@ -231,17 +235,18 @@ def _reason(text: str) -> str:
 GET_SCHEMA: Final = "get_schema"
 EXECUTE: Final = "execute_graphql"
 NAMES: Final = frozenset({GET_SCHEMA, EXECUTE})
-# Characters, about 15,000 tokens: a longer text would displace too much of a model's context.
+# The longest text that `get_schema` returns, in characters: about 15,000 tokens. A longer text would occupy too much of
+# a model's context.
 MAX_TEXT: Final = 60_000
-# Printing more types takes seconds, and the text would exceed `MAX_TEXT` anyway.
+# Larger schemas are not printed as a whole: printing would take seconds, and the text would exceed `MAX_TEXT` anyway.
 _MAX_TYPES_PRINTED: Final = 2_000
-# Bounds quoted text: type names may have any length, and parser errors quote the document.
+# Limits of quoted text, in characters: type names may have any length, and parser errors quote the document.
 _MAX_SHOWN_NAME: Final = 100
 _MAX_SHOWN_REASON: Final = 500
 
 
 def definitions(*, exclude_mutations: bool) -> list[dict[str, Any]]:
-    """Return the definitions of both introspection tools."""
+    """Return the definitions of the tools `get_schema` and `execute_graphql`."""
     kinds = "Queries only." if exclude_mutations else "Queries and mutations; no subscriptions."
     return [
         {
@@ -276,11 +281,11 @@ def definitions(*, exclude_mutations: bool) -> list[dict[str, Any]]:
 
 
 def get_schema_result(schema: gql.GraphQLSchema, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer `get_schema`."""
+    """Return the result of a call of `get_schema`."""
     try:
         return _schema_text(schema, arguments)
     except SCHEMA_ERRORS as error:
-        # Boundary: an invalid part of a schema must not break results that do not show it.
+        # Boundary: an invalid part of a schema must not affect calls for other parts.
         return error_result(f"This part of the schema cannot be shown ({type(error).__name__}).")
 
 
@@ -327,10 +332,10 @@ def _text(text: str) -> dict[str, Any]:
 
 
 def payload_of(arguments: Mapping[str, Any], *, exclude_mutations: bool) -> dict[str, Any] | str:
-    """Return the payload that `execute_graphql` sends, or the reason for not sending it.
+    """Return the payload that `execute_graphql` sends, or the reason why nothing is sent.
 
-    If mutations are excluded, any document that contains a mutation is rejected, whichever operation is named: the
-    endpoint decides which operation runs.
+    If mutations are excluded, reject every document that contains a mutation, even if `operationName` names a query:
+    the endpoint decides which operation runs.
     """
     query, name = arguments.get("query"), arguments.get("operationName")
     if not isinstance(query, str):

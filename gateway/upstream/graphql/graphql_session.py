@@ -1,4 +1,4 @@
-"""Session of a GraphQL endpoint: lists tools and sends calls."""
+"""The session with a GraphQL endpoint, which lists tools and sends calls."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from gateway.upstream.session import ALL_KINDS, OnListChanged, RawListing, Upstr
 from registry.catalog.catalog import ListKind
 from registry.schema.display_text import excerpt
 
-# Minimum interval between introspections triggered by rejected documents: introspection can take a large server
-# several seconds.
+# The shortest interval between introspections (requests for the schema) that rejected documents cause: introspection
+# can take several seconds at a server with a large schema.
 _RECHECK_S: Final = 30.0
 TOOLS: Final[tuple[ListKind, ...]] = ("tools",)
 
 
 class GraphqlSession:
-    """A period in which the endpoint is presumed reachable. GraphQL has no handshake, so nothing else is known.
+    """Implements `UpstreamSession` for an endpoint; lasts until the endpoint is found to be unreachable.
+
+    GraphQL has no handshake, so the session opens without a request.
 
     Attributes:
-        abandoned: Whether the endpoint turned out to be unreachable.
+        abandoned: Whether the endpoint was found to be unreachable.
     """
 
     protocol_version = "graphql"
@@ -35,7 +37,7 @@ class GraphqlSession:
     server_info: Final[dict[str, Any]] = {"name": "GraphQL"}
     instructions = None
     independent_requests = True
-    # File changes are noticed at once, but schema changes only by polling.
+    # False, because the gateway notices changes of the schema only by polling.
     announces_changes = False
 
     def __init__(
@@ -50,11 +52,12 @@ class GraphqlSession:
         """Create a session.
 
         Args:
-            endpoint: Endpoint that receives the documents.
-            builder: Builder of the tools, which outlives this session.
+            endpoint: The endpoint that receives the documents.
+            builder: Builds the tools; outlives this session.
             on_list_changed: Called when the tools have to be listed again.
             exclude_mutations: Whether to reject mutations.
-            introspects: Whether the schema comes from the endpoint, and is fetched again after a rejected document.
+            introspects: Whether the schema comes from the endpoint, so that it is fetched again after a rejected
+                document.
         """
         self._endpoint = endpoint
         self._builder = builder
@@ -69,8 +72,8 @@ class GraphqlSession:
     async def fetch_listing(
         self, kinds: Collection[ListKind] = ALL_KINDS, *, limit_s: float, polled: bool = False
     ) -> RawListing:
-        """Return the listing. If only files have changed, the endpoint is not queried."""
-        # File changes request `tools` alone; a complete listing includes the schema.
+        """Return the listing; query the endpoint only if its schema may have changed."""
+        # After a change of files, the link requests only `tools`. For a complete listing, fetch the schema again.
         introspect, self._recheck_schema = frozenset(kinds) == ALL_KINDS or self._recheck_schema, False
         tool_set = await self._builder.renew(self._endpoint, introspect=introspect, polled=polled, limit_s=limit_s)
         unchanged = tool_set is self._listed
@@ -116,13 +119,13 @@ class GraphqlSession:
         """Do nothing: the connector watches the files, and an endpoint announces no changes."""
 
     async def wait_closed(self) -> str:
-        """Wait forever: a session without a connection cannot lose it."""
+        """Wait forever: the session has no connection that could end."""
         await anyio.sleep_forever()
         raise AssertionError("unreachable")
 
     @property
     def calls_need_listing(self) -> bool:
-        """Return whether the documents that calls send have not been loaded yet."""
+        """True if the documents that calls send have not been loaded yet."""
         return self._builder.tool_set is None
 
     def abandon(self) -> None:

@@ -1,8 +1,9 @@
 """Convert one document to a tool definition, with the types of its variables as JSON Schema.
 
-The JSON Schema accepts what GraphQL accepts, with two deliberate exceptions: a single value is not accepted as a list,
-and undeclared members are rejected. The range of an `Int` and the content of a custom scalar are not restricted: the
-endpoint validates them. A nullable argument accepts null, even if a profile does not show it.
+The JSON Schema accepts the values that GraphQL accepts, with two exceptions: it does not accept a single value where
+GraphQL requires a list, and it rejects undeclared members. It does not restrict the range of an `Int` or the content of
+a custom scalar, which the endpoint validates. A nullable argument accepts null, even if the configuration omits null
+from the types that models see.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _SCALARS: Final[Mapping[str, str | list[str]]] = {
     # "When coerced as an input type, any string or integer input value": GraphQL, "ID", "Input Coercion".
     "ID": ["string", "integer"],
 }
-# Default value that cannot be expressed in JSON.
+# Marks a default value that JSON cannot express.
 _NO_VALUE: Final = object()
-# Enum values to describe: lists of countries or currencies would cost a model thousands of tokens.
+# How many enum values to describe: lists of countries or currencies would take thousands of a model's tokens.
 _MAX_VALUES: Final = 60
-# Longer integers are never intended, and slow to parse.
+# The longest integer literal to convert. Longer integers are mistakes, and slow to parse.
 _MAX_DIGITS: Final = 400
 
 
@@ -40,12 +41,12 @@ def input_schema(
 ) -> dict[str, Any]:
     """Return the JSON Schema of an operation's variables.
 
-    An input object that is used once is inlined. An input object that is used repeatedly or recursively goes under
+    An input object that is used once is inlined. An input object that is used repeatedly or recursively is defined in
     `$defs`.
 
     Args:
-        variables: Variables of an operation that is valid for `schema`.
-        descriptions: Descriptions by variable name, which take precedence over the description of the type.
+        variables: The variables of an operation that is valid for `schema`.
+        descriptions: Descriptions by variable name, which replace the descriptions of the variables' types.
     """
     types: dict[str, Any] = {
         variable.variable.name.value: gql.type_from_ast(schema, variable.type) for variable in variables
@@ -82,20 +83,20 @@ def type_description(type_: Any) -> str | None:
 
 
 def with_deprecation(schema: dict[str, Any], reason: str) -> dict[str, Any]:
-    """Return the schema marked as deprecated, with the reason."""
+    """Return a copy of the schema that is marked as deprecated, with the reason in the description."""
     parts = [schema.get("description"), f"Deprecated: {reason}" if reason else "Deprecated."]
     return {**schema, "description": "\n\n".join(part for part in parts if part), "deprecated": True}
 
 
 def _with_description(schema: dict[str, Any], description: str | None, type_: Any) -> dict[str, Any]:
-    """Return the schema with a description, followed by the descriptions of enum values."""
+    """Return a copy of the schema with a description, to which the descriptions of enum values are added."""
     parts = [description, _describe_enum_values(type_)]
     text = "\n\n".join(part for part in parts if part)
     return {**schema, "description": text} if text else schema
 
 
 def _describe_enum_values(type_: Any) -> str:
-    """Return the descriptions of enum values, one line per described value."""
+    """Return the descriptions of enum values, with one line for each value that has a description."""
     type_ = type_.of_type if isinstance(type_, gql.GraphQLNonNull) else type_
     if not isinstance(type_, gql.GraphQLEnumType):
         return ""
@@ -111,7 +112,11 @@ def _describe_enum_values(type_: Any) -> str:
 
 
 class _Writer:
-    """Converter of the types of one operation; repeatedly used input objects become definitions."""
+    """Converts the types of one operation's variables to JSON Schema.
+
+    Attributes:
+        definitions: The JSON Schema of each input object that is used repeatedly, by type name.
+    """
 
     def __init__(self, roots: list[gql.GraphQLInputType]) -> None:
         self._use_counts = _count_uses(roots)
@@ -159,7 +164,7 @@ class _Writer:
         return {**schema, "additionalProperties": False}
 
     def _member_schema(self, field: gql.GraphQLInputField, only_one: bool) -> dict[str, Any]:
-        # In a @oneOf object, the given member must not be null.
+        # The one member that a caller gives for a @oneOf object must not be null.
         schema = self._non_null_schema(field.type) if only_one else self.schema(field.type)
         if field.description:
             schema = _with_description(schema, field.description, field.type)
@@ -219,7 +224,7 @@ def _with_default(schema: dict[str, Any], literal: gql.ValueNode, type_: Any) ->
 
 
 def default_of(literal: gql.ValueNode, type_: Any) -> Any:
-    """Convert a literal to the equivalent JSON value."""
+    """Convert a literal to the equivalent JSON value, or to `_NO_VALUE` if JSON cannot express the value."""
     if isinstance(type_, gql.GraphQLNonNull):
         type_ = type_.of_type
     if isinstance(literal, gql.NullValueNode):
@@ -240,7 +245,7 @@ def default_of(literal: gql.ValueNode, type_: Any) -> Any:
     if isinstance(literal, gql.IntValueNode):
         if len(literal.value) > _MAX_DIGITS:
             return _NO_VALUE
-        # An ID is a string in JSON, even if the document has an integer literal.
+        # An ID is a string in JSON, even if it is an integer literal in the document.
         return literal.value if getattr(type_, "name", "") == "ID" else int(literal.value)
     if isinstance(literal, gql.FloatValueNode):
         number = float(literal.value)
@@ -255,9 +260,9 @@ def _list_or_no_value(values: list[Any]) -> Any:
     return _NO_VALUE if any(value is _NO_VALUE for value in values) else values
 
 
-# An `s` after capitals is a plural: `getIDs` is `get_ids`.
+# The edges between words in camel case. An `s` after capitals is a plural: `getIDs` becomes `get_ids`.
 _WORD_EDGE: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z](?!s(?![a-z]))[a-z])")
-# Field names in a generated description: enough to show what the operation requests, and still readable.
+# How many field names a generated description contains: enough to show what the operation requests, and still readable.
 _MAX_FIELDS: Final = 12
 
 
@@ -266,9 +271,11 @@ class Operation:
     """A tool and the document that its calls send.
 
     Attributes:
+        name: The name of the tool.
+        file: The path of the file, relative to the folder.
         definition: The tool as an MCP server would list it.
-        text: The document, including the fragments that it uses from other files.
-        operation_name: Name of the operation in the document, if it has one.
+        text: The document to send, including the fragments from other files that the operation uses.
+        operation_name: The name of the operation in the document; None if the operation has no name.
         mutation: Whether the operation is a mutation.
         notes: Warnings for the author of the file.
     """
@@ -286,7 +293,7 @@ def tool_of(document: Document, schema: gql.GraphQLSchema, shared: Mapping[str, 
     """Create the tool of a document that contains an operation.
 
     Args:
-        shared: Fragments from files that contain only fragments. Fragments that the operation uses are sent with it.
+        shared: Fragments from files that contain only fragments. Those that the operation uses are sent with it.
 
     Raises:
         FileRejected: The document is not valid for this schema.
@@ -298,7 +305,7 @@ def tool_of(document: Document, schema: gql.GraphQLSchema, shared: Mapping[str, 
         detail = f"the schema has no {operation.operation.value} type"
         raise FileRejected.at("not_in_schema", detail, operation, document.file)
     shared_fragments = _used_fragments(document, shared)
-    # Validate together with the shared fragments, so that an error in a fragment names the fragment's file.
+    # Validate the document and the shared fragments together, so that an error in a fragment names the fragment's file.
     combined = gql.DocumentNode(
         definitions=(*document.node.definitions, *(fragment.node for fragment in shared_fragments))
     )
@@ -311,7 +318,7 @@ def tool_of(document: Document, schema: gql.GraphQLSchema, shared: Mapping[str, 
         detail = f"{refused.detail} {advice}"
         notes.append(FileRejected("nullable_condition", detail, refused.place))
     own_name = operation.name.value if operation.name is not None else None
-    # An unnamed operation is valid if it is the only one; the tool is then named after the file.
+    # An operation without a name is valid if it is the only one in the document. Then the file name is the tool name.
     name = document.tool_name or (snake_case(own_name) if own_name else PurePosixPath(document.file).stem)
     mutation = operation.operation == gql.OperationType.MUTATION
     fragments = {node.name.value: node for node in combined.definitions if isinstance(node, gql.FragmentDefinitionNode)}
@@ -335,7 +342,7 @@ def tool_of(document: Document, schema: gql.GraphQLSchema, shared: Mapping[str, 
             "inputSchema": inputs,
             "annotations": {"readOnlyHint": False, "destructiveHint": True} if mutation else {"readOnlyHint": True},
         },
-        # Send the original text: endpoints with an allowlist of documents compare them byte for byte.
+        # Send the original text: an endpoint with an allowlist compares documents byte for byte.
         text="\n\n".join([document.sent, *(fragment.text for fragment in shared_fragments)]),
         operation_name=own_name,
         mutation=mutation,
@@ -344,15 +351,15 @@ def tool_of(document: Document, schema: gql.GraphQLSchema, shared: Mapping[str, 
 
 
 def snake_case(name: str) -> str:
-    """Convert to snake case: `GetHTTPServer2Names` becomes `get_http_server2_names`."""
+    """Convert a name to snake case: `GetHTTPServer2Names` becomes `get_http_server2_names`."""
     parts = (part for word in name.split("_") for part in ([word] if not word else _WORD_EDGE.split(word)))
     return "_".join(parts).lower()
 
 
 def _is_nullable_condition(error: gql.GraphQLError, document: gql.DocumentNode) -> bool:
-    """Return whether the error is a nullable variable used as the condition of @include or @skip.
+    """Return whether the error reports a nullable variable that is the condition of @include or @skip.
 
-    Such documents are common and some servers accept them, so the endpoint decides.
+    The gateway does not reject documents with this error: they are common, and some endpoints accept them.
     """
     if len(error.nodes or ()) != 2 or error.nodes is None or not isinstance(error.nodes[1], gql.VariableNode):
         return False
@@ -374,7 +381,7 @@ def _find_conditions(document: gql.DocumentNode) -> Iterator[gql.Node]:
 
 def _used_fragments(document: Document, shared: Mapping[str, Fragment]) -> list[Fragment]:
     """Return the shared fragments that a document uses directly or indirectly, sorted by name."""
-    # Visit each fragment once, so that a cycle terminates (validation rejects it later).
+    # Visit each fragment once, so that the loop ends even if fragments form a cycle, which validation rejects later.
     needed: dict[str, Fragment] = {}
     pending: list[gql.Node] = list(document.node.definitions)
     while pending:
@@ -401,8 +408,8 @@ def _root_fields(
     root: gql.GraphQLObjectType,
     fragments: Mapping[str, gql.FragmentDefinitionNode],
 ) -> Iterator[tuple[str, gql.GraphQLField | None]]:
-    """Yield the top-level fields of the operation, with fragments expanded."""
-    # Push onto the stack in reverse, so that fields come in document order.
+    """Yield the name and definition of each top-level field of the operation, including fields in fragments."""
+    # Push selections onto the stack in reverse, so that fields are yielded in document order.
     pending: list[gql.SelectionNode] = list(reversed(operation.selection_set.selections))
     opened: set[str] = set()
     while pending:
@@ -419,7 +426,7 @@ def _root_fields(
 def _describe_operation(
     operation: gql.OperationDefinitionNode, fields: list[tuple[str, gql.GraphQLField | None]], name: str | None
 ) -> str:
-    # Prefer the schema's own description of the first field to a generated one.
+    # Use the schema's description of the first described field, if any, instead of a generated description.
     described = next((field.description for _, field in fields if field is not None and field.description), None)
     if described is not None:
         return described
@@ -431,7 +438,7 @@ def _describe_operation(
 def _descriptions(
     document: Document, operation: gql.OperationDefinitionNode, schema: gql.GraphQLSchema, described: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the description of each variable: from the document, its type, or the argument that it is passed to."""
+    """Return a description of each variable: from the document, else of its type, else of the argument that gets it."""
     descriptions = dict(document.arguments)
     for variable in operation.variable_definitions or ():
         name = variable.variable.name.value
@@ -443,12 +450,12 @@ def _descriptions(
 
 
 class _Uses(gql.Visitor):
-    """Visitor that collects descriptions and deprecations where variables and fields are used.
+    """A visitor that collects the descriptions and deprecations of the fields and arguments that an operation uses.
 
     Attributes:
-        described: Description of the first argument or member that each variable is passed to.
-        deprecated: The deprecation reason for each variable that is passed to a deprecated argument or member.
-        deprecated_fields: Messages about deprecated fields.
+        described: For each variable, the description of the first described argument or member that gets the variable.
+        deprecated: For each variable that a deprecated argument or member gets, the deprecation reason.
+        deprecated_fields: Messages about the deprecated fields that the operation selects.
     """
 
     def __init__(self, info: gql.TypeInfo) -> None:
@@ -461,7 +468,7 @@ class _Uses(gql.Visitor):
     def enter_field(
         self, node: gql.FieldNode, _key: object, _parent: object, _path: object, _ancestors: object
     ) -> None:
-        """Record a deprecated field."""
+        """Record the field if it is deprecated."""
         field = self._info.get_field_def()
         if field is not None and field.deprecation_reason is not None:
             text = f"Deprecated field {node.name.value}: {' '.join(field.deprecation_reason.split())}"
@@ -471,7 +478,7 @@ class _Uses(gql.Visitor):
     def enter_variable(
         self, node: gql.VariableNode, _key: object, parent: object, _path: object, _ancestors: object
     ) -> None:
-        """Record the description and the deprecation of the argument or input object member."""
+        """Record the description and deprecation of the argument or input object member that gets the variable."""
         name = node.name.value
         target: gql.GraphQLArgument | gql.GraphQLInputField | None = None
         if isinstance(parent, gql.ArgumentNode):

@@ -2,9 +2,9 @@
 
 Source: the specification "GraphQL over HTTP", "Request" and "Response".
 
-`data` becomes `structuredContent`, and its JSON becomes the text content. Errors set `isError` and keep any partial
-`data`. The error objects (up to the size limit for error data) and `extensions` go into `_meta`, so that
-`structuredContent` contains exactly `data`.
+The `data` of a response becomes `structuredContent`, and its JSON becomes the text content. A response with errors sets
+`isError` and keeps any partial `data`. The error objects (up to the size limit for error data) and `extensions` become
+members of `_meta`, so that `structuredContent` contains exactly `data`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HEADERS: Final = {
     "accept": "application/graphql-response+json, application/json;q=0.9",
     "content-type": "application/json",
 }
-# Connection and framing headers are set by the HTTP client and cannot be configured.
+# Headers that the HTTP client sets, such as those for connection and framing, cannot be configured.
 _NOT_CONFIGURABLE: Final = frozenset(
     {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
     | {"accept-encoding", "content-length", "content-type", "expect", "host"}
@@ -38,7 +38,7 @@ _NOT_CONFIGURABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAnswer:
-    """Complete HTTP response of the endpoint.
+    """A complete HTTP response of the endpoint.
 
     Attributes:
         is_anonymous: Whether the request was sent without credentials.
@@ -51,7 +51,7 @@ class HttpAnswer:
 
 
 class Endpoint:
-    """Client of one GraphQL endpoint."""
+    """The client of one GraphQL endpoint."""
 
     def __init__(self, client: HttpClient, url: str, headers: Mapping[str, str]) -> None:
         self._client = client
@@ -87,15 +87,16 @@ class Endpoint:
 ERRORS_KEY: Final = "typegate/graphqlErrors"
 EXTENSIONS_KEY: Final = "typegate/graphqlExtensions"
 _JSON: Final = frozenset({"application/json", "application/graphql-response+json"})
-# A list query can fail once per item: the first errors explain the failure, and the rest are in `_meta`.
+# The maximum number of errors in the text. A query for a list can fail once per item: the first errors explain the
+# failure, and `_meta` contains the rest.
 _MAX_SHOWN: Final = 20
-# Characters per message: some servers put a stack trace into the message.
+# The longest message, in characters: some servers include a stack trace in the message.
 _MAX_MESSAGE: Final = 2_000
 _MAX_PATH: Final = 300
-# Characters quoted from a page or text that is not a GraphQL response.
+# How many characters to quote from a page or text that is not a GraphQL response.
 _MAX_WORDS: Final = 100
-# Members that contain the error message in responses without a list of errors, the most specific first: used by Hasura,
-# monday.com, Problem Details (RFC 9457), OAuth and others.
+# The members that contain the error message in responses without a list of errors, the most specific first. They are
+# used by Hasura, monday.com, Problem Details (RFC 9457), OAuth and others.
 _MESSAGE_MEMBERS: Final = (
     "errors",
     "error",
@@ -117,7 +118,7 @@ def response_of(answer: HttpAnswer) -> dict[str, Any]:
 
     Raises:
         HttpStatusError: The endpoint rejected the request with an HTTP status.
-        ConnectionLost: The body is not a GraphQL response.
+        UnusableAnswer: The body is not a GraphQL response.
     """
     if answer.status in (401, 403):
         raise HttpStatusError(answer.status, refusal_text(is_anonymous=answer.is_anonymous, keys="`headers`"))
@@ -127,7 +128,7 @@ def response_of(answer: HttpAnswer) -> dict[str, Any]:
         try:
             response = json_bytes.loads(answer.body.removeprefix(codecs.BOM_UTF8))
         except json_bytes.MalformedJson as error:
-            # For an error page, report the status instead of the malformed JSON.
+            # Ignore malformed JSON in an error page, so that the status is reported instead.
             if answer.status < 300:
                 raise UnusableAnswer(f"the answer is not JSON ({excerpt(str(error), 200)})") from None
     # Ignore the status: with `application/json`, request errors may have status 200 or 400.
@@ -148,7 +149,7 @@ def response_of(answer: HttpAnswer) -> dict[str, Any]:
 
 
 def _message_of(value: Any) -> str:
-    """Return the error message in a text or an object of any known format; empty if there is none."""
+    """Return the error message in a text, or in an object of any known format; an empty string without a message."""
     if isinstance(value, str):
         return value.strip()
     if not isinstance(value, dict):
@@ -175,7 +176,7 @@ def result_of(response: dict[str, Any]) -> dict[str, Any]:
     """Convert a GraphQL response to the result of a tool call.
 
     Raises:
-        ConnectionLost: The response has neither data nor errors, or cannot be encoded as JSON.
+        UnusableAnswer: The response has no data and no errors, or cannot be encoded as JSON.
     """
     errors, data = _errors(response), response.get("data")
     content: list[dict[str, Any]] = []
@@ -186,21 +187,21 @@ def result_of(response: dict[str, Any]) -> dict[str, Any]:
         meta[ERRORS_KEY] = bounded_data(errors)
         result["isError"] = True
     if isinstance(data, dict):
-        content.append({"type": "text", "text": _text(data)})
+        content.append({"type": "text", "text": _encode(data)})
         result["structuredContent"] = data
     elif data is not None or not errors:
-        # Without data and errors the outcome is as unknown as after a lost connection.
+        # A response without data and errors does not show whether the operation ran, so treat it as a lost connection.
         raise UnusableAnswer("the answer is a GraphQL response with neither data nor errors")
     if isinstance(response.get("extensions"), dict):
         meta[EXTENSIONS_KEY] = response["extensions"]
     if meta:
-        _text(meta)  # raises if `meta` cannot be encoded
+        _encode(meta)  # raises if `meta` cannot be encoded
         result["_meta"] = meta
     return result
 
 
-def _text(value: dict[str, Any]) -> str:
-    """Encode as JSON. Fails if the nesting exceeds the limit for messages."""
+def _encode(value: dict[str, Any]) -> str:
+    """Encode as JSON; raise `UnusableAnswer` if the value is nested more deeply than messages may be."""
     try:
         return json_bytes.dumps(value).decode()
     except json_bytes.MalformedJson as error:
@@ -208,7 +209,7 @@ def _text(value: dict[str, Any]) -> str:
 
 
 def error_text(errors: list[Any]) -> str:
-    """Return one line per error, with the path in the response that the error refers to."""
+    """Return one line for each error, with the path of the response field that caused the error."""
     lines = [_line(error) for error in errors[:_MAX_SHOWN]]
     if len(errors) > _MAX_SHOWN:
         lines.append(f"and {len(errors) - _MAX_SHOWN} more errors")
@@ -224,7 +225,7 @@ def _line(error: Any) -> str:
 
 
 def _errors(response: dict[str, Any]) -> list[Any]:
-    """Return the errors of a response. A single text or object is returned as a list of one."""
+    """Return the errors of a response; a single text or object becomes a list with one item."""
     errors = response.get("errors")
     if isinstance(errors, str) and errors.strip():
         return [errors]

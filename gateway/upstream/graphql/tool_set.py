@@ -29,9 +29,9 @@ from gateway.upstream.graphql.operations import Operation, tool_of
 from gateway.upstream.graphql.responses import Endpoint
 from registry.intake.issues import ItemIssue
 
-# Longest time that a thread works before it returns. Its results are cached, so that a connection that closes while
-# thousands of files are being read does not discard the work.
-_STRETCH_S: Final = 0.25
+# How long a thread processes files before it returns. The results are cached, so that the work is not lost if the
+# connection is closed while thousands of files are being read.
+_SLICE_S: Final = 0.25
 # Polls reuse an introspected schema of up to this age, so that only every fourth poll queries the endpoint.
 _SCHEMA_AGE_S: Final = 240.0
 
@@ -44,9 +44,10 @@ class ToolSet:
     """An immutable snapshot of the tools.
 
     Attributes:
-        tools: Tool definitions, in the order of the files.
-        operations: Operations by tool name.
-        refused: Issues of rejected files.
+        schema: The schema that the operations were validated against.
+        tools: The tool definitions: introspection tools, then operations in the order of their files.
+        operations: The operations by tool name.
+        refused: The issues of rejected files.
         noted: Warnings about accepted files.
     """
 
@@ -70,7 +71,7 @@ class _BuiltOperation:
 
 
 class ToolSetBuilder:
-    """Builder of the tools of one upstream, with a cache that outlives connections.
+    """Builds the tools of one upstream, with a cache that outlives connections.
 
     Attributes:
         tool_set: The most recent tool set.
@@ -81,21 +82,21 @@ class ToolSetBuilder:
         self._schema_file = Path(config.schema_file) if config.schema_file is not None else None
         self._mutations = not config.exclude_mutations
         self._introspection_tools = config.introspection_tools
-        self._read: dict[str, _ParsedFile] = {}
-        self._made: dict[str, _BuiltOperation] = {}
+        self._parsed: dict[str, _ParsedFile] = {}
+        self._built: dict[str, _BuiltOperation] = {}
         self._schema: tuple[bytes, GraphQLSchema] | None = None
         self._introspected_s = 0.0
         self._files: tuple[object, ...] = ()
         self.tool_set: ToolSet | None = None
 
     async def renew(self, endpoint: Endpoint, *, introspect: bool, polled: bool, limit_s: float) -> ToolSet:
-        """Return the current tool set; the identical object if nothing has changed.
+        """Return the current tool set: the same object as before if nothing has changed.
 
         Args:
-            endpoint: Source of the schema if no schema file is configured.
+            endpoint: The source of the schema if no schema file is configured.
             introspect: Whether to query the endpoint even if its schema is cached.
-            polled: Whether this is a periodic check, which reuses a recently introspected schema.
-            limit_s: Time limit for introspection, in seconds.
+            polled: Whether this is a periodic check, which reuses a recently fetched schema.
+            limit_s: The time limit for introspection, in seconds.
 
         Raises:
             FilesUnusable: The folder or the schema file cannot be read.
@@ -109,7 +110,7 @@ class ToolSetBuilder:
         state = tuple((file.name, file.refused, file.digest) for file in files)
         if self.tool_set is not None and self.tool_set.schema is schema and state == self._files:
             return self.tool_set
-        # Work in short slices, so that cancelling the connection waits for at most one slice.
+        # Work in short slices, so that cancellation waits for at most one slice.
         while not await run_in_thread(partial(self._process_files, files, schema)):
             pass
         self.tool_set = await run_in_thread(partial(self._assemble, files, schema))
@@ -142,26 +143,26 @@ class ToolSetBuilder:
         return self._schema[1]
 
     def _process_files(self, files: tuple[SourceFile, ...], schema: GraphQLSchema) -> bool:
-        """Process files for up to `_STRETCH_S` seconds. Return true once every file has been processed."""
-        until_s = time.monotonic() + _STRETCH_S
+        """Process files for up to `_SLICE_S` seconds. Return true once every file has been processed."""
+        until_s = time.monotonic() + _SLICE_S
         for file in files:
-            parsed = self._read.get(file.name)
+            parsed = self._parsed.get(file.name)
             if file.refused is None and (parsed is None or parsed.digest != file.digest):
                 document = _try_make(partial(read_document, file.name, file.data), "unreadable", file.name)
-                self._read[file.name] = _ParsedFile(file.digest, document)
+                self._parsed[file.name] = _ParsedFile(file.digest, document)
                 if time.monotonic() > until_s:
                     return False
         shared, _ = self._fragments(files)
-        # A changed fragment invalidates every operation: its users are known only once operations have been built.
+        # A changed fragment invalidates every operation, because it is not known yet which operations use the fragment.
         shared_key = tuple((name, fragment.text) for name, fragment in sorted(shared.items()))
         key = (self._schema[0] if self._schema is not None else b"", hash(shared_key))
         for file in files:
-            read = self._read.get(file.name) if file.refused is None else None
+            read = self._parsed.get(file.name) if file.refused is None else None
             if read is None or isinstance(read.document, FileRejected) or read.document.operation is None:
                 continue
-            built = self._made.get(file.name)
+            built = self._built.get(file.name)
             if built is None or built.key != (*key, read.digest):
-                self._made[file.name] = _BuiltOperation(
+                self._built[file.name] = _BuiltOperation(
                     (*key, read.digest), make_operation(read.document, schema, shared)
                 )
                 if time.monotonic() > until_s:
@@ -169,14 +170,14 @@ class ToolSetBuilder:
         return True
 
     def _fragments(self, files: tuple[SourceFile, ...]) -> tuple[dict[str, Fragment], dict[str, FileRejected]]:
-        """Return shared fragments by name, and rejections of files that redefine one.
+        """Return the shared fragments by name, and the rejections of files that define a shared fragment again.
 
-        Shared fragments come from files that contain only fragments.
+        Shared fragments are those in files without an operation.
         """
         shared: dict[str, Fragment] = {}
         refused: dict[str, FileRejected] = {}
         for file in files:
-            read = self._read.get(file.name) if file.refused is None else None
+            read = self._parsed.get(file.name) if file.refused is None else None
             if read is None or isinstance(read.document, FileRejected) or read.document.operation is not None:
                 continue
             duplicates = [fragment for name, fragment in read.document.fragments.items() if name in shared]
@@ -191,8 +192,8 @@ class ToolSetBuilder:
     def _assemble(self, files: tuple[SourceFile, ...], schema: GraphQLSchema) -> ToolSet:
         # Drop cache entries of deleted files, so that the cache does not grow without bound.
         names = {file.name for file in files}
-        self._read = {name: read for name, read in self._read.items() if name in names}
-        self._made = {name: built for name, built in self._made.items() if name in names}
+        self._parsed = {name: read for name, read in self._parsed.items() if name in names}
+        self._built = {name: built for name, built in self._built.items() if name in names}
         tools: list[dict[str, Any]] = graphql_schema.definitions(exclude_mutations=not self._mutations)
         tools = tools if self._introspection_tools else []
         operations: dict[str, Operation] = {}
@@ -201,7 +202,7 @@ class ToolSetBuilder:
         _, repeating = self._fragments(files)
         for file in files:
             reason = self._reason_against(file, repeating)
-            operation = self._made[file.name].operation if reason is None and file.name in self._made else None
+            operation = self._built[file.name].operation if reason is None and file.name in self._built else None
             if isinstance(operation, FileRejected):
                 reason = operation
             elif operation is not None and (self._mutations or not operation.mutation):
@@ -222,10 +223,10 @@ class ToolSetBuilder:
     def _reason_against(self, file: SourceFile, repeating: Mapping[str, FileRejected]) -> FileRejected | None:
         if file.refused is not None:
             return FileRejected("unreadable", file.refused, file.name)
-        document = self._read[file.name].document
+        document = self._parsed[file.name].document
         return document if isinstance(document, FileRejected) else repeating.get(file.name)
 
-    # The first file in name order wins a contested tool name, so that a restart does not change the result.
+    # If several files use one tool name, the first file in name order gets it, so that a restart changes nothing.
     def _find_name_conflict(self, operation: Operation, operations: Mapping[str, Operation]) -> FileRejected | None:
         first = operations.get(operation.name)
         if first is not None:
@@ -240,7 +241,7 @@ class ToolSetBuilder:
 def make_operation(
     document: Document, schema: GraphQLSchema, shared: Mapping[str, Fragment]
 ) -> Operation | FileRejected:
-    """Return the tool of a document, or the reason for rejecting it. Never raises, even if the schema is invalid."""
+    """Return the tool of a document, or the reason for rejecting it; never raise, even if the schema is invalid."""
     return _try_make(partial(tool_of, document, schema, shared), "not_in_schema", document.file)
 
 

@@ -1,6 +1,6 @@
 """Header blocks of requests to one server, and the cookies of one connection.
 
-Source: RFC 6265, "HTTP State Management Mechanism". Clients based on httpx and browser `fetch` store cookies too.
+Like httpx and the `fetch` of browsers, the gateway stores cookies. Source: RFC 6265, "HTTP State Management Mechanism".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # RFC 6265, section 6.1: the minimum sizes that user agents should support, per cookie and per domain.
 _MAX_COOKIE_CHARS: Final = 4_096
 _MAX_COOKIES: Final = 50
-# RFC 6265, section 5.2.2; more digits mean centuries.
+# The syntax of Max-Age, from RFC 6265, section 5.2.2; 12 digits are enough for centuries.
 _SECONDS: Final = re.compile(r"-?[0-9]{1,12}")
 
 
@@ -30,15 +30,16 @@ class Cookies:
     """The cookies that the server of one URL sets; cookies of other servers are ignored.
 
     Attributes:
-        version: Changes whenever the value of `header` may have changed.
+        version: A number that changes whenever `header` may return another value because of `store`.
     """
 
     def __init__(self, url: str, configured: str = "") -> None:
-        """Start with the configured cookies only.
+        """Start with only the configured cookies.
 
         Args:
             url: The URL of the server.
-            configured: The Cookie header of the configuration; the server may replace its cookies by name.
+            configured: The configured Cookie header; a cookie that the server sets replaces a configured cookie with
+                the same name.
         """
         self._origin, _ = split_url(url)
         self._configured = configured
@@ -88,7 +89,12 @@ class Cookies:
         return "; ".join([pair for pair in (*configured, own) if pair])
 
     def renew(self, url: str, lines: bytes) -> bytes:
-        """Return the header lines of a request with the current cookies."""
+        """Return header lines with the current cookies instead of those in `lines`.
+
+        Args:
+            url: The URL of the request.
+            lines: The header lines of the request.
+        """
         other_lines = [line for line in lines.split(b"\r\n") if line and not line.lower().startswith(b"cookie:")]
         cookie = self.header(url)
         own = [f"cookie: {cookie}".encode("latin-1", "replace")] if cookie else []
@@ -100,20 +106,21 @@ class Cookies:
 
 
 def _standard_line(line: str, host: str) -> str:
-    """Return a Set-Cookie header with the attributes that RFC 6265 reads, as browsers read them.
+    """Return a Set-Cookie header with only the valid attributes that RFC 6265 defines.
 
-    `http.cookiejar` rejects cookies with an invalid or unknown attribute, or whose domain is a single label.
+    Browsers ignore other attributes. `http.cookiejar` instead rejects cookies with an invalid or unknown attribute, and
+    cookies whose domain has only one label.
     """
     pair, *following = line.split(";")
     attributes: dict[str, str] = {}
     for attribute in following:
         name, _, value = attribute.partition("=")
-        attributes[name.strip().lower()] = value.strip()  # the last of several counts
+        attributes[name.strip().lower()] = value.strip()  # the last of several attributes with one name applies
     domain = attributes.get("domain", "").lstrip(".").strip("[]").lower()
     is_valid = {
         "path": attributes.get("path", "").startswith("/"),
         "max-age": _SECONDS.fullmatch(attributes.get("max-age", "")) is not None,
-        "domain": domain not in ("", host),  # the cookie of its own host needs none
+        "domain": domain not in ("", host),  # not needed if it is the host of the server
         "expires": "expires" in attributes,
     }
     recognized = [f"{name}={attributes[name]}" for name, valid in is_valid.items() if valid]
@@ -136,20 +143,23 @@ def _name_of(pair: str) -> str:
     return pair.partition("=")[0].strip()
 
 
-# A call has three standard headers (version, method, name); the cache of header lines covers the tools in use.
+# A call has up to three standard headers: version, method and name.
 _STANDARD_HEADERS: Final = 3
+# The maximum number of cached header lines; enough for the tools that callers use at a time.
 _MAX_KEPT: Final = 1_024
 _POST_HEADERS: Final = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 
 
-# Headers that define the framing of a message, which configuration must not change.
+# Headers for the framing and encoding of a message, which the configuration must not change.
 _OF_THE_CONNECTION: Final = frozenset({"accept-encoding", "connection", "content-length", "transfer-encoding"})
 
 
 def standing_headers(configured: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of every request, with lower-case names; configured headers replace the defaults.
+    """Return the headers of every request, with lower-case names; a Host header comes first.
 
-    A Host header comes first.
+    Args:
+        configured: The configured headers, which replace the defaults.
+        ours: The default headers.
     """
     by_name = {name.lower(): value for name, value in configured.items()}
     host = {"host": by_name.pop("host")} if "host" in by_name else {}
@@ -157,7 +167,7 @@ def standing_headers(configured: Mapping[str, str], ours: Mapping[str, str]) -> 
 
 
 def has_no_credentials(url: str, configured: Mapping[str, str]) -> bool:
-    """Return whether requests are anonymous, because the URL has no query and no headers are configured."""
+    """Return whether the configuration contains no possible credentials: no headers, and no query in the URL."""
     return not configured and not urlsplit(url).query
 
 
@@ -166,8 +176,8 @@ class RequestHead:
 
     Attributes:
         session_id: The session that requests belong to, if the server uses sessions.
-        version: The version of the credentials in the most recently rendered lines.
-        cookies: The configured cookies and those that the server sets.
+        version: The version of the credentials in the header lines that `lines` returned last.
+        cookies: The configured cookies, and the cookies that the server has set.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], credentials: Credentials | None) -> None:
@@ -176,7 +186,7 @@ class RequestHead:
         Args:
             url: The URL of the server.
             headers: The configured headers.
-            credentials: Authenticate the gateway; None sends no credentials.
+            credentials: The credentials that authenticate the gateway; None to send only the configured headers.
         """
         self._url = url
         self._has_no_credentials = has_no_credentials(url, headers)
@@ -185,20 +195,22 @@ class RequestHead:
         self._cookies_version = 0
         self._credentials = credentials
         self.session_id: str | None = None
-        # The cached header lines of an ordinary request; None if they have to be rendered again.
+        # The cached header lines of a request without extra headers; None if they have to be rendered again.
         self._lines: bytes | None = None
-        # The cached lines including per-request headers, keyed by the identity of the per-request dict.
+        # The cached header lines of requests with extra headers, by the `id` of the dict of extra headers. An entry has
+        # the dict, the value of `_lines`, and the header lines.
         self._known: dict[int, tuple[dict[str, str], bytes, bytes]] = {}
         self.version = -1
 
     @property
     def is_anonymous(self) -> bool:
-        """True if requests are anonymous, without credentials in URL or headers."""
+        """True if requests have no credentials in the URL or in headers."""
         return self._has_no_credentials and not (self._credentials is not None and self._credentials.headers)
 
     def use_version(self, version: str) -> None:
         """Send this protocol version with every later request."""
-        # Source: MCP 2025-06-18, "Transports", "Protocol Version Header"; older servers do not know this header.
+        # Servers with earlier versions do not know this header.
+        # Source: MCP 2025-06-18, "Transports", "Protocol Version Header".
         if version >= "2025-06-18":
             self._headers["mcp-protocol-version"] = version
             self._lines = None
@@ -211,7 +223,7 @@ class RequestHead:
         """Return the header fields of a request that does not use the cached lines.
 
         Args:
-            method: The HTTP method, to which a proof of possession is bound.
+            method: The HTTP method, which a proof of possession (DPoP) has to contain.
         """
         return {**self._standing_headers(), **self._proof(method)}
 
@@ -225,7 +237,7 @@ class RequestHead:
         """Return the header lines of a POST.
 
         Args:
-            extra: Headers of this request only; pass the same object for every call of a tool to use the cache.
+            extra: Headers of this request only. To use the cache, pass the same object for every call of a tool.
         """
         credentials = self._credentials
         if credentials is not None:
@@ -250,14 +262,15 @@ class RequestHead:
         return header_block
 
     def _header_block(self, extra: dict[str, str] | None, *, usual: bool) -> bytes:
-        # Rare: sending a header twice is an error or combines both values, so merge them.
+        # An extra header replaces a standing header with the same name, which is rare. If both were sent, the server
+        # would reject the request or combine the values.
         if extra and not extra.keys().isdisjoint(self._headers):
             return header_lines({**self._standing_headers(), **extra})
         if self._lines is None:
             self._lines = header_lines(self._standing_headers())
         if not extra:
             return self._lines
-        # Longer sets contain a trace or a proof of one request and are not worth caching.
+        # More headers include a trace context or a proof, which only one request has, so do not cache them.
         usual = usual and len(extra) <= _STANDARD_HEADERS
         return self._lines + (_lines_of(tuple(extra.items())) if usual else header_lines(extra))
 
@@ -275,5 +288,5 @@ class RequestHead:
 
 @lru_cache(maxsize=_MAX_KEPT)
 def _lines_of(items: tuple[tuple[str, str], ...]) -> bytes:
-    # Every call of a tool has the same items.
+    # Cached, because every call of a tool has the same items.
     return header_lines(dict(items))

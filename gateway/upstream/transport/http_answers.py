@@ -1,4 +1,4 @@
-"""Responses of Streamable HTTP: event streams that are resumed, and the meaning of error statuses.
+"""Responses of Streamable HTTP: resuming event streams, and the meaning of error statuses.
 
 Source: MCP 2025-11-25, "Transports", "Resumability and Redelivery" and "Sending Messages to the Server".
 """
@@ -24,10 +24,11 @@ from registry.schema.display_text import excerpt
 log = logging.getLogger(__name__)
 
 Subject = Literal["session", "request", "unclear"]
-"""The subject of a refusal: the session (the request was not processed), the request itself, or either of them."""
+"""The subject of an HTTP error: the session (then the server did not process the request), the request itself, or
+possibly either (`unclear`)."""
 
-# MCP requires 404 for an unknown session, but many servers respond with another status and one of these phrases: the
-# SDKs for TypeScript, Python, Go, C#, Java and Rust, FastMCP, and proxies in front of them.
+# MCP requires status 404 for an unknown session, but many servers respond with another status and one of these phrases.
+# The phrases come from the SDKs for TypeScript, Python, Go, C#, Java and Rust, from FastMCP, and from proxies.
 _FORGOTTEN: Final = re.compile(
     r"""
     mcp-session-id
@@ -45,19 +46,19 @@ _FORGOTTEN: Final = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-# Pages and errors state the problem at the beginning; the rest may be anything.
+# Only the beginning of a body is searched: error pages and messages state the problem there.
 _READ_CHARS: Final = 2_000
 _QUOTED_CHARS: Final = 160
-# Statuses that name a defect of the request or a limit: payment, method, media type, proxy, time, length, size,
-# upgrade, rate and law. 401 and 403 are about credentials unless the text says otherwise.
+# Statuses that describe a defect of the request or a limit, and not an unknown session: payment, method, media type,
+# proxy, time, length, size, upgrade, rate and law. 401 and 403 concern credentials if the body mentions no session.
 _NAMES_THE_CAUSE: Final = frozenset(
     {401, 402, 403, 405, 406, 407, 408, 411, 413, 414, 415, 416, 417, 426, 429, 431, 451}
 )
-# A server that reports these errors has accepted the session.
+# A server that responds with one of these error codes has accepted the session.
 _OF_THE_REQUEST: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS})
 _NOT_FOUND: Final = 404
 _TOO_MANY: Final = 429
-# `Retry-After` in seconds, up to about a day. Dates are ignored, because callers count in seconds.
+# `Retry-After` in seconds, up to about a day. Values that are dates are ignored.
 _SECONDS: Final = re.compile(r"\d{1,5}")
 
 
@@ -89,7 +90,7 @@ def subject_of(status: int, body: bytes, message: dict[str, Any] | None, request
     says_so = mentions_session(body)
     is_own = message is not None and message.get("id") == request_id
     if message is not None and is_own and message["error"].get("code") in _OF_THE_REQUEST:
-        # The tool may manage its own sessions, and an argument of the call may name an unknown session.
+        # A tool may have sessions that are unrelated to MCP, so the message may refer to a session in the arguments.
         return "unclear" if says_so else "request"
     if says_so:
         return "session"
@@ -104,14 +105,14 @@ def forgotten_text(status: int, body: bytes, message: dict[str, Any] | None) -> 
     if message is not None:
         detail = str(message["error"].get("message", ""))
     elif status not in (401, 403) and b"<" not in body:
-        # The text of 401 and 403 may repeat the credentials, and the first line of a page is uninformative.
+        # Do not quote responses with 401 and 403, which may repeat the credentials, or HTML pages.
         detail = body[:_READ_CHARS].decode("utf-8", "replace")
     detail = excerpt(detail, _QUOTED_CHARS)
     return f"the upstream has forgotten the session (HTTP {status}{': ' + detail if detail else ''})"
 
 
 def reason_phrase(response: Response, *, is_anonymous: bool) -> str:
-    """Return what the status of a response means for a call, or an empty string; see `refusal_text`."""
+    """Return an explanation of an HTTP status for the caller, or an empty string if the status needs none."""
     status = response.status
     if status in (401, 403):
         return refusal_text(is_anonymous=is_anonymous)
@@ -124,21 +125,21 @@ def reason_phrase(response: Response, *, is_anonymous: bool) -> str:
 
 
 ENDED_EARLY: Final = "the stream of the answer ended before the answer"
-# Limit of reconnects per response: a server that pauses every second gets an hour. The deadline of the call usually
-# ends it sooner.
+# The limit of reconnects per response: a server that closes the stream every second has an hour to respond. The call's
+# deadline usually ends the wait sooner.
 _MAX_RESUMED: Final = 3_600
-# Default delay before a reconnect, and the minimum that a server may ask for.
+# The delay before a reconnect if the server states none, and the shortest delay that a server may state.
 _RETRY_MS: Final = 1_000
 _MIN_RETRY_MS: Final = 50
 
 
 def read_message(data: bytes, method: str) -> Any:
-    """Parse a message that responds to a request of this method; raise `wire.MalformedJson` if it is invalid."""
+    """Parse a response to a request with this method; raise `json_bytes.MalformedJson` if it is not valid JSON."""
     return json_bytes.loads_answer(data) if method in json_bytes.READ_LATER else json_bytes.loads(data)
 
 
 class AnswerStream:
-    """A reader of the response streams of one server."""
+    """Reads the event streams with which one server responds to requests."""
 
     def __init__(self, server: str, client: HttpClient, url: str, head: RequestHead) -> None:
         self._server = server
@@ -147,7 +148,7 @@ class AnswerStream:
         self._head = head
 
     async def resumed(self, response: Response, method: str, on_pause: OnPause | None) -> AsyncIterator[dict[str, Any]]:
-        """Yield the messages of one request, reconnecting until the stream cannot be resumed.
+        """Yield the messages of the response to one request; reconnect whenever the stream ends and can be resumed.
 
         Args:
             response: The first response.
@@ -165,7 +166,7 @@ class AnswerStream:
             if parser.last_id is None:
                 raise
         for _ in range(_MAX_RESUMED):
-            # A stream can only be resumed after an event id, and within a session.
+            # A stream can be resumed only in a session, and only if the server has sent an event id.
             if parser.last_id is None or self._head.session_id is None:
                 return
             retry_ms = _RETRY_MS if parser.retry_ms is None else max(parser.retry_ms, _MIN_RETRY_MS)
@@ -182,7 +183,7 @@ class AnswerStream:
                     async for message in self.messages(resumed, method, parser):
                         yield message
             except ConnectionLost as error:
-                # `sent`, because the request itself was sent before this reconnect failed.
+                # `sent` is true: the reconnect failed, but the request itself was sent before.
                 raise ConnectionLost(str(error), sent=True) from None
 
     async def messages(

@@ -30,10 +30,10 @@ from gateway.upstream.transport.jsonrpc_transport import OnMessage
 from gateway.upstream.transport.stream_transport import StreamTransport
 from gateway.upstream.upstream_credentials import Credentials, NotSignedIn, refusal_text
 
-# Messages that wait until their POST starts, at most one turn of the event loop later: four times the default limit of
-# calls in flight, to leave room for cancellations and responses.
+# The maximum number of messages whose POST has not started; it starts in the next iteration of the event loop. Four
+# times the default limit of calls in flight, to leave room for cancellations and responses.
 _MAX_UNSENT: Final = 256
-# One attempt with each of two tokens.
+# Two attempts to send a message: with the current credentials, and with the credentials after a refusal.
 _MAX_SENT: Final = 2
 # A string, so that it cannot equal the numeric id of a request.
 _PING_ID: Final = "is-the-session-known"
@@ -49,14 +49,14 @@ async def open_sse(
     on_message: OnMessage,
     credentials: Credentials | None = None,
 ) -> AsyncIterator[StreamTransport]:
-    """Open the event stream and wait for the endpoint that messages are posted to.
+    """Open the event stream, and wait until the server names the endpoint to which messages are posted.
 
     Raises:
         ConnectionLost: The stream ended before it named an endpoint.
-        HttpStatusError: The response is not an event stream, or names an endpoint of another origin.
+        HttpStatusError: The response is not an event stream, or names an endpoint with another origin.
     """
     connection = _SseConnection(server, url, headers, client, on_message, credentials)
-    # Close `to_post` last: its receiver then sees a normal end of the queue and not an error.
+    # Close `to_post` last, so that `post_all` sees a normal end of the queue and not an error.
     async with connection.to_post, anyio.create_task_group() as group:
         group.start_soon(connection.hold_stream)
         try:
@@ -109,7 +109,7 @@ class _SseConnection:
 
     @asynccontextmanager
     async def _open_stream(self) -> AsyncIterator[Response]:
-        """Open the stream, and retry once if other credentials are available."""
+        """Open the stream; if the server refuses the credentials, retry once with other credentials, if available."""
         credentials = self._credentials
         if credentials is not None:
             await credentials.prepare()
@@ -140,13 +140,13 @@ class _SseConnection:
         return self._has_no_credentials and not (self._credentials is not None and self._credentials.headers)
 
     async def wait_endpoint(self) -> None:
-        """Wait until the stream has named the endpoint, or raise the error that prevents it."""
+        """Wait until the server has named the endpoint; raise the error if the stream ends before."""
         await self._endpoint_known.wait()
         if not self._endpoint:
             raise self._failure
 
     async def post_all(self) -> None:
-        """Post all messages concurrently, so that a slow POST does not delay the others."""
+        """Post all messages concurrently, so that a slow POST does not delay other messages."""
         async with anyio.create_task_group() as group:
             async for line in self.to_post:
                 group.start_soon(self._post, line)
@@ -157,7 +157,7 @@ class _SseConnection:
         self.transport.close("the connection is being closed")
 
     async def _read_events(self, response: Response) -> None:
-        # All requests share the stream, so an oversized response must not end it.
+        # All requests share the stream, so an oversized response must not end the stream.
         parser = EventParser(skip_large=True, on_skipped=self.transport.skip)
         async for chunk in response.chunks():
             for event in parser.feed(chunk):
@@ -189,18 +189,18 @@ class _SseConnection:
             if status >= 400:
                 raise HttpStatusError(status, "the message was refused")
         except SessionForgotten as error:
-            # A proxy may keep the stream open.
+            # Close the stream, because a proxy may keep it open although the server has forgotten the session.
             self.transport.refuse(message.get("id"), error)
             self.transport.close(str(error))
         except (GatewayError, ValueError) as error:
-            # Fail the request now, or it would wait for its deadline.
+            # Fail the request now, so that the caller does not wait until the deadline.
             self.transport.refuse(message.get("id"), RpcError(INTERNAL_ERROR, f"could not be sent: {error}"))
             if isinstance(error, NotSignedIn) and not error.step_up:
-                # Close the stream, because it would stay open although messages can no longer be sent.
+                # Close the stream, which would otherwise stay open although messages can no longer be sent.
                 self.transport.close(str(error))
 
     async def _is_forgotten(self, status: int, body: bytes, message: dict[str, Any]) -> bool:
-        """Return whether a refusal means that the server does not know the session named by the endpoint."""
+        """Return whether a refused POST means that the server does not know the session in the endpoint's URL."""
         subject = subject_of(status, body, None, None)
         if mentions_session(body) or subject == "request" or not isinstance(message.get("id"), int):
             return mentions_session(body)
@@ -214,7 +214,10 @@ class _SseConnection:
         return 400 <= status < 500 and subject_of(status, body, None, None) != "request"
 
     async def _post_message(self, line: bytes) -> tuple[int, bytes]:
-        """Post a message and return the status and body, retrying once if other credentials are available."""
+        """Post a message, and return the status and body of the response.
+
+        If the server refuses the credentials, retry once with other credentials, if available.
+        """
         credentials, status, body = self._credentials, 0, b""
         for _ in range(_MAX_SENT):
             if credentials is not None and not credentials.ready:

@@ -1,4 +1,7 @@
-"""The seam to upstreams that speak JSON-RPC, and responses that are not strict JSON."""
+"""The transport interface for upstreams that speak JSON-RPC, and the repair of responses that are not strict JSON.
+
+"Intake" is the step after listing, which checks each definition of an upstream and rejects invalid definitions.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from gateway.protocol import json_bytes
 from gateway.protocol.gateway_errors import INTERNAL_ERROR, METHOD_NOT_FOUND, RpcError
 from registry.schema.display_text import clean
 
-# Deeper than any definition may be, so that intake still rejects it, and shallower than the limit of the parsers.
+# How deeply values may be nested in a repaired response: deeper than intake accepts, so that intake rejects a truncated
+# definition, and less deep than the limit of the parsers.
 _KEPT_DEPTH: Final = 250
 # The gateway never sends longer ids. Some servers return the id as a string or as a fraction.
 _MEMBER: Final = rb'\s*"(?:jsonrpc"\s*:\s*"2\.0"|id"\s*:\s*"?(\d{1,18})(?:\.0)?"?)\s*'
@@ -25,19 +29,19 @@ _SHAPE: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?|[\[{]++|[\]}]++', re.DOTALL
 
 
 def answered_id(line: bytes, *, ends: bool = False) -> int | None:
-    """Return the id of the request that this text responds to, or None if that is uncertain.
+    """Return the id of the request that this text answers, or None if the id is uncertain.
 
     Servers write `id` before or after the one large member, so searching both ends of the text is enough.
 
     Args:
         line: The text of the response.
-        ends: Whether `line` is only the two ends of a longer text whose middle was dropped.
+        ends: Whether `line` consists only of the beginning and the end of a longer text.
     """
     head = _HEAD.match(line[:ENDS_BYTES])
     if head is None or b'"jsonrpc"' not in line[:ENDS_BYTES] + line[-ENDS_BYTES:]:
         return None
     if head[1] is None and (ends or line.count(b"{") == line.count(b"}")):
-        # Only if the end of the text is present: in a truncated text, the last `id` may belong to a nested object.
+        # Search the end only if the text is complete: the last `id` of a truncated text may belong to a nested object.
         head = _TAIL.search(line[-ENDS_BYTES:])
     return int(head[1]) if head is not None and head[1] is not None else None
 
@@ -45,8 +49,9 @@ def answered_id(line: bytes, *, ends: bool = False) -> int | None:
 async def repaired_response(data: bytes, method: str) -> dict[str, Any] | None:
     """Return a substitute for a response that is not strict JSON, or None if the text is not a response.
 
-    A single bad tool must not hide the whole list of a server. In `tools/list`, values nested too deeply are cut and
-    invalid numbers are preserved, so that intake rejects only that tool. Other methods get an error.
+    A single malformed tool must not hide all tools of a server. In a response to `tools/list`, values that are nested
+    too deeply become `null` and invalid numbers are preserved, so that intake rejects only the malformed tool. For
+    other methods, the substitute is an error response.
     """
     request_id = answered_id(data)
     if request_id is None:
@@ -93,25 +98,24 @@ def _lenient(data: bytes) -> Any:
 
 
 MAX_ERROR_CHARS: Final = 16 * 1024
-"""Limit of an error message, which ends up in model contexts, logs and the audit log. Results, including those with
-`isError`, are bounded only by the message size, because they may contain requested output, such as that of a compiler.
-"""
+"""The length limit of an error message, which may be shown to models and logged. Results, even with `isError`, are
+limited only by the message size, because they may contain output that the caller requested, such as a compiler's."""
 MAX_ERROR_DATA_BYTES: Final = 64 * 1024
-"""Limit of the data of an error, which only programs read."""
+"""The size limit of the `data` member of an error, which only programs read."""
 
 OnProgress = Callable[[dict[str, Any]], None]
 Reply = Callable[[dict[str, Any]], None]
 OnPause = Callable[[int], None]
 OnMessage = Callable[[dict[str, Any], Reply], None]
-"""Handles a notification or a request of the peer; the response to a request is sent later through the reply."""
+"""Handles a notification or request from the upstream; calls the second argument later to respond to a request."""
 
 
 class Transport(Protocol):
     """A connection to one upstream.
 
     Attributes:
-        independent_requests: Whether each request is a separate exchange with its own headers. If so, the loss of a
-            request says nothing about the others, and only a failed request shows that the peer is gone.
+        independent_requests: Whether each request is a separate exchange with its own headers. If so, other requests
+            may succeed after one was lost, and only a failed request shows that the upstream is gone.
     """
 
     independent_requests: bool
@@ -126,12 +130,13 @@ class Transport(Protocol):
         headers: dict[str, str] | None = None,
         on_pause: OnPause | None = None,
     ) -> Any:
-        """Send a request and return its result; the progress token is set by the transport.
+        """Send a request and return its result.
 
         Args:
-            params: The whole params object; with `on_progress`, the object and its `_meta` are modified.
+            params: The whole params object. With `on_progress`, the transport adds a progress token to the object.
             on_progress: Called with the params of each progress notification.
-            on_message: Called with each message on the request's own stream, if the transport has such streams.
+            on_message: Called with each message on the request's own stream, if the transport has a stream for each
+                request.
             headers: Headers of this request, if the transport has headers.
             on_pause: Called when the server closes the stream before the response and expects a reconnect, with the
                 delay in milliseconds.
@@ -147,7 +152,7 @@ class Transport(Protocol):
         """Send a notification."""
 
     async def listen(self, on_open: Callable[[], None]) -> None:
-        """Receive messages that belong to no request until their stream ends.
+        """Receive the messages that do not belong to a request, until the stream of these messages ends.
 
         Args:
             on_open: Called once messages can arrive.
@@ -163,17 +168,17 @@ class Transport(Protocol):
         """Wait until the connection has ended, and return the reason."""
 
     def fail(self, reason: str) -> None:
-        """Mark the connection as ended, for transports that only notice this by a failed request."""
+        """Mark the connection as ended, for transports that cannot notice the end themselves."""
 
     def abandon(self) -> None:
-        """Skip the shutdown message: the peer is unreachable, or calls in flight still need the session."""
+        """Do not send a shutdown message on closing: the upstream is unreachable, or calls still need the session."""
 
 
 def result_in(message: dict[str, Any]) -> Any:
     """Return the result of a JSON-RPC response.
 
     Raises:
-        RpcError: The message is an error response or not a valid response.
+        RpcError: The message is an error response, or is not a valid response.
     """
     if "error" in message and message["error"] is not None:
         error = message["error"]
@@ -192,14 +197,14 @@ def result_in(message: dict[str, Any]) -> Any:
 
 
 def bounded_text(text: str) -> str:
-    """Return the text of an error without hidden characters, truncated with a note if it is too long."""
+    """Return the text of an error without hidden characters; if the text is too long, truncate it and add a note."""
     if len(text) <= MAX_ERROR_CHARS:
         return clean(text)
     return f"{clean(text[:MAX_ERROR_CHARS])}… (cut: these are the first {MAX_ERROR_CHARS} of {len(text)} characters)"
 
 
 def bounded_data(data: Any) -> Any:
-    """Return the data of an error, or a note in its place if the data is too large."""
+    """Return the data of an error, or a note instead if the data is too large."""
     if data is None:
         return None
     try:
@@ -212,7 +217,7 @@ def bounded_data(data: Any) -> Any:
 
 
 def default_response(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the default response to an upstream's request: `ping` succeeds, other methods are not offered."""
+    """Return the default response to an upstream's request: success for `ping`, an error for other methods."""
     if request.get("method") == "ping":
         return {"jsonrpc": "2.0", "id": request["id"], "result": {}}
     # Truncated, because this upstream-controlled text ends up in logs on both sides.
@@ -221,7 +226,7 @@ def default_response(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def set_progress_token(params: dict[str, Any], token: int) -> None:
-    """Request progress notifications; the token is the id of the request."""
+    """Add a progress token to the params of a request, which requests progress notifications."""
     meta = params.get("_meta")
     if meta is None:
         params["_meta"] = {"progressToken": token}

@@ -1,18 +1,21 @@
-"""Start local servers: environment, progress, limits, and separation from each other.
+"""Start local servers: environment, progress, limits, and isolation from each other.
 
-Local servers run as the same user as the gateway. Without separation, each of them can read the environment and the
-memory of the gateway and of its siblings, and can send them signals. Three kernel mechanisms prevent this:
+Local servers run as the same user as the gateway. Without isolation, each server can read the environment and memory of
+the gateway and of other servers, and can send signals to these processes. Two kernel mechanisms prevent this:
 
-- Each server runs in its own Landlock domain, which only restricts signals and tracing across domains. This requires
+- Each server runs in its own Landlock domain, which restricts only signals and tracing across domains. This requires
   Landlock ABI 6 (Linux 6.12). Source: Linux, "Landlock: unprivileged access control", "IPC scoping" and "Ptrace
   restrictions".
-- The gateway is not dumpable, so that only root can trace it. Source: prctl(2), PR_SET_DUMPABLE.
-- Processes that leave the process group of their server become children of the gateway, and end with it.
-  Source: prctl(2), PR_SET_CHILD_SUBREAPER.
-- If the gateway is killed, each server receives SIGTERM (PR_SET_PDEATHSIG), and a shell that outlives the gateway kills
-  the process groups that are still there.
+- The gateway is not dumpable, so that only root can trace the gateway. Source: prctl(2), PR_SET_DUMPABLE.
 
-The file system is only restricted for servers with a `sandbox`; see `gateway.upstream.sandbox`.
+Two further mechanisms end all processes of a server with the gateway:
+
+- Orphaned processes of a server become children of the gateway, which ends them. Source: prctl(2),
+  PR_SET_CHILD_SUBREAPER.
+- If the gateway is killed, each server receives SIGTERM (PR_SET_PDEATHSIG). A shell that outlives the gateway, the
+  guard, then kills the process groups that are still running.
+
+The file system is restricted only for servers with a `sandbox`; see `gateway.upstream.sandbox`.
 """
 
 from __future__ import annotations
@@ -43,14 +46,14 @@ from gateway.protocol.gateway_errors import ConnectionLost
 
 log = logging.getLogger(__name__)
 
-# Variables that any program needs to run; all others have to be configured by name.
+# Variables that programs usually need. Further variables of the gateway are not inherited; they have to be configured.
 _SAFE: Final = (
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "TZ",
     "APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATHEXT", "PROGRAMDATA", "PROGRAMFILES",
     "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "USERNAME", "USERPROFILE", "WINDIR",
 )  # fmt: skip
 # `npx` and `uvx` download the server that they start, so they need the proxy settings and the trusted certificates.
-# Programs read the first three in either case.
+# Programs read the names of the proxy variables in upper or lower case.
 _PROXIES: Final = ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy")
 _NETWORK: Final = (
     *_PROXIES, "NO_PROXY", "no_proxy",
@@ -59,7 +62,7 @@ _NETWORK: Final = (
 
 
 def child_environment(variables: Mapping[str, str | None], ours: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a child: safe and network variables of the gateway, and the configured ones.
+    """Return the environment of a child: some variables of the gateway, and the configured variables.
 
     Args:
         variables: The configured variables of the server; None removes a variable.
@@ -67,7 +70,7 @@ def child_environment(variables: Mapping[str, str | None], ours: Mapping[str, st
     """
     configured = {key.upper() for key in variables}
     environment = {key: ours[key] for key in _SAFE if key in ours}
-    # Compare in upper case: an inherited variable must not compete with a configured one in the other case.
+    # Compare in upper case, so that a child does not get both an inherited `HTTP_PROXY` and a configured `http_proxy`.
     environment |= {key: ours[key] for key in _NETWORK if key in ours and key.upper() not in configured}
     # A proxy URL may contain a password, which the child may print when it fails.
     SECRETS.hide(_credentials([environment[key] for key in _PROXIES if key in environment]))
@@ -79,32 +82,38 @@ def _credentials(proxies: list[str]) -> set[str]:
     return secrets_in({"proxies": [url if "://" in url else f"http://{url}" for url in proxies]})
 
 
-# A start that takes longer usually waits for the network or hangs, so it should not delay the next start.
+# After this time, a start no longer counts towards the limit of concurrent starts: it usually waits for the network or
+# hangs, and should not delay the next start.
 _PLACE_S: Final = 10.0
 _CPU_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 _places: RunVar[anyio.Semaphore] = RunVar("typegate_process_starts")
 
 
 class PrintedLine(NamedTuple):
-    """A line of standard error, and when it was printed, in seconds since 1970."""
+    """A line of standard error.
+
+    Attributes:
+        at: When the line was printed, in seconds since 1970.
+        text: The line.
+    """
 
     at: float
     text: str
 
 
 class ProcessStart:
-    """The start of a process, from waiting in the queue to the response to the handshake.
+    """The start of a process, from the queue until the process responds to the handshake.
 
     Attributes:
-        under_way: Whether the process has yet to respond to the handshake.
+        under_way: Whether the process has not responded to the handshake yet.
         began_s: When the process was started, by the monotonic clock; None while the start is queued.
         last_line: Returns the last line that the process printed.
         explanation: Returns the printed line that explains why the process does not respond.
-        printed: The standard error of this process and of earlier processes of the server.
+        printed: Returns the last lines of standard error of this process and of earlier processes of the server.
         pid: The id of the process; None before the process is started.
-        confinement: How the process is confined: `confined`, `partial`, `separate` (in its own Landlock domain) or
-            `unconfined`; None before the process is started.
-        denials: Returns what the sandbox has denied to the processes of the server.
+        confinement: How the process is confined: `confined` or `partial` (by a sandbox), `separate` (only in its own
+            Landlock domain) or `unconfined`; None before the process is started.
+        denials: Returns what the sandbox has denied to the server's processes.
     """
 
     def __init__(self, limit_s: float, *, denials: Callable[[], list[str]] = list) -> None:
@@ -112,7 +121,7 @@ class ProcessStart:
 
         Args:
             limit_s: Seconds after which the start is abandoned, counted from the start of the process.
-            denials: See the attribute.
+            denials: See the attribute `denials`.
         """
         self.under_way = True
         self.began_s: float | None = None
@@ -146,7 +155,7 @@ class ProcessStart:
         confinement: str,
         pid: int,
     ) -> None:
-        """Note that the process runs; see the attributes."""
+        """Note that the process has been started; the arguments are described as attributes of the class."""
         self.began_s = time.monotonic()
         self.printed, self.pid = printed, pid
         self.last_line, self.explanation, self.confinement = last_line, explanation, confinement
@@ -161,7 +170,7 @@ class ProcessStart:
         return max(0.0, self._limit_s - self.took_s)
 
     def describe(self) -> str:
-        """Return the progress of the start: `starting (18 s): npm warn deprecated …`."""
+        """Return the progress of the start, such as `starting (18 s): npm warn deprecated …`."""
         if self.began_s is None:
             return "waiting for its turn to start"
         line = self.last_line()
@@ -174,12 +183,13 @@ class ProcessStart:
 
     @asynccontextmanager
     async def within_limit(self) -> AsyncIterator[None]:
-        """Apply the limit to waiting for the process.
+        """End the block with an error once the limit has passed or `stop` was called.
 
         Raises:
             ConnectionLost: The limit has passed, or `stop` was called.
         """
-        # Exit by an exception instead of a cancellation: this gives the process time to clean up (see `ChildProcess`).
+        # Raise an exception instead of propagating the cancellation, so that `ChildProcess` can wait until the process
+        # has cleaned up.
         with self._scope:
             if self.began_s is not None:
                 self._scope.deadline = anyio.current_time() + self.left_s
@@ -191,9 +201,9 @@ class ProcessStart:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait until fewer processes are starting than the limit, then hold one of the places.
+        """Limit concurrent starts: wait for a free place, and occupy the place while the block runs.
 
-        The place is released on exit, or after 10 s so that a start that hangs does not block other starts.
+        The place is released after 10 s at the latest, so that a start that hangs does not block other starts.
 
         Raises:
             ConnectionLost: `stop` was called.
@@ -221,7 +231,7 @@ class ProcessStart:
 
 
 def _start_places() -> anyio.Semaphore:
-    """Return the semaphore that limits concurrent starts; all gateways of this process share it, like the cores."""
+    """Return the semaphore that limits concurrent starts; all gateways in this event loop share the semaphore."""
     try:
         return _places.get()
     except LookupError:
@@ -232,7 +242,7 @@ def _start_places() -> anyio.Semaphore:
 
 
 def cores() -> int:
-    """Return how many cores this process may use, according to its CPU affinity and the quota of its container."""
+    """Return how many cores this process may use, according to its CPU affinity and the CPU quota of its container."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = _CPU_QUOTA.read_text().split()
@@ -261,23 +271,25 @@ _LANDLOCK_RESTRICT_SELF: Final = 446
 _RULESET: Final = struct.pack("QQQ", 0, 0, 1 << 1)  # LANDLOCK_SCOPE_SIGNAL
 # From <linux/capability.h>: CAP_SYS_PTRACE, CAP_SYS_ADMIN and CAP_PERFMON, which allow reading any process's memory.
 _TRACING: Final = (19, 21, 38)
-# Snap packages are started by a program with elevated privileges, which a Landlock domain does not permit.
+# Programs of snap packages are started by a program with elevated privileges, which cannot run in a Landlock domain.
 _SNAP: Final = "/snap/"
 _SNAP_PROGRAM: Final = "/usr/bin/snap"
-# A terminated process occupies a slot of the process table until its parent collects the exit code.
+# The interval at which the exit codes of orphans are collected; until then, each orphan occupies a slot of the process
+# table.
 _REAP_EVERY_S: Final = 10.0
-# Together with the shutdown of the servers, below the 5 s after which hosts kill a gateway that they are stopping.
+# How long orphans may take to end after each signal. Together with the shutdown of the servers, this is less than the
+# 5 s after which hosts kill a gateway that they are stopping.
 _TERM_GRACE_S: Final = 0.5
 _KILL_GRACE_S: Final = 1.0
 _POLL_S: Final = 0.05
 
-# Processes whose exit codes the event loop collects.
+# The ids of running servers, whose exit codes the event loop collects.
 _servers: set[int] = set()
 
-# Reads lines, each with the process groups of all servers, until the gateway ends; then kills the groups of the last
-# line. Servers get a second to end by themselves, because their input has ended and they have received SIGTERM.
-#
-# It runs in the background of a shell that ends at once, so it is not a child of the gateway.
+# The guard. It reads lines, each with the process groups of all servers, until the gateway ends, and then kills the
+# groups in the last line. Before that, servers get a second to end by themselves, because their input has ended and
+# they have received SIGTERM. The guard runs in the background of a shell that ends at once, so that it is not a child
+# of the gateway.
 _GUARD: Final = """
 exec 3<&0
 (
@@ -303,7 +315,7 @@ class _Guard:
 
     @property
     def is_running(self) -> bool:
-        """Whether the shell was started by this process, and not by a parent which has forked."""
+        """True if this process started the shell; false in a fork of the process that started the shell."""
         return self._input is not None and self._owner == os.getpid()
 
     def start(self) -> None:
@@ -314,7 +326,7 @@ class _Guard:
                 self._owner = os.getpid()
 
     def update(self, pids: set[int]) -> None:
-        """Tell the shell which servers run."""
+        """Send the shell the ids of all running servers, which are also the ids of their process groups."""
         if self._input is None or not self.is_running:
             return
         with suppress(OSError):
@@ -334,11 +346,10 @@ def _start_guard() -> BinaryIO:
     """Start the shell and return its input.
 
     Raises:
-        OSError: It cannot be started.
-        subprocess.TimeoutExpired: As above.
+        OSError: The shell cannot be started.
+        subprocess.TimeoutExpired: The shell has not moved to the background in time.
     """
-    # While the gateway adopts no orphans, the shell becomes a child of init. This happens before the first server is
-    # started, so that no orphan of a server is missed.
+    # Do not adopt the shell, so that it becomes a child of init. No server runs yet, so no orphan can be missed.
     _adopt_orphans(0)
     try:
         starter = subprocess.Popen(
@@ -367,7 +378,7 @@ _guard = _Guard()
 
 @lru_cache(1)
 def _ruleset() -> int | None:
-    """Return the descriptor of the Landlock ruleset, or None if the kernel does not support it."""
+    """Return the descriptor of the Landlock ruleset, or None if the kernel does not support such a ruleset."""
     if _LIBC is None:
         return None
     descriptor = int(_LIBC.syscall(_LANDLOCK_CREATE_RULESET, ctypes.create_string_buffer(_RULESET), len(_RULESET), 0))
@@ -382,7 +393,7 @@ def _ruleset() -> int | None:
 
 @lru_cache(1)
 def protect_this_process() -> None:
-    """Prevent other processes of this user from tracing the gateway, and adopt orphans of its servers."""
+    """Prevent other processes of this user from tracing the gateway, and make the gateway adopt orphans of servers."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     _adopt_orphans(1)
@@ -400,11 +411,12 @@ def is_snap(program: str) -> bool:
 
 
 def prepare_child() -> None:
-    """Prepare a child between fork and exec, so that it ends with the gateway and inherits no descriptors."""
+    """Prepare a child between fork and exec, so that it ends with the gateway and inherits only standard streams."""
     if _LIBC is not None:
-        # A gateway that is killed cannot stop its children; on Linux, the kernel then sends them this signal.
+        # A gateway that is killed cannot stop its children. The kernel then sends this signal to the children.
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        # uvloop passes each pipe twice, so the gateway would not notice when the child closes its output.
+        # uvloop passes each pipe to the child twice. With the second descriptor open, the gateway would not notice when
+        # the child closes its output.
         if _CLOSE_RANGE is not None:
             _CLOSE_RANGE(_FIRST_OTHER, _LAST_DESCRIPTOR, _CLOSE_RANGE_CLOEXEC)
 
@@ -417,25 +429,25 @@ def prepare_separate_child() -> None:
         # Required by Landlock: otherwise a setuid program could do what the domain denies.
         _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         _LIBC.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0)
-        # Only matters for root: these capabilities allow reading memory across domains.
+        # These capabilities, which usually only root has, allow reading memory across domains.
         for capability in _TRACING:
             _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 async def start_guard() -> None:
-    """Start the shell that outlives the gateway, before the first server starts. In a thread, because it takes time."""
+    """Start the guard in a thread, if it is not running; must be called before the first server is started."""
     if sys.platform == "linux" and not _guard.is_running:
         await anyio.to_thread.run_sync(_guard.start)
 
 
 def note_started(pid: int) -> None:
-    """Record a server whose exit code the event loop collects."""
+    """Add a server that was started to the running servers."""
     _servers.add(pid)
     _guard.update(_servers)
 
 
 def note_ended(pid: int) -> None:
-    """Forget a server that has ended."""
+    """Remove a server that has ended from the running servers."""
     _servers.discard(pid)
     _guard.update(_servers)
 
@@ -462,10 +474,10 @@ async def end_left_processes() -> None:
 
 
 def _left_processes() -> list[int]:
-    """Return the orphaned processes that are still running, and collect the exit codes of the others."""
+    """Return the orphaned processes that are still running, and collect the exit codes of those that have ended."""
     if _LIBC is None or _has_no_new_privileges("self"):
-        # If the gateway itself has `no_new_privs`, as in containers, the flag does not identify orphans. They end
-        # with the container.
+        # Orphans of servers are identified by the flag `no_new_privs`. If the gateway itself has the flag, as in
+        # containers, all its children have it; orphans then end with the container.
         return []
     try:
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
@@ -473,7 +485,7 @@ def _left_processes() -> list[int]:
         return []
     orphans = []
     for pid in map(int, children):
-        # Skip processes that hooks have started: unlike servers, they are not in a Landlock domain.
+        # Skip servers, and processes that hooks have started: these do not have the flag.
         if pid in _servers or not _has_no_new_privileges(str(pid)):
             continue
         with suppress(ChildProcessError):

@@ -1,4 +1,8 @@
-"""The standard error of a child process, and the line that explains why it ended."""
+"""The standard error of a child process, and the line that explains why the process ended.
+
+"Frames" are the lines of a stack trace that name functions. "Noise" is standard output that is not JSON-RPC; the
+pattern `_NOISE` matches lines of any output that never state an error.
+"""
 
 from __future__ import annotations
 
@@ -15,37 +19,38 @@ from registry.schema.display_text import excerpt
 
 log = logging.getLogger(__name__)
 
-# A longer line is data and not meant for people. The rate leaves room for a whole traceback within a second.
+# The longest line to process; longer lines are data and not meant for people.
 STDERR_LINE_BYTES: Final = 2000
+# At most this many lines are logged per second: enough for a whole traceback.
 _LINES_PER_S: Final = 50
-# Enough for a stack trace with the reason above it and advice below it. Node prints all members of an error after its
-# message, a hundred lines or more for a failed HTTP request.
+# How many lines are searched for the reason why a process ended: enough for a stack trace, the reason above, and advice
+# below the trace. Node prints all members of an error after the message: a hundred lines or more for an HTTP request.
 _LAST_LINES: Final = 300
-# Shown to administrators: about four screens, and at most 400 kB for each server.
+# How many lines administrators can read: about four screens, and at most 400 kB for each server.
 _RECENT_LINES: Final = 200
-# Limit of the quoted line in a connection error, which is shown in a table and to models.
+# How much of a line a connection error quotes; the error is shown in a table and to models.
 MAX_QUOTED_CHARS: Final = 300
-# Limit of a line that is searched for reasons, because the expressions below take quadratic time.
+# How much of a line is searched for reasons. The limit is needed because the regular expressions take quadratic time.
 _MAX_SEARCHED_CHARS: Final = 500
-# Limit of the timestamp and level before a message.
+# The longest timestamp and log level before a message.
 _LABEL_CHARS: Final = 80
 # A process that ends within a minute is failing at startup, and the next process will probably print the same lines.
 _FAILING_S: Final = 60.0
-# Distinct lines to remember per failing start; a program that prints more is logging its work.
+# How many distinct lines of a failing start to remember; a program that prints more is logging its work.
 _MAX_REMEMBERED: Final = 500
 
-# Enough to show what a server prints to standard output without filling the log.
+# How many lines of noise are logged for each process: enough to show what a server prints to standard output.
 _LOGGED_NOISES: Final = 3
-# Enough for a banner or usage text with the reason below it.
+# How many lines of noise are kept: enough for a banner or usage text with the reason below.
 _KEPT_NOISES: Final = 40
 
 _ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
-# The bars beside the frames of an exception group.
+# The bars that Python draws beside the exceptions of an exception group.
 _GROUP_BAR: Final = re.compile(r"^\s*[|+](?:[\s|+-]|\d+(?= -))*")
-# The frame that rich draws around messages and tracebacks.
+# The box that the library rich draws around messages and tracebacks.
 _BOX: Final = re.compile(r"\s*(?:│(?P<inside>.*)│|[╭┌][─━]*(?P<title>[^─━]*)[─━]*[╮┐]|[╰└][─━]+[╯┘])\s*")
-# Times, process ids, ports and names of temporary files differ between runs. Matching only at the start of a word
-# avoids quadratic time for long words.
+# Words with digits: times, process ids, ports and names of temporary files, which differ between runs. Matching only at
+# the start of a word avoids quadratic time for long words.
 _VARYING: Final = re.compile(r"(?<!\w)\w*\d\w*")
 
 # Lines that never state the reason: notices, warnings, progress of package managers, advice.
@@ -68,7 +73,7 @@ _NOISE: Final = re.compile(
     )""",
     re.VERBOSE,
 )
-# Lines around the reason: frames, brackets and members of objects, quoted only as a last resort.
+# Lines around the reason: frames, brackets and members of objects. These lines are quoted only as a last resort.
 _SURROUNDINGS: Final = re.compile(
     r"""\s*(?:
       at\s.* | Node\.js\sv\S+ | File\s".*",\sline\s\d+.* | \.\.\.\s\d+\smore
@@ -100,7 +105,7 @@ _GOES_ON: Final = re.compile(r"\s+(?:cause:|\[cause\]:|caused by:|╰─▶|├�
 # The list of causes that Rust programs print below an error.
 _CAUSES: Final = re.compile(r"Caused by:")
 _NUMBERED: Final = re.compile(r"\s+(?:\d+: )?")
-# The line before the members of a Node error: a frame or the message.
+# The line that opens the members of a Node error: a frame or the message, ending in a brace.
 _OPENS_MEMBERS: Final = re.compile(r"\s*at\s|(?!\s).*(?:Error|Exception)\b.*[^:]\s\{")
 _IGNORED: Final = "Exception ignored"
 
@@ -116,8 +121,8 @@ def clean_line(line: bytes) -> str:
 def explanation(lines: Sequence[str]) -> str:
     """Return the line that explains why a program failed, or an empty string if there is none.
 
-    Errors are preferred to other lines. As in tracebacks, the last error is assumed to have ended the program. Notices,
-    warnings and progress are never returned, and frames only as a last resort.
+    Prefer errors to other lines, and among errors the last, which usually ended the program, as in tracebacks. Never
+    return notices, warnings and progress, and return frames only as a last resort.
     """
     candidates: list[str] = []
     surroundings = ""
@@ -165,9 +170,9 @@ def _without_frames(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _without_code(lines: Iterable[str]) -> list[str]:
-    """Remove source code quoted above carets and below frames and warnings of Python.
+    """Remove quoted source code: lines above carets, and the lines below Python's frames and warnings.
 
-    Exceptions that Python reports as ignored are removed too.
+    Also remove exceptions that Python reports as ignored.
     """
     remaining: list[str] = []
     in_traceback = is_ignored = False
@@ -222,13 +227,13 @@ def _is_trouble(line: str) -> bool:
 
 
 class StderrLog:
-    """The standard error of the successive processes of one server, copied to the log of the gateway.
+    """Copies the standard error of one server's successive processes to the gateway's log.
 
     Lines are labelled, truncated and rate-limited. If successive processes fail at startup with the same lines, these
     lines are logged only once.
 
     Attributes:
-        denials: What sandboxes have denied, according to these lines; see `gateway.upstream.sandbox`.
+        denials: What sandboxes have denied, according to standard error; see `gateway.upstream.sandbox`.
     """
 
     def __init__(self, server: str) -> None:
@@ -242,16 +247,16 @@ class StderrLog:
         self._first_noise = b""
         self._last_noises: deque[bytes] = deque(maxlen=_KEPT_NOISES)
         self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
-        # Not cleared by `reset`: an administrator wants to read why the previous process has ended.
+        # Not cleared by `reset`, so that an administrator can read why the previous process has ended.
         self._recent: deque[tuple[float, bytes]] = deque(maxlen=_RECENT_LINES)
         self.denials: dict[str, None] = {}
-        self._said: set[str] = set()
-        self._said_before: set[str] = set()
+        self._printed: set[str] = set()
+        self._printed_before: set[str] = set()
 
     def reset(self) -> None:
         """Reset the state for a new process."""
-        self._said_before = self._said if self._has_failed else set()
-        self._said, self._began_s = set(), asyncio.get_running_loop().time()
+        self._printed_before = self._printed if self._has_failed else set()
+        self._printed, self._began_s = set(), asyncio.get_running_loop().time()
         self._last.clear()
         self._last_noises.clear()
         self._noises, self._first_noise = 0, b""
@@ -276,7 +281,7 @@ class StderrLog:
             self.close()
             self._second, self._count = second, 0
         if self._count >= _LINES_PER_S:
-            # Dropped without decoding, because a server may print thousands of long lines per second.
+            # Drop the line without decoding, because a server may print thousands of long lines per second.
             self._dropped += 1
             return
         clean = clean_line(line)
@@ -289,9 +294,9 @@ class StderrLog:
     def _was_printed(self, line: str) -> bool:
         """Return whether the previous process printed this line, and remember the line for the next process."""
         normalized = _VARYING.sub("#", line)
-        if len(self._said) < _MAX_REMEMBERED:
-            self._said.add(normalized)
-        return normalized in self._said_before
+        if len(self._printed) < _MAX_REMEMBERED:
+            self._printed.add(normalized)
+        return normalized in self._printed_before
 
     def last_line(self) -> str:
         """Return the last line that is not empty."""
@@ -299,7 +304,7 @@ class StderrLog:
         return excerpt(next((line for line in lines if line), ""), MAX_QUOTED_CHARS)
 
     def recent_lines(self) -> list[PrintedLine]:
-        """Return the last lines of standard error, also of earlier processes, oldest first."""
+        """Return the last lines of standard error of this and earlier processes, oldest first."""
         return [PrintedLine(round(at_s, 3), clean_line(line)) for at_s, line in self._recent]
 
     def explanation(self) -> str:
@@ -334,7 +339,7 @@ class StderrLog:
         self.close()
 
     def close(self) -> None:
-        """Log how many lines were dropped."""
+        """Log how many lines were dropped, if any, and reset the number."""
         if self._dropped:
             log.info("stderr: %d lines dropped", self._dropped, extra={"server": self._server})
             self._dropped = 0

@@ -1,4 +1,4 @@
-"""The stdio transport: a child process with bounded lines.
+"""The stdio transport: a child process that exchanges lines of limited length with the gateway.
 
 Source: MCP 2026-07-28, "Transports", "stdio".
 """
@@ -42,37 +42,39 @@ from gateway.upstream.transport.stream_transport import StreamTransport
 
 log = logging.getLogger(__name__)
 
-# Limit of output buffered for a child that does not read: room for two messages of the largest size.
+# How much data to buffer for a child that does not read its input: two messages of the largest size.
 MAX_UNSENT_BYTES: Final = 2 * MAX_MESSAGE_BYTES
-# A server that exits at the end of its input needs a few milliseconds, or a few hundred if an interpreter has to shut
-# down. Both waits together stay below the 5 s after which hosts kill a gateway that they are stopping.
+# How long a server may take to exit after the end of its input, and after SIGTERM. Most servers need milliseconds, or a
+# few hundred if an interpreter has to shut down. The two waits together are below the 5 s after which hosts kill a
+# gateway that they are stopping.
 _CLOSE_GRACE_S: Final = 1.0
 _TERM_GRACE_S: Final = 1.0
-# After SIGKILL only the kernel has work left; a process in an uninterruptible system call is left behind.
+# How long to wait after SIGKILL. A process in an uninterruptible system call may take longer; do not wait for its end.
 _KILL_GRACE_S: Final = 2.0
-# When a child exits, its output closes shortly before its exit code and its last lines of standard error arrive.
+# How long to wait for the exit code and the last lines of standard error after the child has closed its output.
 _EXIT_CODE_S: Final = 0.2
-# Time to clean up after SIGTERM when a start is abandoned while the gateway keeps running: npm rolls back a partly
-# installed package, which would otherwise prevent every later start of the server.
+# How long a child may take to clean up after SIGTERM, if its start is abandoned while the gateway keeps running: npm
+# rolls back a partly installed package, which would otherwise prevent every later start of the server.
 _GIVE_UP_GRACE_S: Final = 30.0
-# Interval of checks for surviving processes of a group: the gateway is not notified when a grandchild exits.
+# The interval of checks whether a process group has ended: the gateway is not notified when a grandchild exits.
 _POLL_S: Final = 0.1
-# Pause between attempts to kill processes that start others meanwhile.
+# The pause between attempts to kill processes that may start other processes in the meantime.
 _KILL_AGAIN_S: Final = 0.02
-# The part of a line that is searched for denials.
+# How much of a line of standard error is searched for denials of the sandbox.
 _SEARCHED_BYTES: Final = 500
-# The variables from which programs take the folder of temporary files.
+# The variables that name the folder for temporary files.
 _TEMPORARY: Final = ("TMPDIR", "TEMP", "TMP")
-# Three pairs of pipes, and another pair that reports whether the program could be started.
+# How many file descriptors starting a process takes: three pairs for the standard streams, and a pair that reports
+# whether the program could be started.
 _SPAWN_DESCRIPTORS: Final = 8
-# Windows has no SIGKILL; there the transport kills the process instead.
+# Windows has no SIGKILL; `_signal_group` kills the process in another way there.
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 
 
 class ChildProcess(asyncio.SubprocessProtocol):
     """A child process that reads and writes lines.
 
-    A child that is still starting gets more time to shut down; see `ProcessStart`.
+    A child that has not responded to the handshake yet gets more time to shut down.
     """
 
     def __init__(
@@ -83,8 +85,8 @@ class ChildProcess(asyncio.SubprocessProtocol):
         Args:
             start: Tracks the progress of the start.
             stderr_log: Receives the standard error of the child.
-            sandbox: What the child may use. By default it is only isolated from other processes of this user, where the
-                system supports it; False does not isolate it.
+            sandbox: The settings of the child's sandbox, or True for the default settings. None only isolates the child
+                from other processes of this user, if the system supports isolation; False does not isolate the child.
         """
         self._start = start
         self._server, self._settings = server, sandbox
@@ -110,7 +112,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
         Args:
             command: The program, searched for on the child's own PATH.
-            env: Variables to add to the inherited ones; None removes an inherited variable.
+            env: Variables to add to the inherited variables; None removes an inherited variable.
             on_line: Called with each line of the child's output.
             on_skipped: Called with the first and last bytes of each line that is too long.
 
@@ -119,7 +121,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         """
         environment = child_environment(env, os.environ)
         self._given_variables = env
-        # Checked here because event loops report a missing program or folder differently, or only once the child fails.
+        # Check the program and folder here: event loops report a missing one differently, or only once the child fails.
         path = _program(command, environment.get("PATH"), cwd)
         line = [path, *args]
         await start_guard()
@@ -133,7 +135,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         try:
             _require_descriptors()
             protect_this_process()
-            # Shielded: if cancelled halfway, the child could be running without a reference to stop it by.
+            # Shielded: if the start were cancelled halfway, the child could run without a reference to stop it.
             with anyio.CancelScope(shield=True):
                 await asyncio.get_running_loop().subprocess_exec(
                     lambda: self,
@@ -162,17 +164,17 @@ class ChildProcess(asyncio.SubprocessProtocol):
                 if self._start.under_way and not self._exited.is_set():
                     await self._give_up()
             finally:
-                # Shielded: an orphan would keep files, ports and memory.
+                # Shielded: a child that is not stopped would keep using files, ports and memory.
                 with anyio.CancelScope(shield=True):
                     await self._end()
                     await self._remove_folder()
                 self._stderr_log.end(failed=self._start.under_way)
 
     async def _confine(self, line: list[str], environment: dict[str, str], cwd: str | None) -> None:
-        """Put the program that confines the child in front of its command line, and give it a temporary folder.
+        """Prepend the confining program to the command line `line`, and set the child's temporary folder.
 
         Raises:
-            ConnectionLost: The sandbox is required and not available.
+            ConnectionLost: The sandbox is required but not available, or its rules cannot be applied.
         """
         config = SandboxConfig() if self._settings is True else self._settings
         if not isinstance(config, SandboxConfig):
@@ -200,13 +202,13 @@ class ChildProcess(asyncio.SubprocessProtocol):
             await anyio.to_thread.run_sync(self._sandbox.remove_folder)
 
     async def keep_within_limits(self) -> None:
-        """Kill the child and all that it has started once they are more processes than its sandbox permits."""
+        """Kill the child and its descendants once they are more processes than its sandbox permits."""
         config = self._sandbox.config if self._sandbox is not None else None
         if config is None or not config.processes or sys.platform != "linux":
             return
         count = await limit_processes(self._pid, config.processes)
         self._limit_reason = f"it ran {count} processes, more than sandbox.processes ({config.processes})"
-        # Repeated, because a process that is being started is missed by the first attempt.
+        # Repeat this, because one attempt misses processes that are being started.
         while remaining := [pid for pid in processes_of(self._pid) if pid != self._pid or not self._exited.is_set()]:
             for pid in remaining:
                 with suppress(ProcessLookupError, PermissionError):
@@ -217,8 +219,8 @@ class ChildProcess(asyncio.SubprocessProtocol):
     # asyncio.SubprocessProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Called before any data arrives, so that the gateway can respond even to the first line. The casts are needed
-        # because uvloop's transports do not derive from asyncio's classes.
+        # The event loop calls this before any data arrives, so that the gateway can respond even to the first line. The
+        # casts are needed because uvloop's transports do not derive from asyncio's classes.
         self._transport = cast(asyncio.SubprocessTransport, transport)
         self._stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
         self._pid = self._transport.get_pid()
@@ -241,7 +243,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         if fd == 1:
             self._ended.set()
         elif fd == 2:
-            # Finish the last line: an incomplete line may contain the reason.
+            # Complete the last line, which may contain the reason for the end.
             self.pipe_data_received(fd, b"\n")
             self._silent.set()
 
@@ -269,7 +271,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         await self._ended.wait()
         with anyio.move_on_after(_EXIT_CODE_S):
             await self._exited.wait()
-            # Bounded, because a descendant may keep standard error open.
+            # This needs the timeout, because a descendant may keep standard error open.
             await self._silent.wait()
 
     def end_reason(self) -> str:
@@ -286,13 +288,13 @@ class ChildProcess(asyncio.SubprocessProtocol):
             reason += f": {cause}"
         unfinished = self._unfinished_line()
         if self._start.under_way:
-            # Some programs print their usage or a question to standard output.
+            # Some programs print their usage, or a question to the user, to standard output.
             if noise := self._stderr_log.noise(unfinished):
                 error = self._stderr_log.error_in_noise(unfinished)
                 more = f" … {error}" if error and not reports_error(noise) else ""
                 reason += f"; its standard output is not JSON-RPC: {noise}{more}"
         elif not cause and (error := self._stderr_log.error_in_noise(unfinished)):
-            # Only errors, because other lines may be old.
+            # Quote only errors, because other lines may be old.
             reason += f"; its standard output is not JSON-RPC: {error}"
         return reason
 
@@ -305,24 +307,25 @@ class ChildProcess(asyncio.SubprocessProtocol):
         return self._stderr_log.last_line() or self._stderr_log.noise(self._unfinished_line())
 
     async def _give_up(self) -> None:
-        """Ask a child that has not responded yet to exit, and give it time to clean up unless the gateway is stopping.
+        """Ask a child that has not responded to the handshake to exit, and wait until its process group has ended.
 
-        If `npx` is killed during an installation, it leaves a folder that the next run mistakes for complete.
+        The child needs time to clean up: if `npx` is killed during an installation, the next run mistakes the remaining
+        folder for a complete installation. If the gateway is stopping, the wait is cancelled.
         """
         self._stdin.close()
         self._signal_group(signal.SIGTERM)
         with anyio.move_on_after(_GIVE_UP_GRACE_S):
-            # Wait for the whole group: a program started through a shell briefly outlives the shell.
+            # Wait for the whole group: a program that a shell has started may outlive the shell briefly.
             while not self._exited.is_set() or self._is_group_alive():
                 await anyio.sleep(_POLL_S)
 
     async def _end(self) -> None:
-        """Close the input of the child, then wait, terminate and kill, until no process of its group is left.
+        """Close the child's input. If the child does not exit, terminate it, then kill it. Finally kill its group.
 
         Source: MCP 2025-11-25, "Lifecycle", "Shutdown", "stdio".
         """
         self._stdin.close()
-        # A child that is still starting has already received SIGTERM and gets both waits to clean up.
+        # A child that is still starting has received SIGTERM from `_give_up`, so it may use both waits to clean up.
         first = signal.SIGTERM if not self._start.under_way else None
         # Send each signal only if the previous step had no effect.
         for grace_s, sign in ((_CLOSE_GRACE_S, first), (_TERM_GRACE_S, _KILL)):
@@ -334,7 +337,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
                 self._signal_group(sign)
         with anyio.move_on_after(_KILL_GRACE_S):
             await self._exited.wait()
-        # Descendants may outlive the leader, and no other process belongs to this group.
+        # Descendants may outlive the child. The group contains no process that does not descend from the child.
         self._signal_group(_KILL)
         self._transport.close()
         if self._exited.is_set():
@@ -352,7 +355,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
     def _signal_group(self, sign: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
             if sys.platform == "win32":
-                # Without process groups, kill only the process itself.
+                # Windows has no process groups, so kill only the process itself.
                 self._transport.kill()
             else:
                 os.killpg(self._pid, sign)
@@ -366,13 +369,13 @@ def _program(command: str, path: str | None, cwd: str | None) -> str:
     """
     if cwd is not None and (defect := _defect_of_folder(cwd)) is not None:
         raise ConnectionLost(f"cannot start {command}: the working directory {cwd} {defect} (cwd)", sent=False)
-    # Same rule as `execvp`: a path with a slash is relative to the working directory of the child.
+    # As for `execvp`, a path with a slash is relative to the child's working directory.
     is_relative = os.path.dirname(command) != "" and not os.path.isabs(command)
     program = shutil.which(os.path.abspath(os.path.join(cwd, command))) if is_relative and cwd is not None else None
     program = program or shutil.which(command, path=path)
     if program is not None:
         return os.path.abspath(program)
-    # Some hosts accept a whole shell command line here.
+    # The command may be copied from a host that accepts a whole shell command line.
     alone = shutil.which(command.split(maxsplit=1)[0], path=path) if " " in command.strip() else None
     hint = " (expected the program alone; its arguments belong in args)" if alone is not None else ""
     if not hint and os.path.dirname(command) and os.path.isfile(os.path.join(cwd or "", command)):
@@ -381,7 +384,7 @@ def _program(command: str, path: str | None, cwd: str | None) -> str:
 
 
 def _defect_of_folder(path: str) -> str | None:
-    """Return why a process cannot start in a folder, or None if it can."""
+    """Return why a process cannot start in a folder, or None if a process can start there."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -409,7 +412,7 @@ def _describe_exit(code: int | None) -> str:
 
 
 def _require_descriptors() -> None:
-    """Raise `OSError` if too many files are open, because uvloop reports this error without a reason."""
+    """Raise `OSError` if too many files are open; uvloop would report this error without the reason."""
     descriptors: list[int] = []
     try:
         for _ in range(_SPAWN_DESCRIPTORS):
@@ -432,7 +435,7 @@ async def open_stdio(
     stderr_log: StderrLog,
     sandbox: Sandboxing | None = None,
 ) -> AsyncIterator[StreamTransport]:
-    """Start a child and yield a transport connected to it.
+    """Start a child process, and yield a transport that is connected to the child.
 
     Args:
         server: The alias of the server.

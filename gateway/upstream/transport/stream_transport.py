@@ -1,4 +1,4 @@
-"""A transport with one stream: requests wait for answers that arrive in any order."""
+"""A transport over one stream, on which responses may arrive in any order."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ log = logging.getLogger(__name__)
 # The future of the response, the progress callback, and the method.
 _Pending = tuple[asyncio.Future[dict[str, Any] | bytes], OnProgress | None, str]
 
-# A peer that leaves thousands of requests unanswered is stuck, and each request occupies a task and its arguments.
+# A peer that does not answer thousands of requests is stuck, and each request occupies memory for a task and arguments.
 MAX_PENDING: Final = 4096
-# Time for the reader of the stream to close it and report the reason, with some margin.
+# How long to wait after a failed write until the reader of the stream has reported why the connection ended.
 _LAST_WORDS_S: Final = 0.5
 
 
 class StreamTransport:
-    """A `Transport` over one stream. The reader of the stream passes in each message, and closes the transport."""
+    """A `Transport` over one stream.
+
+    The code that reads the stream calls `receive` for each message, and `close` at the end.
+    """
 
     independent_requests = False
 
@@ -62,7 +65,7 @@ class StreamTransport:
         self._on_message = on_message
         self._send = send
         self._ids = itertools.count(1)
-        # A response that is not strict JSON is passed on as bytes, so that the requester and not the reader repairs it.
+        # The result of a future is bytes if the response is not strict JSON: `request` repairs it, not the reader.
         self._pending: dict[int, _Pending] = {}
         self._on_noise = on_noise
         self._closed = anyio.Event()
@@ -91,11 +94,11 @@ class StreamTransport:
         request_id = next(self._ids)
         if on_progress is not None:
             set_progress_token(params, request_id)
-        # A future instead of an anyio event, because it also holds the response.
+        # A future instead of an anyio event, because a future also contains the response.
         future: asyncio.Future[dict[str, Any] | bytes] = asyncio.get_running_loop().create_future()
         self._pending[request_id] = (future, on_progress, method)
         try:
-            # Not assigned to a variable, which would keep the message in memory during the wait.
+            # Not assigned to a variable, because the variable would keep the message in memory during the wait.
             try:
                 self._send(json_bytes.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}))
             except ConnectionLost as error:
@@ -106,7 +109,8 @@ class StreamTransport:
                 message = await repaired_response(message, method) or {}
             return result_in(message)
         except asyncio.CancelledError:
-            # Cancelling the waiter cancels its future; a future that is done otherwise contains a response.
+            # Cancelling this task cancels the future. If the future is done without being cancelled, the response has
+            # arrived, so do not cancel the request.
             # "The `initialize` request MUST NOT be cancelled by clients": MCP 2025-11-25, "Cancellation".
             if method != "initialize" and (future.cancelled() or not future.done()):
                 self._try_to_send(cancellation(request_id))
@@ -141,7 +145,7 @@ class StreamTransport:
     # used by the reader of the stream
 
     def receive(self, line: bytes) -> None:
-        """Handle one message from the peer, without raising for any content."""
+        """Handle one message from the peer; never raise an error, whatever the message contains."""
         if not line or line.isspace():
             return
         try:
@@ -168,20 +172,24 @@ class StreamTransport:
                 entry[1](params)
 
     def skip(self, ends: bytes) -> None:
-        """Fail the request whose response was too large, given the two ends of the response."""
+        """Fail the request whose response was too large.
+
+        Args:
+            ends: The beginning and the end of the response.
+        """
         text = (
             f"The answer has more than {MAX_MESSAGE_BYTES} bytes: the request has no result, but may have taken effect."
         )
         self._resolve(answered_id(ends, ends=True), {"error": {"code": INTERNAL_ERROR, "message": text}})
 
     def refuse(self, request_id: object, error: GatewayError) -> None:
-        """Fail a request whose message was refused."""
+        """Fail a request that the peer did not accept."""
         entry = self._entry(request_id)
         if entry is not None and not entry[0].done():
             entry[0].set_exception(error)
 
     def close(self, reason: str) -> None:
-        """Fail all pending requests; only the first reason is kept."""
+        """Fail all pending requests; `wait_closed` returns the reason of the first call."""
         self._reason = self._reason or reason
         self._closed.set()
         for future, _, _ in list(self._pending.values()):
@@ -189,7 +197,7 @@ class StreamTransport:
                 future.set_exception(ConnectionLost(reason, sent=True))
 
     async def _explain_loss(self, error: ConnectionLost) -> ConnectionLost:
-        """Add the final reason to an error: the last output of a peer arrives shortly after its end is noticed."""
+        """Return an error with the reason for the end, which may be known only shortly after the end itself."""
         with anyio.move_on_after(_LAST_WORDS_S):
             await self._closed.wait()
         return ConnectionLost(self._reason or str(error), sent=False)

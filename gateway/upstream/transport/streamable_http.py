@@ -55,23 +55,23 @@ from gateway.upstream.upstream_credentials import Credentials
 
 log = logging.getLogger(__name__)
 
-# Limit of cancellations and responses that are sent concurrently with calls: the default limit of calls in flight.
+# The maximum number of cancellations and responses that are sent at a time: the default limit of calls in flight.
 _MAX_BACKGROUND: Final = 64
-# The response to a notification is an empty 202, so a server that needs longer is stuck.
+# The timeout of a notification. The response is an empty 202, so a server that needs longer is stuck.
 _NOTIFY_S: Final = 10.0
-# Time for a ping that checks the session after an ambiguous refusal; the refused call waits for it.
+# The timeout of a ping that checks the session after an ambiguous refusal; the refused call waits for the ping.
 _PING_S: Final = 5.0
-# DELETE is a courtesy, so the shutdown of the gateway waits no longer than this for it.
+# The timeout of DELETE. DELETE is optional, so the gateway's shutdown does not wait longer.
 _END_S: Final = 1.0
-# One refusal for an expired token, and one because the new token lacks a scope.
+# The maximum number of retries after a refusal: one for an expired token, and one for a missing scope.
 _MAX_REFUSALS: Final = 2
-# Larger request bodies are copied without spare capacity before they wait for a response. Smaller ones waste less than
-# half a megabyte, even with spare capacity.
+# Larger request bodies are copied into a buffer without spare capacity, because they stay in memory until the response
+# arrives. The buffer of a smaller body, which may be eight times as large as the body, is at most half a megabyte.
 _LARGE_BYTES: Final = 64 * 1024
-# Larger listings are parsed in a thread. With many servers, several megabytes of listings arrive at once, and parsing
-# takes 10 ms per megabyte. Tool results are not parsed as a whole.
+# Larger responses are parsed in a thread, except for tool results, which are not parsed as a whole. With many servers,
+# several megabytes of listings may arrive at once, and parsing takes 10 ms per megabyte.
 _MAX_INLINE_BYTES: Final = 64 * 1024
-# Leading white space to skip when looking for the first brace.
+# How many bytes are searched for the first bracket after white space.
 _GLANCE_BYTES: Final = 64
 # Digits of Content-Length to parse; more digits cannot change the comparison with the limit.
 _MAX_DIGITS: Final = 20
@@ -108,7 +108,7 @@ class StreamableHttpTransport:
         self._credentials = credentials
         self._head = RequestHead(url, headers, credentials)
         self._stream = AnswerStream(server, client, url, self._head)
-        # Several refusals may arrive at once: one ping settles all refusals that arrived before it was sent.
+        # Several refusals may arrive at once. The result of a ping applies to all refusals that arrived before it.
         self._ping_lock = anyio.Lock()
         self._confirmed_at_s = -math.inf
         self._forgotten = False
@@ -132,7 +132,7 @@ class StreamableHttpTransport:
             set_progress_token(params, request_id)
         body = json_bytes.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         if len(body) > _LARGE_BYTES:
-            body = json_bytes.fitted(body)  # kept until the response arrives, because it may have to be sent again
+            body = json_bytes.fitted(body)  # stays in memory until the response arrives, to be sent again if needed
         finished = False
         credentials, head = self._credentials, self._head
         presented = None if credentials is None or credentials.anonymous else credentials
@@ -148,7 +148,7 @@ class StreamableHttpTransport:
                     response = await self._send_again(response, headers, body, credentials, version)
                 elif presented is not None:
                     presented.note_accepted(version)
-            # No context manager here, because a generator frame would slow down every call.
+            # Not a context manager, because its generator frame would slow down every call.
             try:
                 if response.status >= 400:
                     finished = True
@@ -168,14 +168,14 @@ class StreamableHttpTransport:
                     head.use_session(response.headers.get("mcp-session-id", "").strip() or None)
             finally:
                 self._client.end_exchange(response.connection)
-            # The message may also refer to sessions of the tool itself, so check with a ping.
+            # The error may also refer to sessions that the tool itself has, so check with a ping.
             says_unknown_session = head.session_id is not None and says_forgotten(message)
             if says_unknown_session and (method == "ping" or await self._has_forgotten()):
                 raise SessionForgotten(forgotten_text(response.status, b"", message))
             return result_in(message)
         finally:
             if not finished and head.session_id is not None:
-                # In handshake-era protocols, closing the connection does not cancel the request.
+                # In protocol versions with sessions, closing the connection does not cancel the request.
                 self._post_later(cancellation(request_id))
 
     async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
@@ -191,17 +191,17 @@ class StreamableHttpTransport:
 
     def fail(self, reason: str) -> None:
         self.abandon()
-        # Keep the first reason: later reasons are its consequences.
+        # Keep the first reason, because later failures usually follow from the first.
         if not self._closed.is_set():
             self._reason = reason
             self._closed.set()
 
     async def listen(self, on_open: Callable[[], None]) -> None:
-        """Read the event stream that a handshake-era server may offer to a GET; see `Transport.listen`."""
+        """Read the event stream of a server that speaks an earlier version than 2026-07-28; see `Transport.listen`."""
         fields, cookies = self._head.stream_fields(), self._head.cookies
         async with self._client.send("GET", self._url, fields, cookies=cookies) as response:
             if response.status != 200 or response.content_type != "text/event-stream":
-                # The status means nothing if the server has never offered a stream.
+                # Evaluate the status only if the server has offered a stream before.
                 if response.status >= 400 and self._was_listening and self._head.session_id is not None:
                     await self._read_refusal(response, None, "")
                 raise HttpStatusError(response.status, "no stream of notifications")
@@ -219,7 +219,7 @@ class StreamableHttpTransport:
 
         Source: MCP 2025-11-25, "Transports", "Session Management".
         """
-        # Set first: cancellations of the calls that end now would arrive after the end of the session.
+        # Set this first, so that calls which end now send no cancellations: these would arrive after the DELETE.
         self._ended = True
         if self._head.session_id is not None and not self._abandoned:
             async with self._client.send("DELETE", self._url, self._head.fields("DELETE")) as response:
@@ -233,7 +233,10 @@ class StreamableHttpTransport:
         credentials: Credentials,
         version: int,
     ) -> Response:
-        """Repeat a refused request with other credentials, or return the refusal if there are none."""
+        """Send a request with status 401 or 403 again with other credentials, and return the response.
+
+        If no other credentials are available, return the refusal.
+        """
         for _ in range(_MAX_REFUSALS):
             try:
                 # Read the body, so that the connection can be reused.
@@ -241,7 +244,7 @@ class StreamableHttpTransport:
                 challenge = response.headers.get("www-authenticate", "")
                 is_session = self._head.session_id is not None and mentions_session(content)
                 if is_session and (not challenge or credentials.anonymous):
-                    return response  # other credentials would be refused for the same reason
+                    return response  # the session is unknown, so other credentials would not help
                 nonce = response.headers.get("dpop-nonce", "")
                 again = await credentials.handle_refusal(response.status, challenge, version, nonce)
             except BaseException:
@@ -291,7 +294,7 @@ class StreamableHttpTransport:
         message = parsed if isinstance(parsed, dict) else {}
         if is_answer(message):
             if not _is_answer_to(message, request_id):
-                # A late response; the connection would stay one response behind.
+                # This is a late response. Close the connection, because each later response would be late, too.
                 response.connection.fail("the answer has the id of another request")
                 raise UnusableAnswer("the answer has the id of another request")
             return message
@@ -302,7 +305,7 @@ class StreamableHttpTransport:
         raise UnusableAnswer("the answer is neither JSON nor an event stream")
 
     def _read_batch(self, messages: list[Any], request_id: int, on_message: OnMessage) -> dict[str, Any] | None:
-        """Return the response to a request from a batch, and pass the other messages to `on_message`."""
+        """Return the response to the request from a batch; pass the notifications and requests to `on_message`."""
         answer: dict[str, Any] | None = None
         for message in messages:
             if isinstance(message, dict) and isinstance(message.get("method"), str):
@@ -330,17 +333,17 @@ class StreamableHttpTransport:
         message = await run_in_thread(parse) if len(body) > _MAX_INLINE_BYTES else parse()
         if self._head.session_id is not None and method != "initialize":
             subject = subject_of(status, body, message, request_id)
-            # A refused ping means that any request would be refused.
+            # If a server refuses a ping, it would refuse any request, so the session is the cause.
             if subject == "session" or (subject == "unclear" and (method == "ping" or await self._has_forgotten())):
                 self._forgotten = True
                 raise SessionForgotten(forgotten_text(status, body, message))
-        # 401 and 403: servers may repeat the request in the body, including credentials.
+        # Do not return the message for 401 and 403: servers may repeat the request, including credentials, in it.
         if message is None or status in (401, 403):
             raise HttpStatusError(status, reason_phrase(response, is_anonymous=self._head.is_anonymous))
         return message
 
     async def _has_forgotten(self) -> bool:
-        """Check with a harmless `ping` whether the server has forgotten the session, after an ambiguous refusal."""
+        """Send a `ping` after an ambiguous refusal, and return whether the server has forgotten the session."""
         refused_s = anyio.current_time()
         async with self._ping_lock:
             if self._forgotten or self._confirmed_at_s > refused_s:
@@ -387,7 +390,7 @@ class StreamableHttpTransport:
                 "POST", self._url, fields, json_bytes.dumps(message), cookies=cookies
             ) as response:
                 body = await response.read()
-        # Only if the body mentions the session: some working servers refuse every notification.
+        # The body has to mention the session, because some working servers refuse every notification.
         if 400 <= response.status < 500 and self._head.session_id is not None and mentions_session(body):
             raise SessionForgotten(forgotten_text(response.status, body, _error_in(body)))
 
@@ -413,14 +416,14 @@ class StreamableHttpTransport:
 def _is_answer_to(message: dict[str, Any], request_id: int) -> bool:
     """Return whether a message in the response to a request is the answer to this request.
 
-    An error may have no id or a textual id, because the server could not read the request.
+    Also accept an error without an id or with a textual id: the server may not have been able to read the request.
     """
     number = number_of(message.get("id"))
     return number == request_id or (number is None and "error" in message)
 
 
 def _error_in(body: bytes) -> dict[str, Any] | None:
-    """Return the JSON-RPC error in a body, ignoring the `error` member of web frameworks."""
+    """Return the JSON-RPC error response in a body; None for other JSON, such as the errors of web frameworks."""
     if b'"error"' not in body:
         return None
     try:
@@ -447,7 +450,7 @@ async def open_streamable_http(
         try:
             yield transport
         finally:
-            # Shielded, because the connection usually ends by cancellation.
+            # Shielded, because this task has usually been cancelled.
             with anyio.move_on_after(_END_S, shield=True):
                 try:
                     await transport.end()
