@@ -37,7 +37,7 @@ def stored_token(path: Path) -> str | None:
     """Return the token in this file, or None if the file is missing or empty.
 
     Raises:
-        UntrustedFile: Another user may have written the file or can read it, or it does not contain a token.
+        UntrustedFile: Another user may have written the file or can read the file, or the file has no valid token.
     """
     try:
         content = read_private(path, most_bytes=_MAX_BYTES)
@@ -56,18 +56,19 @@ def stored_token(path: Path) -> str | None:
     return content.decode("ascii").strip() or None
 
 
-# Enough for typing errors and scripts with an old token, and far too few to guess a token.
+# Failures in a row without a delay: enough for typing errors and scripts with an old token, and far too few to guess a
+# token.
 FREE_ATTEMPTS: Final = 5
-# Doubled with each further failure, up to one minute; a million guesses then take two years.
+# The first delay. Each further failure doubles the delay, up to one minute; a million guesses then take two years.
 _FIRST_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 60.0
 # The failure count of an address is reset after this time without a failure.
 _FORGOTTEN_S: Final = 15 * 60.0
 # Bounds the memory. An attacker with more addresses gets five attempts from each of them anyway.
 _MAX_ADDRESSES: Final = 1024
-# Larger exponents could overflow; the delay has reached `_LONGEST_WAIT_S` before.
+# A larger exponent could overflow; the delay reaches `_LONGEST_WAIT_S` earlier.
 _MAX_DOUBLINGS: Final = 10
-# A customer or machine usually controls a whole /64 network, so count failures by network.
+# A customer or machine usually controls a whole /64 network, so failures over IPv6 are counted by network.
 _IPV6_PREFIX: Final = 64
 
 
@@ -79,7 +80,7 @@ class _Failures:
 
 
 class FailedLogins:
-    """Counts failed logins by address, and delays further attempts.
+    """Counts failed logins by address, and computes how long an address has to wait before the next attempt.
 
     Args:
         clock: A monotonic clock, in seconds.
@@ -93,7 +94,7 @@ class FailedLogins:
         return len(self._by_address)
 
     def wait_s(self, peer: str) -> float:
-        """Return how many seconds this peer has to wait before its next attempt; 0 if it need not wait."""
+        """Return how many seconds this peer has to wait before the next attempt; 0 if the peer need not wait."""
         failures = self._by_address.get(source_address(peer))
         return 0.0 if failures is None else max(0.0, failures.until_s - self._clock())
 
@@ -119,7 +120,7 @@ class FailedLogins:
 
 
 def source_address(peer: str) -> str:
-    """Return the address of a peer (`host:port`) under which it is counted: for IPv6, that of its network."""
+    """Return the address under which a peer (`host:port`) is counted: the IPv4 address, or the IPv6 network."""
     host = peer.rpartition(":")[0].strip("[]")
     if not host:
         return "a local socket"
@@ -141,11 +142,12 @@ CODE_S: Final = 60.0
 CODE_PREFIX: Final = "once_"
 OWNER: Final = "admin"
 """The administrator name for the gateway's own token."""
-# Bounds the number of ended sessions and used links in memory; each is dropped once it would have expired.
+# Bounds the ids of ended sessions and used links in memory. An id is dropped once its session or link would have
+# expired.
 _MAX_ENDED: Final = 4_096
 _FOLDER: Final = "ended-admin-sessions"
 _ID_BYTES: Final = 12
-# Hexadecimal digits of a SHA-256: enough to distinguish a token from its replacement.
+# Hexadecimal digits of a token's SHA-256 digest: enough to distinguish a token from its replacement.
 _FINGERPRINT_CHARS: Final = 32
 _SESSION: Final = "a session of an administrator"
 _CODE: Final = "a link of an administrator"
@@ -179,9 +181,10 @@ class EndedSessions:
     """
 
     def __init__(self, state_dir: Path | None = None, *, on_change: Callable[[], None] = lambda: None) -> None:
-        """Store ids in this directory, or only in memory if there is none.
+        """Create a store.
 
         Args:
+            state_dir: The directory for the ids; None to store them only in memory.
             on_change: Called when this process has added an id.
         """
         self._folder = state_dir / _FOLDER if state_dir is not None else None
@@ -209,7 +212,7 @@ class EndedSessions:
         return is_first
 
     def fields(self) -> dict[str, float]:
-        """Return the unexpired ids that this process knows, with their expiry times."""
+        """Return the unexpired ids in this process's memory, with their expiry times."""
         now_s = time.time()
         return {identity: until_s for identity, until_s in self._until_s.items() if until_s >= now_s}
 
@@ -246,7 +249,10 @@ class EndedSessions:
 
 
 class Administrators:
-    """Verifies tokens, sessions and links. Sessions are signed, so that every process with the key can verify them."""
+    """Verifies admin tokens, browser sessions and sign-in links.
+
+    Sessions and links are signed, so that every process with the signing key can verify them.
+    """
 
     def __init__(
         self,
@@ -262,7 +268,7 @@ class Administrators:
             token: The gateway's own token, which has the role `admin`.
             tokens: Returns the tokens of the current configuration.
             signer: Signs with the key that all processes share.
-            ended: The store of ended sessions; None to keep them in memory.
+            ended: The store of ended sessions and used links; None to store them in memory.
         """
         self._token = token.encode()
         self._fingerprint = hashlib.sha256(self._token).hexdigest()[:_FINGERPRINT_CHARS]
@@ -272,7 +278,7 @@ class Administrators:
 
     @property
     def guessable_chars(self) -> int:
-        """The length of the gateway's own token, for a warning about short tokens."""
+        """The length of the gateway's own token in bytes, for a warning about short tokens."""
         return len(self._token)
 
     def by_token(self, authorization: str) -> Administrator | None:
@@ -293,14 +299,18 @@ class Administrators:
     # links
 
     def new_code(self, administrator: Administrator) -> str:
-        """Return the code of a link that signs a browser in once."""
+        """Return a new code for a link that signs a browser in once."""
         payload = json_bytes.dumps(
             [secrets.token_hex(_ID_BYTES), administrator.name, self._fingerprint_of(administrator)]
         )
         return CODE_PREFIX + self._codes.sign(payload.decode(), _CODE)
 
     def by_code(self, authorization: str, *, take: bool) -> Administrator | None:
-        """Return the administrator whose link code an Authorization header contains; `take` uses the link up."""
+        """Return the administrator whose link code an Authorization header contains; None if the code is not valid.
+
+        Args:
+            take: Whether to invalidate the code, so that the link works only once.
+        """
         code = authorization.partition(" ")[2].strip()
         if not code.startswith(CODE_PREFIX):
             return None
@@ -325,7 +335,7 @@ class Administrators:
         return f"typegate_{self._signer.mark('the name of the cookie')[:8]}"
 
     def new_session(self, administrator: Administrator) -> tuple[Administrator, str]:
-        """Start a session; return it and the value of its cookie."""
+        """Start a browser session, and return the session and the value of the session's cookie."""
         identity, now_s = secrets.token_hex(_ID_BYTES), time.time()
         payload = json_bytes.dumps([identity, administrator.name, self._fingerprint_of(administrator), now_s])
         session = Administrator(
@@ -334,7 +344,10 @@ class Administrators:
         return session, self._sessions.sign(payload.decode(), _SESSION)
 
     def by_cookie(self, header: str) -> Administrator | None:
-        """Return the session in a Cookie header; None if it has ended or its token has been replaced."""
+        """Return the session in a Cookie header; None without a valid session.
+
+        A session is not valid after it has ended, or after the administrator's token has been replaced.
+        """
         if self.cookie not in header:
             return None
         try:
@@ -359,7 +372,10 @@ class Administrators:
             self.ended.add(administrator.session, administrator.until_s)
 
     def csrf_token(self, administrator: Administrator) -> str:
-        """Return the token that modifying requests of this session must send; pages of other sites cannot read it."""
+        """Return the token that modifying requests of a browser session must contain; empty without a session.
+
+        Pages of other sites cannot read this token, and therefore cannot send modifying requests.
+        """
         return self._signer.mark(administrator.session, _SESSION) if administrator.session else ""
 
     def _find_administrator(self, name: object, fingerprint: object) -> Administrator | None:

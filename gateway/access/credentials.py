@@ -17,9 +17,10 @@ from gateway.access.principal import LOCAL, Principal, Refusal, UnverifiedCreden
 from gateway.config.active_config import Apply, ConfigChange, Reconfigurable
 from gateway.config.auth_config import ApiKey, AuthConfig
 
-# Longest time that a stream outlives its expired key. Polled, because expiry is by wall clock, which may jump.
+# Interval of the check for expired keys, and thus the longest time that a stream stays open after its key has expired.
+# Polled instead of using a timer, because the wall clock may jump.
 _POLL_S: Final = 2.0
-# Enough hexadecimal digits to distinguish a few thousand keys.
+# Hexadecimal digits of a key's hash in `key_row`: enough to distinguish a few thousand keys.
 _SHOWN_CHARS: Final = 12
 
 
@@ -29,12 +30,12 @@ class _Key(NamedTuple):
 
 
 class ApiKeys:
-    """API keys of the configuration; if there are none, every caller is `local`.
+    """The configured API keys. If no key is configured, every caller is `local`.
 
     Attributes:
-        revoked: SHA-256 digests of revoked keys, in hexadecimal, which are rejected even if configured.
-        required: Whether callers must present a key; true even if all keys have expired.
-        withheld: Whether all keys are rejected at present, because the revoked keys are not known yet.
+        revoked: SHA-256 digests of revoked keys, in hexadecimal. A revoked key is rejected even if it is configured.
+        required: True if callers must present a key, even if all keys have expired.
+        withheld: True while all keys are rejected, because the list of revoked keys is not available yet.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class ApiKeys:
     def replace(self, keys: Iterable[ApiKey]) -> None:
         """Replace all keys at once."""
         self._configured_keys = tuple(keys)
-        # Keep rejected keys as expired: with no keys at all, every caller would be accepted.
+        # Store rejected keys as expired instead of dropping them: without any keys, every caller would be accepted.
         self._by_digest = {
             digest: _Key(principal_of(key), 0.0 if self.withheld or digest.hex() in self.revoked else _expiry_s(key))
             for key in self._configured_keys
@@ -70,7 +71,7 @@ class ApiKeys:
         self._notify_changed()
 
     def revoke(self, digests: Iterable[str]) -> None:
-        """Reject these keys from now on, even if they are configured.
+        """Reject these keys from now on, even if the configuration contains them.
 
         Args:
             digests: SHA-256 digests, in hexadecimal.
@@ -81,7 +82,7 @@ class ApiKeys:
             self.replace(self._configured_keys)
 
     def withhold(self) -> None:
-        """Accept no key until `accept` is called."""
+        """Reject all keys until `accept` is called."""
         self.withheld = True
         self.replace(self._configured_keys)
 
@@ -91,7 +92,7 @@ class ApiKeys:
         self.replace(self._configured_keys)
 
     def has(self, digest: bytes) -> bool:
-        """Return whether there is a key with this SHA-256, whether or not it is accepted."""
+        """Return whether a key with this SHA-256 digest is configured, even if the key is rejected."""
         return digest in self._by_digest
 
     def on_change(self, callback: Callable[[], None]) -> None:
@@ -99,18 +100,18 @@ class ApiKeys:
         self._on_change.append(callback)
 
     def knows(self, principal: Principal) -> bool:
-        """Return whether the principal has a key that has not expired."""
+        """Return whether the principal has an accepted key. If no keys are configured, only `local` is accepted."""
         if not self._by_digest:
             return principal == LOCAL
         now_s = self._clock()
         return any(key.principal == principal and key.expires_s > now_s for key in self._by_digest.values())
 
     def principal(self, authorization: str | None) -> Principal | None:
-        """Authenticate an Authorization header; None if it has no valid key.
+        """Authenticate an Authorization header; None if the header contains no valid key.
 
         Source: RFC 6750, section 2.1 "Authorization Request Header Field".
         """
-        # Without credentials every caller is local; `serve` then listens on this machine only.
+        # Without configured keys every caller is local; `serve` then listens on this machine only.
         if not self._by_digest:
             return LOCAL
         scheme, _, key = (authorization or "").partition(" ")
@@ -120,14 +121,14 @@ class ApiKeys:
         return self.find_by_digest(hashlib.sha256(key.strip().encode("latin-1", "replace")).digest())
 
     def find_by_digest(self, digest: bytes) -> Principal | None:
-        """Return the owner of the key with this SHA-256; None if the key is unknown or expired."""
+        """Return the owner of the key with this SHA-256 digest; None if the key is unknown, revoked or expired."""
         key = self._by_digest.get(digest)
         if key is None or (self._expiring and key.expires_s <= self._clock()):
             return None
         return key.principal
 
     async def run(self) -> None:
-        """Report expiring keys until cancelled."""
+        """Call the callbacks of `on_change` when a key expires, until cancelled."""
         before_s = self._clock()
         while True:
             await anyio.sleep(self._poll_s)
@@ -142,7 +143,7 @@ class ApiKeys:
 
 
 def key_row(key: ApiKey) -> dict[str, Any]:
-    """Return the properties of a key that may be shown, without the key itself."""
+    """Return the properties of a key that administrators may see, without the key itself."""
     expired = key.expires is not None and key.expires <= datetime.now(UTC)
     return {
         "name": key.name,
@@ -176,7 +177,7 @@ def _digest_of(key: ApiKey) -> bytes:
     return bytes.fromhex((key.key_hash or "").removeprefix("sha256:"))
 
 
-# Enough for the headers of a few minutes; a token has 400 to 2,000 characters.
+# Bounds of the digest cache: enough for the headers of a few minutes. A token has 400 to 2,000 characters.
 _MAX_KEPT: Final = 512
 _MAX_KEPT_CHARS: Final = 4_096
 _NO_KEY: Final = Refusal(description="a valid API key is needed")
@@ -189,12 +190,12 @@ _NO_TOKEN: Final = Refusal(description="an access token is needed", bearer_of_to
 
 
 class Credentials(Reconfigurable):
-    """Authenticator by API keys and access tokens; if neither is configured, every caller is `local`."""
+    """Authenticates callers by API key or access token. If neither is configured, every caller is `local`."""
 
     def __init__(self, keys: ApiKeys, tokens: Tokens) -> None:
         self.keys = keys
         self.tokens = tokens
-        # Digests by identity of the header text, because requests often share a cached header block.
+        # Digests of credentials by `id()` of the header text: requests often share the text of a cached header block.
         self._digests: dict[int, tuple[str, bytes]] = {}
 
     async def validate(self, change: ConfigChange) -> Apply:
@@ -223,14 +224,14 @@ class Credentials(Reconfigurable):
         self.tokens.on_change(callback)
 
     def knows(self, principal: Principal) -> bool:
-        """Return whether a caller may keep its streams."""
+        """Return whether a caller's streams may stay open: the credentials are neither revoked nor expired."""
         if principal.issuer:
             return self.tokens.knows(principal)
         # If issuers are configured, `local` is no longer a valid caller.
         return self.keys.knows(principal) and not (principal is LOCAL and self.tokens.accepted)
 
     def may_finish(self, principal: Principal) -> bool:
-        """Return whether running requests of a caller may finish."""
+        """Return whether a caller's running requests may finish, as they may after the access token has expired."""
         return self.tokens.may_finish(principal) if principal.issuer else self.knows(principal)
 
     def principal(self, authorization: str | None) -> Principal | Refusal | UnverifiedCredentials:
@@ -239,7 +240,7 @@ class Credentials(Reconfigurable):
         Source: RFC 6750, section 2.1 "Authorization Request Header Field".
         """
         keys, tokens = self.keys, self.tokens
-        # Without credentials every caller is local; `serve` then listens on this machine only.
+        # Without configured credentials every caller is local; `serve` then listens on this machine only.
         if not keys.required and not tokens.accepted:
             return LOCAL
         before = self._digests.get(id(authorization))
@@ -260,7 +261,7 @@ class Credentials(Reconfigurable):
         cached = self._digests.get(id(authorization))
         if cached is not None and cached[0] is authorization:
             return cached[1]
-        # Look up by digest, so that timing does not leak the key. Header values are bytes decoded as Latin-1.
+        # Keys are looked up by digest, so that timing does not leak a key. Header values are bytes decoded as Latin-1.
         digest = hashlib.sha256(text.strip().encode("latin-1", "replace")).digest()
         if len(authorization) <= _MAX_KEPT_CHARS:
             if len(self._digests) >= _MAX_KEPT:
@@ -269,7 +270,7 @@ class Credentials(Reconfigurable):
         return digest
 
     async def run(self) -> None:
-        """Keep keys and tokens up to date until cancelled."""
+        """Watch for expired keys and tokens, and refresh the issuers' keys, until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self.keys.run)
             group.start_soon(self.tokens.run)

@@ -1,4 +1,4 @@
-"""The authenticated caller, and the protocol of authenticators."""
+"""The authenticated caller, and the interface of authenticators."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ class Principal:
     """An authenticated caller and its rights.
 
     Attributes:
-        name: The name of the API key; `SUBJECT@ISSUER` for a token, with the issuer's URL without its scheme; `local`
-            if no credentials are required. Names are unique.
+        name: The name of the API key; `SUBJECT@ISSUER` for a token, where ISSUER is the issuer's URL without the
+            scheme; `local` if no credentials are required. Names are unique.
         scopes: Scopes from `SCOPES` in `gateway.config.auth_config` that restrict the caller; empty means unrestricted.
             An issuer includes these scopes in a token only on purpose, so a token that has only other scopes is
             unrestricted.
-        knows_groups: Whether `groups` is complete: issuers omit groups that would make a token too large.
+        knows_groups: True if `groups` is complete. Issuers omit groups that would make a token too large.
         profiles: Profiles that the caller may use; None means all.
         issuer: Issuer of the access token, as configured; empty for other credentials.
         client: Client that the access token was issued to; empty if unknown.
-        claims: Pairs of claim name and value of the access token, for every string, number and boolean, including list
-            items. Names of nested claims are joined by a dot. `scope` has one pair per word. Claims that identify a
-            single token are omitted.
-        unknown_claims: Names of claims with values that are missing from `claims`.
-        is_simulated: Whether an administrator is testing the rights of this caller. Not compared.
-        token: Digest of the access token, used as its cache key. Not compared.
-        expires_s: Expiry of the credentials, in seconds since 1970. Not compared.
+        claims: The access token's claims as pairs of name and value: one pair for each string, boolean, integer, and
+            item of a list. The name of a nested claim is its path, joined by dots. `scope` has one pair per word.
+            Claims that identify a single token are omitted.
+        unknown_claims: Names of claims whose values are incomplete in `claims`: the issuer has omitted values, or the
+            gateway cannot represent them.
+        is_simulated: True if an administrator is testing what this caller may use. Ignored by `==`.
+        token: Digest of the access token, used as a cache key. Ignored by `==`.
+        expires_s: Expiry of the credentials, in seconds since 1970. Ignored by `==`.
     """
 
     name: str
@@ -46,10 +47,11 @@ class Principal:
 
     @property
     def identity(self) -> str:
-        """Owner of sessions, tasks and signed state: issuer, subject and client, or the name of the API key.
+        """The owner id of this caller's sessions, tasks and signed state.
 
-        Rights are excluded, so that a session survives a token refresh. Each request has the rights of the token that
-        it was sent with.
+        For an access token: subject, issuer and client. For an API key: the name of the key.
+        The id does not depend on the caller's rights, so that a session survives a token refresh. Each request has the
+        rights of the token in that request.
         """
         # Unambiguous, because names contain no line breaks.
         return f"{self.client}\n{self.name}" if self.client else self.name
@@ -60,6 +62,7 @@ class Principal:
 
 
 LOCAL: Final = Principal(name="local")
+"""The principal of every caller if no credentials are configured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +70,12 @@ class Refusal:
     """Reason for rejecting credentials, in the terms of RFC 6750, section 3.1 "Error Codes".
 
     Attributes:
-        status: HTTP status: 401, 403 if the token lacks scopes, 503 if the credentials cannot be verified at present.
+        status: HTTP status: 401; 403 if the token lacks scopes; 503 if the credentials cannot be verified at present.
         error: `invalid_token` or `insufficient_scope`; empty if the request had no credentials.
         description: Explanation for the client.
         scopes: All required scopes, for `insufficient_scope`.
-        bearer_of_token: Whether access tokens are accepted, so that the challenge names the issuer's metadata.
+        bearer_of_token: True if access tokens are accepted: the `WWW-Authenticate` header then has the URL of the
+            gateway's resource metadata.
         retry_after_s: Seconds after which to retry, for status 503.
     """
 
@@ -84,17 +88,17 @@ class Refusal:
 
 
 class UnverifiedCredentials(Protocol):
-    """Unknown credentials that can be verified only by asking the issuer."""
+    """Credentials that can be verified only by asking the issuer."""
 
     async def verify(self) -> Principal | Refusal:
-        """Ask the issuer. Returns within seconds, even if the issuer does not respond."""
+        """Ask the issuer. Return within seconds, even if the issuer does not respond."""
 
 
 class Authenticator(Protocol):
-    """Authenticator of callers.
+    """Authenticates callers.
 
-    Every request makes a look-up, so look-ups are synchronous, and for known callers only read a dictionary. An unknown
-    token may need `UnverifiedCredentials.verify`. `run` keeps prefetched data, such as the keys of issuers, up to date.
+    `principal` runs for every request. Therefore this method is synchronous, and only reads a dictionary if the caller
+    is known. For an unknown token it may return `UnverifiedCredentials`, whose `verify` has to be awaited.
     """
 
     @property
@@ -109,13 +113,13 @@ class Authenticator(Protocol):
         """Call `callback` whenever credentials may have become invalid."""
 
     def knows(self, principal: Principal) -> bool:
-        """Return whether a caller may keep its streams: its key is not revoked and its token has not expired."""
+        """Return whether a caller's streams may stay open: the credentials are neither revoked nor expired."""
 
     def may_finish(self, principal: Principal) -> bool:
-        """Return whether running requests of a caller may finish: an expired token does not interrupt them."""
+        """Return whether a caller's running requests may finish, as they may after the access token has expired."""
 
     def principal(self, authorization: str | None) -> Principal | Refusal | UnverifiedCredentials:
         """Authenticate an Authorization header."""
 
     async def run(self) -> None:
-        """Keep prefetched data up to date until cancelled. Returns at once if there is none."""
+        """Refresh prefetched data, such as issuers' keys, until cancelled. Return at once if there is no such data."""

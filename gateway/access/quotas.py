@@ -1,4 +1,8 @@
-"""Count the resources that each caller uses, and enforce its limits."""
+"""Count the resources that each caller uses, and enforce the caller's limits.
+
+Several gateway processes, called workers, can serve the same callers. Workers share the counters of calls and of
+running requests (`Ledger` and `RunningLedger`). Each worker enforces an equal share of the other limits.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,8 @@ from gateway.config.auth_config import QuotaLimits, QuotasConfig
 from gateway.protocol.gateway_errors import QuotaExceeded
 
 MAX_HELD_BYTES: Final = 192 * 1024 * 1024
-"""Memory for the requests of all callers while they arrive and run: twice the share of one principal. Including the
-overhead of processing, the total stays below 300 MB."""
+"""Maximum memory for the requests of all callers that are arriving or running: twice the default limit of one
+principal. With the overhead of processing, the total stays below 300 MB."""
 _MAX_ACCOUNTS: Final = 10_000
 """Number of accounts, a few MiB in total, above which unused accounts are dropped."""
 MIB: Final = 1024 * 1024
@@ -29,28 +33,28 @@ _LIMITS_OF_LOCAL: Final = {
     "private_connections": 128,
     "held_mebibytes": MAX_HELD_BYTES // MIB,
 }
-_USUAL: Final = QuotaLimits()
-# Unauthenticated callers hold only unfinished header blocks, which arrive in one or two packets.
+_DEFAULT_LIMITS: Final = QuotaLimits()
+# Unauthenticated callers use memory only for unfinished header blocks, which arrive in one or two packets.
 _ANONYMOUS_LIMITS: Final = QuotaLimits(held_mebibytes=32)
 _LISTEN: Final = "subscriptions/listen"
-# Methods that cause work at an upstream. Listing, `ping` and negotiation are served from memory, and requests that end
-# a task or a subscription are always accepted.
+# Methods that count as calls, because they cause work at an upstream. List requests, `ping` and version negotiation are
+# answered from memory. Requests that end a task or a subscription are never refused.
 _COUNTED: Final = frozenset(
     {"tools/call", "prompts/get", "resources/read", "completion/complete", "resources/subscribe", _LISTEN}
     | {"tasks/get", "tasks/update"}
 )
 MINUTE_S: Final = 60.0
-# Each worker enforces its own share of these limits.
+# Limits that are divided by the number of workers; each worker enforces its share.
 _DIVIDED: Final = ("sessions", "streams", "private_connections")
 # Tolerance for floating-point rounding, so that the last call of a burst is not rejected.
 _ROUNDING_S: Final = 1e-4
 
 
 class Ledger(Protocol):
-    """Counter of calls that is shared with other processes.
+    """A counter of calls that is shared with other processes.
 
     Attributes:
-        slack_s: Longest delay between a call and its being counted, in seconds.
+        slack_s: Calls may be counted this many seconds late without refusing a caller that is at the limit.
     """
 
     @property
@@ -63,7 +67,7 @@ class Ledger(Protocol):
         """Count one call that was made without asking other processes."""
 
     async def request_call(self, account: Account, per_minute: int) -> float | None:
-        """Ask whether one more call may be made, and count it if so.
+        """Ask the other processes whether one more call may be made, and count the call if so.
 
         Returns:
             0 if the call may be made, otherwise the seconds to wait; None if the other processes do not respond.
@@ -71,25 +75,33 @@ class Ledger(Protocol):
 
 
 class RunningLedger(Protocol):
-    """Counter of requests in flight that is shared with other processes."""
+    """A counter of running requests that is shared with other processes."""
 
     def local_allowance(self, most: int) -> int:
-        """Return how many requests of one account may run here without asking."""
+        """Return how many of an account's requests may run in this process without asking other processes.
+
+        Args:
+            most: The account's limit of running requests in all processes.
+        """
 
     async def request_run(self, account: Account, most: int) -> bool | None:
-        """Ask whether a request already counted in `in_flight` may run; None if the other processes do not respond."""
+        """Ask the other processes whether a request may run. `account.in_flight` already includes the request.
+
+        Returns:
+            The answer; None if the other processes do not respond.
+        """
 
     def ended(self, account: Account) -> None:
-        """Record the end of a request that other processes were asked about."""
+        """Record the end of a request that had to be requested with `request_run`."""
 
 
 class Account:
     """Resource usage of one principal.
 
     Attributes:
-        groups, knows_groups: Values of the principal that `limits` was derived from.
+        groups, knows_groups: The principal's attributes from which `limits` was derived.
         in_flight: Number of running requests.
-        sessions: Number of sessions, which exist only in protocol versions with a handshake.
+        sessions: Number of MCP sessions, which exist only in protocol versions with an `initialize` request.
         streams: Number of open notification streams.
         private_connections: Number of upstream connections that belong to a single session or caller.
         held_bytes: Memory reserved for requests.
@@ -126,12 +138,12 @@ class Account:
 
     @property
     def share(self) -> str:
-        """Name of a per-worker limit in error texts."""
+        """The noun phrase for a per-worker limit in error messages."""
         workers = self._quotas.workers
         return "its quota" if workers == 1 else f"its share of its quota at one of {workers} workers"
 
     def change_limits(self, limits: QuotaLimits) -> None:
-        """Apply new limits, and keep the current usage."""
+        """Apply new limits without resetting the counters."""
         before, after = self.limits.calls_per_minute, limits.calls_per_minute
         self._use(limits)
         if before is not None and after is not None:
@@ -143,16 +155,17 @@ class Account:
         # Cached for every request: reading a field of a configuration model is ten times slower than an attribute.
         self._most_in_flight, self._per_minute = limits.in_flight, limits.calls_per_minute
         running = self._quotas.running
-        # Number of requests that may run without asking other processes; None for a single process.
+        # Number of requests that may run without asking other processes; None if no other process has to be asked.
         self._local_allowance = (
             None if running is None or limits.in_flight is None else running.local_allowance(limits.in_flight)
         )
 
     def start_request(self, method: str) -> bool:
-        """Count a request that is about to run. The caller must call `end_request` afterwards.
+        """Count a request that is about to run.
 
         Returns:
-            False if the request was not counted because other processes have to be asked, using `start_asked_request`.
+            True if the request was counted: call `end_request` when the request has finished. False if other processes
+            have to be asked first: call `start_asked_request` instead.
 
         Raises:
             QuotaExceeded: The principal has reached a limit.
@@ -161,7 +174,7 @@ class Account:
             self.open_stream()
             try:
                 if self._per_minute is not None:
-                    # Counted locally even with other processes: listen requests are few and long-lived.
+                    # Counted only in this process, even if there are others: listen requests are few and long-lived.
                     self._count_alone(self._per_minute)
             except QuotaExceeded:
                 self.streams -= 1
@@ -177,7 +190,7 @@ class Account:
         return True
 
     async def start_asked_request(self, method: str) -> None:
-        """Count a request for which `start_request` returned false. The caller must call `end_request` afterwards.
+        """Count a request for which `start_request` returned false. Call `end_request` when the request has finished.
 
         Raises:
             QuotaExceeded: The principal has made too many calls, or has too many requests in flight.
@@ -222,7 +235,7 @@ class Account:
             self._leave()
 
     def open_stream(self) -> None:
-        """Count a notification stream. The caller must call `close_stream` when it closes.
+        """Count a notification stream. Call `close_stream` when the stream closes.
 
         Raises:
             QuotaExceeded: The principal has too many streams.
@@ -238,11 +251,12 @@ class Account:
         self.streams -= 1
 
     def open_private_connection(self) -> None:
-        """Count a connection of one session. The caller must call `close_private_connection` when it
-        closes.
+        """Count an upstream connection that belongs to a single session or caller.
+
+        Call `close_private_connection` when the connection closes.
 
         Raises:
-            QuotaExceeded: The principal has too many such connections.
+            QuotaExceeded: The principal has too many private connections.
         """
         if self.private_connections >= self.limits.private_connections:
             raise QuotaExceeded(
@@ -252,11 +266,11 @@ class Account:
         self.private_connections += 1
 
     def close_private_connection(self) -> None:
-        """Stop counting a connection of one session."""
+        """Stop counting a private connection."""
         self.private_connections -= 1
 
     def open_session(self) -> None:
-        """Count a session, whose limit its collection applies."""
+        """Count a session. The collection of sessions, not this method, enforces the limit."""
         self.sessions += 1
 
     def close_session(self) -> None:
@@ -264,14 +278,15 @@ class Account:
         self.sessions -= 1
 
     def hold(self, size_bytes: int) -> None:
-        """Reserve memory. The caller must call `release` afterwards.
+        """Reserve memory for a request. Call `release` when the request has finished.
 
         Raises:
-            QuotaExceeded: The principal, or all principals together, would hold too much.
+            QuotaExceeded: The request would exceed the memory limit of the principal, or of all principals together.
         """
         quotas = self._quotas
         most_bytes = self.limits.held_mebibytes * MIB
-        # The limit for a single request is not divided, because a large request runs on one worker only.
+        # A request may use the undivided limit, because it runs on one worker. It is refused if the memory that is
+        # already reserved exceeds this worker's share.
         if self.held_bytes + size_bytes > most_bytes or self.held_bytes > most_bytes // quotas.workers:
             raise QuotaExceeded(
                 f"Not run: the requests of {self.name} that are in flight would take more memory than "
@@ -288,7 +303,7 @@ class Account:
         self._quotas.held_bytes -= size_bytes
 
     def _count_call(self, per_minute: int) -> bool:
-        """Count one call, unless other processes have to be asked.
+        """Count one call and return true, or return false if other processes have to be asked first.
 
         Raises:
             QuotaExceeded: The principal has made too many calls.
@@ -306,7 +321,7 @@ class Account:
         self._full_at_s = self._full_at_after_call_s(per_minute)
 
     def _full_at_after_call_s(self, per_minute: int) -> float:
-        # Token bucket for one minute of calls, represented by the time at which it is full.
+        # A token bucket with the calls of one minute, represented by the time at which the bucket is full again.
         now_s = self._quotas.clock()
         full_at_s = max(self._full_at_s, now_s) + MINUTE_S / per_minute
         ledger = self._quotas.ledger
@@ -334,18 +349,18 @@ class Account:
 
 
 def independent_account() -> Account:
-    """Return an independent account with default limits."""
+    """Return an account of the local caller with default limits, which is not part of the gateway's `Quotas`."""
     return Quotas(QuotasConfig()).account(LOCAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """The counters that this process shares with others.
+    """The counters that several processes share.
 
     Attributes:
-        ledger: Counts calls; None to count them alone.
-        running: Counts requests in flight; None to count them alone.
-        workers: Number of workers that the per-worker limits are divided by.
+        ledger: Counter of calls; None if this process counts calls alone.
+        running: Counter of running requests; None if this process counts running requests alone.
+        workers: Number of workers by which the per-worker limits are divided.
     """
 
     ledger: Ledger | None = None
@@ -360,10 +375,11 @@ class Quotas(Reconfigurable):
         clock: Monotonic clock, in seconds.
         held_bytes: Memory reserved for the requests of all principals.
         anonymous: Account of unauthenticated callers.
-        ledger: Shared counter of calls; None without other processes.
-        running: Shared counter of requests in flight; None without other processes.
-        workers: Number of workers that the per-worker limits are divided by.
-        dropped: Number of times that unused accounts were dropped. Cached accounts are invalid after a change.
+        ledger: Shared counter of calls; None if this process counts calls alone.
+        running: Shared counter of running requests; None if this process counts running requests alone.
+        workers: Number of workers by which the per-worker limits are divided.
+        dropped: How often unused accounts were dropped. When this number changes, code that has cached an account must
+            call `account` again.
     """
 
     def __init__(
@@ -404,7 +420,7 @@ class Quotas(Reconfigurable):
             before = account.groups, account.knows_groups
             account.groups, account.knows_groups = after = principal.groups, principal.knows_groups
             if before != after:
-                # A newer token of the same caller shows different groups.
+                # The caller has a newer token, which lists other groups.
                 account.change_limits(self._limits(principal.name, *after))
         return account
 
@@ -425,7 +441,7 @@ class Quotas(Reconfigurable):
             values = [getattr(limits, key) for limits in own if key in limits.model_fields_set]
             if values and not knows_groups:
                 # The caller may be in any group, so apply the smallest limit, including the default.
-                values.append(stated.get(key, getattr(_USUAL, key)))
+                values.append(stated.get(key, getattr(_DEFAULT_LIMITS, key)))
                 given_values = [value for value in values if value is not None]
                 stated[key] = min(given_values) if given_values else None
             elif values:

@@ -1,6 +1,7 @@
 """Encrypt and sign state that is passed through callers.
 
-State issued by an upstream is meant for the gateway. Without encryption, callers could read it and use each other's.
+A caller receives some state with a response and sends the state back in a later request, such as an upstream's
+`requestState`. Without encryption and a binding, callers could read this state, and use the state of other callers.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "seal.key"
-"""Unchanged since the first release, so that signatures stay valid across upgrades."""
+"""The key file. Its name has not changed since the first release, so that signatures stay valid across upgrades."""
 MAX_AGE_S: Final = 24 * 60 * 60.0
-"""Seconds. A person may answer a question the next morning; later answers are not expected."""
+"""The default lifetime of a signature in seconds: a person may answer a server's question the next morning."""
 # The digest size of SHA-256, beyond which HMAC gains no strength, and the largest AES key size.
 _KEY_BYTES: Final = 32
 # Nonce size of AES-GCM (NIST SP 800-38D, section 8.2). Random nonces limit a key to about four billion texts.
 _NONCE_BYTES: Final = 12
 # Label that derives the encryption key from the key in the file.
 _ENCRYPTION: Final = b"typegate: texts that travel through callers"
-# Part of task names: 64 bits are enough for the tasks of one server and one principal.
+# The length of `mark`, which is part of task names: 64 bits are enough for the tasks of one server and one principal.
 _MARK_BYTES: Final = 8
 
 
 class BadSignature(ValueError):
-    """The text was not signed with this key, was signed for another binding, or has expired."""
+    """The text was not signed with the signer's key, was signed for another binding, or has expired."""
 
 
 class Signer:
@@ -53,7 +54,7 @@ class Signer:
         """Create a signer; the key is created on first use.
 
         Args:
-            state_dir: Directory that stores the key. Without it, the key is lost when the process exits.
+            state_dir: Directory that stores the key. Without a directory, the key is lost when the process exits.
             key: Key received from another process, which takes precedence over `state_dir`.
             max_age_s: Lifetime of a signature, in seconds.
         """
@@ -71,7 +72,7 @@ class Signer:
         path = self._state_dir / FILE_NAME
         try:
             make_private_folder(self._state_dir)
-            if (stored := _kept_key(path)) is not None:
+            if (stored := _read_key(path)) is not None:
                 return stored
             with suppress(FileNotFoundError):
                 path.unlink()
@@ -82,7 +83,7 @@ class Signer:
             with suppress(FileExistsError):
                 os.link(fresh, path)
             fresh.unlink()
-            if (stored := _kept_key(path)) is not None:
+            if (stored := _read_key(path)) is not None:
                 return stored
             log.warning("signing key not stored: its file is not usable")
         except OSError as error:
@@ -97,7 +98,7 @@ class Signer:
         return AESGCM(hmac.digest(self.key, _ENCRYPTION, hashlib.sha256))
 
     def sign(self, text: str, *binding: str) -> str:
-        """Encrypt a text, and bind it to `binding`."""
+        """Encrypt a text so that `verify` returns it only with the same `binding`."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         payload = json_bytes.dumps([text, int(time.time())])
         return _encode(nonce + self._cipher.encrypt(nonce, payload, _join_parts(binding)))
@@ -132,8 +133,9 @@ def _join_parts(parts: tuple[str, ...]) -> bytes:
     return b"".join(len(part).to_bytes(8, "big") + part for part in encoded)
 
 
-def _kept_key(path: Path) -> bytes | None:
-    """Return the key in a file, or None if it is missing, damaged or not trusted (the latter two are logged)."""
+def _read_key(path: Path) -> bytes | None:
+    """Return the key in a file, or None if the file is missing, damaged or not trusted. Log damaged or untrusted files.
+    """
     try:
         key = read_private(path, most_bytes=_KEY_BYTES)
     except FileNotFoundError:

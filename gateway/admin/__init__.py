@@ -3,13 +3,13 @@
 operations/       The operations of the admin API.
 api               `/admin/*`: authentication, routing and auditing of admin requests.
 openapi           The OpenAPI description of the admin API, generated from its routes.
-activity          The live event feed, and statistics of the calls of the last hour.
+activity          The live event feed, and statistics of the last hour's calls.
 caller_pages      The page on which callers see their tools, their calls and their sign-ins.
-call_history      Figures of calls, and their history of seven days on disk.
+call_history      Call statistics, and their history of seven days on disk.
 policy_explained  Explain why a caller may or may not use a tool, prompt or resource.
 metrics           `/metrics` in the Prometheus text format.
-routes            Declaration of admin routes, query parameters, and merging of responses from several workers.
-rows              The state of a running gateway as rows for the admin API and the command line.
+routes            Declare admin routes, check query parameters, and merge responses from several processes.
+rows              The state of a running gateway as JSON rows for the admin API and the command line.
 pages             Script-free pages that a browser shows during and after a sign-in.
 public_routes     Paths that need no admin token: probes, metrics, and sign-in pages.
 """

@@ -1,7 +1,7 @@
-"""The live event feed, and statistics of the calls of the last hour.
+"""The live event feed, and statistics of the last hour's calls.
 
-Watchers never slow down calls: events go into a ring buffer. A watcher that reads too slowly misses events and receives
-the number of missed ones.
+A watcher is a client that receives the events, such as an open admin page. Watchers never slow down calls: events are
+stored in a ring buffer. A watcher that reads too slowly misses events, and receives the number of missed events.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from gateway.admin.routes import Document
 from gateway.audit.audit_entries import CallEntry, EventEntry, Line, Outcome
 
 BUCKET_S: Final = 10
-"""Wide enough to contain a meaningful number of calls, narrow enough to show when a problem began."""
+"""The period of one bucket: long enough for a meaningful number of calls, short enough to show when a problem began."""
 KEPT_S: Final = 3_600
+"""The period of all buckets."""
 # The most recently used tools and callers are stored; each takes about a kilobyte.
 _MAX_TOOLS: Final = 2_000
 _MAX_CALLERS: Final = 500
-# The most recently requested names of tools that do not exist.
+# The maximum number of stored tool names that callers have requested, but that do not exist. The oldest are dropped.
 _MAX_UNKNOWN: Final = 100
 
 
@@ -32,7 +33,7 @@ class Activity:
     """Statistics of calls by time, by tool and by caller.
 
     Args:
-        history: Receives the same figures.
+        history: The history on disk, which receives the same figures.
         clock: Seconds since 1970, so that the buckets of several processes can be merged.
     """
 
@@ -69,7 +70,7 @@ class Activity:
         is_call, is_unknown = about["method"] == "tools/call", about["reason"] == "unknown_tool"
         figures, further = Figures(), Figures()
         figures.refuse(1)
-        # An entry may stand for further requests of the same caller, which may have named other tools.
+        # `more` counts this caller's refused requests without an entry. These requests may have named other tools.
         further.refuse(int(about.get("more", 0)))
         tool = name if is_call and not is_unknown else ""
         self._history.add(line.time_s, figures, server=str(about.get("server", "")), tool=tool, caller=caller)
@@ -87,7 +88,7 @@ class Activity:
                 self._unknown.popitem(last=False)
 
     def document(self) -> Document:
-        """Return the statistics of this process, as `/admin/activity` shows them, without suggestions."""
+        """Return the statistics of this process, as `/admin/activity` shows them, but without suggested names."""
         oldest = self._clock() - KEPT_S
         return {
             "bucketSeconds": BUCKET_S,
@@ -100,7 +101,7 @@ class Activity:
 
 
 class _UnknownTool(NamedTuple):
-    """The number of calls with a name that no tool has, and the time of the last one in seconds since 1970."""
+    """The number of calls with a name that no tool has, and the time of the last call in seconds since 1970."""
 
     calls: int = 0
     at: float = 0.0
@@ -138,7 +139,7 @@ def _summed(key: str, lists: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict
 
 
 def _figures_for(figures: OrderedDict[Any, Figures], key: Any, most: int) -> Figures:
-    """Return the figures of a key, dropping the least recently used ones above `most`."""
+    """Return the figures of a key, or add them. Drop the least recently used figures if there are more than `most`."""
     entry = figures.get(key)
     if entry is None:
         entry = figures[key] = Figures()
@@ -150,21 +151,22 @@ def _figures_for(figures: OrderedDict[Any, Figures], key: Any, most: int) -> Fig
 
 
 MAX_WATCHERS: Final = 32
-"""Browser tabs of administrators; each costs a connection and a task."""
+"""The maximum number of watchers, usually browser tabs of administrators; each needs a connection and a task."""
 MAX_EVENTS: Final = 500
 """Events buffered for slow watchers: a few seconds of a busy gateway, about 200 kB."""
 # Events within this time are sent together, so that the page draws them once.
 _GATHER_S: Final = 0.25
 # The interval at which servers and other processes are polled during a watch: short enough to look immediate.
 _POLL_S: Final = 0.5
-# Events of the process itself, which each watcher finds by polling instead of in the ring.
+# Events about this process that a watcher of this process detects by polling, and therefore skips in the ring buffer.
 _POLLED: Final = frozenset({"state", "catalog"})
 # Interval of comments that keep the stream open through proxies and browsers.
 _PING_S: Final = 15.0
 _VALUES: Final = frozenset({"arguments", "result"})
 
 Others = Callable[[Mapping[int, int]], Awaitable[Mapping[int, list[dict[str, Any]]]]]
-"""Fetches the later events of each other process, given the number of the last known event of each."""
+"""Fetches new events of the other processes. The argument maps the index of a process to the number of the last event
+received from this process; the result maps the index of a process to its new events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +174,10 @@ class ServerState:
     """The state of a server as watchers see it.
 
     Attributes:
-        shown: The members that are sent.
-        entered: A new object each time a state is entered. A server that keeps failing can return to the same state
-            between two polls, which has to be reported, because a client may have read the state in between.
+        shown: The members that are sent to watchers.
+        entered: A new object each time the server enters a state. A server that fails repeatedly can return to the same
+            state between two polls. The new object makes this a change, because a client may have read the state in
+            between.
     """
 
     shown: Mapping[str, Any]
@@ -211,7 +214,7 @@ class EventFeed:
         self._catalog = catalog
         self._ring: deque[tuple[int, Line | _Noted]] = deque(maxlen=MAX_EVENTS)
         self._last_seen: tuple[Mapping[str, ServerState], object] | None = None
-        # Starts at the wall clock, so that a restarted process continues above the numbers of its predecessor.
+        # Starts at the wall clock, so that the numbers of a restarted process are above those of its predecessor.
         self._number = time.time_ns() // 1_000_000
         self._watchers = 0
         self._news = anyio.Event()
@@ -230,7 +233,7 @@ class EventFeed:
         self._news.set()
 
     def events_since(self, number: int) -> list[dict[str, Any]]:
-        """Return the events after the given number, in the form in which they are sent."""
+        """Return the events after the given number, as they are sent to watchers."""
         if number >= self._number:
             return []
         return [{"number": at, **_event_row(line)} for at, line in self._ring if at > number]
@@ -238,7 +241,7 @@ class EventFeed:
     def events_for_peer(self, number: int) -> list[dict[str, Any]]:
         """Return the events after the given number, for the watchers of another process.
 
-        These include changes of states and of the catalog since such a process last asked.
+        The events include changes of server states and of the catalog since the last call of this method.
         """
         states, catalog = dict(self._states()), self._catalog()
         noted = _changes(*self._last_seen, states, catalog) if self._last_seen is not None else []
@@ -250,7 +253,7 @@ class EventFeed:
     async def watch(self, ending: Callable[[], bool]) -> AsyncGenerator[list[dict[str, Any]], None]:
         """Yield batches of events as they happen.
 
-        The first batch is empty, and so is each batch that is due after `_PING_S` without events.
+        The first batch is empty. After each `_PING_S` seconds without events, another empty batch is yielded.
 
         Args:
             ending: Returns true when the stream has to end.
@@ -265,7 +268,7 @@ class EventFeed:
             last_number, elsewhere = self._number, dict[int, int]()
             states, catalog = dict(self._states()), self._catalog()
             if self._others is not None:
-                # Only the latest numbers are needed: earlier events are available from other routes.
+                # Only the latest numbers are needed, because earlier events are available from other routes.
                 elsewhere = {index: _latest_number(rows, -1) for index, rows in (await self._others({})).items()}
             yield []
             silent_s = anyio.current_time()
@@ -280,9 +283,10 @@ class EventFeed:
                 events = [event for event in events if event["event"] not in _POLLED]
                 if self._others is not None:
                     for index, rows in (await self._others(elsewhere)).items():
-                        # A process that answers for the first time sends events from before the watch.
+                        # The events of a process that responds for the first time happened before the watch.
                         if (latest := elsewhere.get(index)) is not None:
-                            # A restarted process has other numbers, but seldom a full ring.
+                            # Only a full ring buffer has dropped events. A gap between the numbers does not prove this,
+                            # because a restart of the process also causes a gap.
                             events += _with_missed(rows, latest) if len(rows) == MAX_EVENTS else rows
                         elsewhere[index] = _latest_number(rows, -1 if latest is None else latest)
                 before, now = (states, catalog), (dict(self._states()), self._catalog())
@@ -296,7 +300,7 @@ class EventFeed:
 
 
 class _Noted(NamedTuple):
-    """A change of this process that was noted for other processes."""
+    """A change of server states or of the catalog, stored in the ring buffer for the watchers of other processes."""
 
     shown: dict[str, Any]
 
@@ -307,7 +311,7 @@ class _Noted(NamedTuple):
 def _changes(
     states: Mapping[str, ServerState], catalog: object, new_states: Mapping[str, ServerState], new_catalog: object
 ) -> list[dict[str, Any]]:
-    """Return the events that lead from earlier states and an earlier catalog to new ones."""
+    """Return the events that describe how the server states and the catalog have changed."""
     changed = {alias: state.shown for alias, state in new_states.items() if states.get(alias) != state}
     gone = [alias for alias in states if alias not in new_states]
     events: list[dict[str, Any]] = [{"event": "state", "servers": changed, "gone": gone}] if changed or gone else []
@@ -315,7 +319,11 @@ def _changes(
 
 
 def _with_missed(rows: list[dict[str, Any]], latest: int) -> list[dict[str, Any]]:
-    """Return events, after one about those that the ring has dropped since the latest known one (-1 for none)."""
+    """Return the events, preceded by an event `missed` if the ring buffer has dropped events in between.
+
+    Args:
+        latest: The number of the last event that was received; -1 if no event was received.
+    """
     missed = rows[0]["number"] - latest - 1 if rows and latest >= 0 else 0
     return [{"event": "missed", "lines": missed}, *rows] if missed > 0 else rows
 

@@ -49,7 +49,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 _UNGUESSABLE_CHARS: Final = 20
 _NO_TOKEN: Final = "the admin token is needed"
 _READS: Final = frozenset({"GET", "HEAD"})
-# Members of a body that name the target of a change in the audit log.
+# Members of a body from which the audit log takes the target of a change.
 _NAMING: Final = ("name", "wrapper", "decision")
 _CHALLENGE: Final = (b"www-authenticate", b"Bearer")
 
@@ -58,7 +58,7 @@ class AdminApi:
     """The admin API: authenticates, routes and audits the requests below `/admin`."""
 
     max_body_bytes: Final = 1024 * 1024
-    """Enough for the configuration of one server, and far below the largest configuration file."""
+    """Enough for the configuration of one server, but far less than the largest configuration file."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class AdminApi:
         """Collect the routes of all operations.
 
         Args:
-            administrators: The administrators with access to `/admin`.
-            probes: The paths for orchestrators, scrapers and sign-ins.
+            administrators: Verifies the credentials of requests to `/admin`.
+            probes: The handlers of paths outside `/admin`, for orchestrators, scrapers and sign-ins.
             audit: The audit log, to which every change is written.
             operations: Objects with methods declared by `route`.
-            share: Persists changes and sends them to all reachable replicas.
+            share: Stores changes and sends them to all reachable replicas; None without other replicas.
         """
         self._administrators = administrators
         self._probes = probes
@@ -105,7 +105,7 @@ class AdminApi:
         )
 
     def check(self, head: RequestHead, peer: str) -> None:
-        """Check path and credentials, so that a request is refused before its body is buffered.
+        """Check the path and the credentials of a request before its body is buffered.
 
         Raises:
             RequestRefused: The path does not exist, the credentials are missing or wrong, or too many log-ins from
@@ -125,7 +125,7 @@ class AdminApi:
         wait_s = self._failed_logins.wait_s(peer)
         is_known = self._by_authorization(credentials, admin_route) is not None
         if wait_s and (self._administrators.guessable_chars < _UNGUESSABLE_CHARS or not is_known):
-            # Refuse a guessable token even if it is right, or the response would reveal a successful guess.
+            # Refuse a guessable token even if it is correct; otherwise the response would reveal a successful guess.
             raise _too_many(wait_s)
         if not is_known:
             self._failed_logins.failed(peer)
@@ -134,7 +134,10 @@ class AdminApi:
         self._failed_logins.succeeded(peer)
 
     def _check_session(self, head: RequestHead, *, reads: bool) -> None:
-        """Check the session cookie and, since browsers send it with cross-site requests too, Origin and CSRF token."""
+        """Check the session cookie and, unless the request only reads, the Origin and the CSRF token.
+
+        A browser also sends the cookie with requests of other sites, which do not have the CSRF token.
+        """
         administrator = self._administrators.by_cookie(head.text(b"cookie"))
         if administrator is None:
             raise _unauthorized_error()
@@ -188,8 +191,8 @@ class AdminApi:
         by_method = {each.method: each for each in routes}
 
         async def guarded(request: Request) -> Response:
-            # Starlette also routes HEAD requests to the handlers of GET.
-            admin_route = by_method["GET" if request.method == "HEAD" else request.method]  # type: ignore[index] # routes have one of their methods
+            # Starlette also routes HEAD requests to the handlers of GET, and no method without a route.
+            admin_route = by_method["GET" if request.method == "HEAD" else request.method]  # type: ignore[index]
             response = await self._answer(admin_route, request)
             for name, value in SAFETY.items():
                 response.headers.setdefault(name, value)
@@ -211,7 +214,7 @@ class AdminApi:
         except Refusal as error:
             response = error.response()
         if self._share is not None and request.method not in _READS and admin_route.recorded:
-            # Before the response: a confirmed revocation has to hold even if this replica crashes now.
+            # Share the change before responding: a confirmed revocation has to last even if this replica crashes now.
             await self._share()
         if admin_route.rows is not None and WHOLE not in request.scope and isinstance(response, JsonDocument):
             choose = partial(chosen_rows, admin_route, request.query_params, response.document)
@@ -270,7 +273,7 @@ class AdminApi:
             An OpenAPI 3.1 document.
         """
         if self._description is None:
-            # Built once, in a thread, since it includes the schema of every upstream type.
+            # Built once, in a thread, because the description includes the schema of every upstream type.
             content = await anyio.to_thread.run_sync(lambda: json_bytes.dumps(document(self.routes)))
             self._description = content, etag_of(content.decode())
         content, tag = self._description
@@ -292,7 +295,7 @@ def _matches(pattern: str, part: str) -> bool:
 
 
 def _check_size(head: RequestHead) -> None:
-    """Check the size of a body that will be read before its sender is known; browsers always state it.
+    """Check the size of a body that will be read before its sender is authenticated. Browsers always state the size.
 
     Raises:
         RequestRefused: The body is too large, or its size is unknown.

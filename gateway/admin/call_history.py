@@ -1,7 +1,7 @@
-"""Figures of calls, and their history of seven days in a file that all processes of the gateway share.
+"""Call statistics, and their history of seven days in a file that all processes of the gateway share.
 
-A figure counts calls by their ending and duration. The history has the figures of every period for all calls, and for
-the calls of each server, tool and caller.
+A `Figures` object counts calls by ending (`ok`, `error` or `denied`) and by duration. For each period, the history has
+the figures of all calls, and the figures of each server, tool and caller.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 
 Ending = Literal["ok", "error", "denied"]
 
-# The bounds of the histogram are at most 20 % apart, so that the middle of a bucket is at most 10 % wrong.
+# Each bound of the histogram is 20 % above the previous bound, so that the middle of a bucket is at most 10 % wrong.
 _STEP: Final = 1.2
 BOUNDS_MS: Final = tuple(round(0.05 * _STEP**place, 4) for place in range(100))
-"""Upper bounds of the buckets of a histogram in milliseconds, from 0.05 ms to an hour; longer calls are in one more."""
+"""Upper bounds of the histogram's buckets in milliseconds, from 0.05 ms to an hour. A last bucket has longer calls."""
 # Cached distinct outcomes: combinations of policy reasons, hooks and error codes.
 _MAX_ENDINGS: Final = 1_024
 
@@ -48,7 +48,7 @@ def ending_of(ending: Outcome) -> Ending:
     if tool not in (None, "error"):
         return "ok"
     nothing = tool is None and transport is None and jsonrpc is None
-    # Without an outcome and a reason, a hook has answered in place of the server.
+    # If there is neither an outcome nor a reason, a hook has answered in place of the server.
     return "ok" if nothing and reason is None else "error"
 
 
@@ -60,7 +60,7 @@ class Figures:
     def __init__(self) -> None:
         self.calls = self.errors = self.denied = 0
         self.total_ms = self.most_ms = 0.0
-        # The number of calls by the index of their bucket; most figures have few buckets.
+        # The number of calls by bucket index. Buckets without calls, which are most, are not stored.
         self.histogram: Counter[int] = Counter()
 
     def add(self, ending: Ending, took_ms: Sequence[float]) -> None:
@@ -89,7 +89,7 @@ class Figures:
         self.histogram.update(figures.histogram)
 
     def add_row(self, row: Mapping[str, Any]) -> None:
-        """Add the calls of a row of another process."""
+        """Add the calls in a `row` of another process."""
         self.calls += row["calls"]
         self.errors += row["errors"]
         self.denied += row["denied"]
@@ -110,11 +110,11 @@ class Figures:
         }
 
     def row(self) -> dict[str, Any]:
-        """Return these figures with the histogram, from which rows of several processes are merged."""
+        """Return these figures with the histogram, which is needed to merge the rows of several processes."""
         return {**self.summary(), "histogram": sorted(self.histogram.items())}
 
     def _quantile(self, share: float) -> float:
-        """Return the duration below which this share of the durations lies: the middle of its bucket."""
+        """Return the duration that this share of the calls does not exceed, approximated by the middle of a bucket."""
         remaining = share * sum(self.histogram.values())
         for place, count in sorted(self.histogram.items()):
             remaining -= count
@@ -126,12 +126,17 @@ class Figures:
 
 FILE_NAME: Final = "history.sqlite"
 OTHER: Final = "(other)"
-"""The name that stands for all names above the limit of a period."""
+"""The name for the calls of all further names, if a period has more names than the limit."""
 Kind = Literal["all", "server", "tool", "caller"]
 
 
 class Range(NamedTuple):
-    """A time range that ends now: a number of periods, each with its own figures."""
+    """A time range that ends now.
+
+    Attributes:
+        step_s: The length of a period, in seconds.
+        steps: The number of periods.
+    """
 
     step_s: int
     steps: int
@@ -144,21 +149,22 @@ RANGES: Final = {
     "7d": Range(7_200, 84),
 }
 """At most a hundred periods per range: as many as a plot can show."""
-# Every period is a multiple of the shortest one, in which figures are collected until they are written.
+# Before figures are written, they are collected by the shortest period. The other periods are multiples of this period.
 _SHORTEST_S: Final = min(each.step_s for each in RANGES.values())
 # Names per kind and period. With the names and histograms of a busy gateway, the file stays below 32 MiB.
 _MAX_NAMES: Final[Mapping[Kind, int]] = {"all": 1, "server": 100, "tool": 300, "caller": 100}
-# A bound for unusual names, in pages of 4 KiB. When it is reached, figures are lost until older ones are deleted.
+# The maximum size of the file in pages of 4 KiB, which only unusual names reach. A full file loses new figures until
+# older figures are deleted.
 _MAX_PAGES: Final = 16_384
-# The pause between writes: what a killed process loses.
+# The pause between writes. A killed process loses the figures of this time.
 _SAVE_S: Final = 5.0
 # How long the shutdown waits for the last write.
 _CLOSE_S: Final = 2.0
-# Time to wait for another process that writes, which takes milliseconds.
+# How long to wait while another process writes, which takes milliseconds.
 _LOCK_TIMEOUT_S: Final = 5.0
-# Combinations of server, tool and caller that wait to be written; more are counted as other calls.
+# Combinations of period, server, tool and caller that wait to be written; further combinations are counted as `OTHER`.
 _MAX_WAITING: Final = 10_000
-# The version is part of the name, so that a changed table starts empty.
+# The version of the table is part of its name, so that a table with changed columns starts empty.
 _TABLE: Final = (
     "create table if not exists figures1 (step integer, at integer, kind text, name text, calls integer,"
     " errors integer, denied integer, total_ms real, most_ms real, histogram text,"
@@ -183,7 +189,7 @@ class CallHistory:
         self._writing = anyio.Lock()
 
     def add(self, at_s: float, figures: Figures, *, server: str = "", tool: str = "", caller: str = "") -> None:
-        """Count calls at this time. An empty name belongs to no series."""
+        """Count calls at this time, for all calls and for each name that is not empty."""
         start = int(at_s // _SHORTEST_S) * _SHORTEST_S
         key = (start, server, tool, caller)
         if key not in self._waiting and len(self._waiting) >= _MAX_WAITING:
@@ -206,7 +212,7 @@ class CallHistory:
             await self.save()
 
     async def save(self) -> None:
-        """Write the collected figures now. After a failure, they are written with the next ones."""
+        """Write the collected figures now. After a failure, the next call writes the figures."""
         async with self._writing:
             if not self._waiting:
                 return
@@ -223,7 +229,7 @@ class CallHistory:
         Args:
             name: The name of the range.
             by: Also return the figures of each server, tool or caller.
-            only: The series whose points are returned.
+            only: The kind and the name of the series whose points are returned.
         """
         await self.save()
         step_s, steps = RANGES[name]
@@ -265,7 +271,7 @@ class CallHistory:
                 log.warning("history of calls failed", extra={"path": str(self._path), "reason": str(error)})
             self.last_error = str(error)
             if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
-                # The file is damaged: start again without history, because nothing else depends on it.
+                # The file is damaged: start with an empty history, because nothing else depends on the file.
                 with suppress(OSError):
                     self._path.unlink()
             return False
@@ -274,7 +280,7 @@ class CallHistory:
 
 
 def _write(waiting: Mapping[_Key, Figures], base: sqlite3.Connection, *, now_s: float) -> None:
-    """Add figures to the stored ones, and delete periods that no range contains any more."""
+    """Add figures to the stored figures, and delete periods that no range contains any more."""
     totals: dict[tuple[int, int, Kind, str], Figures] = {}
     for (at, server, tool, caller), figures in waiting.items():
         names: dict[Kind, str] = {"all": "", "server": server, "tool": tool, "caller": caller}
@@ -312,7 +318,7 @@ def _read(
     series: dict[str, Figures],
     base: sqlite3.Connection,
 ) -> None:
-    """Read the points of one series and the figures of all series of a kind."""
+    """Read the points of one series, and the total figures of every series of a kind."""
     by, (kind, name) = selection
     where = "from figures1 where step = ? and at >= ? and kind = ?"
     for at, *row in base.execute(f"select at, {_COLUMNS} {where} and name = ?", (step_s, start, kind, name)):

@@ -40,16 +40,17 @@ log = logging.getLogger(__name__)
 PATH: Final = CALLERS_PATH
 STATE_PATH: Final = "/me/state"
 SIGN_IN_PATH: Final = "/me/sign-in"
-# The files of the page that the page of callers needs; the others are for administrators.
+# The files of the folder `page` that `/me` needs. The other files of this folder are for administrators.
 _FILES: Final = (
     *("me.js", "dom.js", "hosts.js", "parts.js", "result.js", "theme.js"),
     *("style.css", "icon.svg"),
 )
-# Pages that people with the same key load at the same time.
+# Maximum number of waiting audit log searches per caller: people with the same key may load the page concurrently.
 _MAX_SEARCHES: Final = 16
-# A screenful of calls.
+# The number of shown calls: about one screen.
 _MAX_CALLS: Final = 50
-# The members of an audit entry that its caller sees: what was called and how it ended, without peers and other names.
+# The members of an audit entry that a caller sees: what was called and how the call ended, without network addresses
+# and names of other callers.
 _SHOWN: Final = ("time", "event", "wrapper", "name", "server", "method", "ms", "outcome", "reason", "rule", "hook")
 _RANGE: Final = "24h"
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -59,11 +60,11 @@ class SignInRequest(Section):
     """The body of `POST /me/sign-in`."""
 
     server: str = Field(min_length=1, examples=["calendar"])
-    """The server that the caller signs in to."""
+    """The server to which the caller signs in."""
 
 
 class CallerPages:
-    """The page of callers and its data; each request for data is authenticated with the caller's own key or token.
+    """The page at `/me` and its data. Each request for data is authenticated with the caller's own key or token.
 
     Attributes:
         by_path: The handlers by path.
@@ -148,8 +149,12 @@ class CallerPages:
         )
 
     async def _latest_calls(self, caller: Principal) -> list[dict[str, Any]] | None:
-        """Return the latest calls of a caller; None if the audit log cannot be read. Refuse too many searches."""
-        # One at a time for each caller, because a search takes up to a second in a large log.
+        """Return the latest calls of a caller; None if the audit log cannot be read.
+
+        Raises:
+            routes.Refusal: `_MAX_SEARCHES` searches for this caller are waiting.
+        """
+        # One search at a time for each caller, because a search of a large log takes up to a second.
         searching = self._searches.get_lock(caller.name)
         if searching.statistics().tasks_waiting >= _MAX_SEARCHES:
             raise routes.Refusal(429, "too many pages are loading; try again in a moment", headers={"retry-after": "5"})
@@ -162,7 +167,7 @@ class CallerPages:
         return [{name: row[name] for name in _SHOWN if name in row} for row in page.rows]
 
     def _server_rows(self, caller: Principal, view: View) -> list[dict[str, Any]]:
-        """Return a row for each server that the caller may use and signs in to."""
+        """Return a row for each server that the caller may use and to which each caller signs in separately."""
         rows = []
         for alias, config in self._fleet.servers.items():
             if alias not in view.servers or self._own_sign_in(alias, caller) is None:
@@ -188,7 +193,7 @@ class CallerPages:
         return self._sign_ins.get(alias, config, user=user_of(caller))
 
     async def _sign_in(self, request: Request, caller: Principal) -> Response:
-        """Return a link with which the caller signs in to a server, or sign out of it."""
+        """Handle POST: return a link with which the caller signs in to a server. Handle DELETE: sign the caller out."""
         if request.method not in ("POST", "DELETE"):
             raise routes.Refusal(405, "expected POST or DELETE", headers={"allow": "POST, DELETE"})
         is_post = request.method == "POST"
@@ -210,7 +215,7 @@ class CallerPages:
 
 
 def guarded(handler: Handler) -> Handler:
-    """Return a handler that answers only the page of callers itself, with the headers of this page."""
+    """Return a handler that accepts requests only from the page at `/me`, and adds this page's security headers."""
 
     async def guarded_handler(request: Request) -> Response:
         try:
@@ -227,12 +232,13 @@ def guarded(handler: Handler) -> Handler:
 
 
 def _check_origin(request: Request) -> None:
-    """Check that the page of callers sent a request.
+    """Check that the page at `/me` sent a request, and not the page of another site.
 
     Raises:
         routes.Refusal: Another site sent the request.
     """
-    # Without keys, every request is one of the local caller, also those that other sites make browsers send.
+    # If no credentials are configured, every request is from the local caller, even if another site has made the
+    # browser send it.
     site = request.headers.get("sec-fetch-site", "same-origin")
     origin = request.headers.get("origin", "").lower().partition("://")[2]
     if site not in ("same-origin", "none") or (origin and origin != request.headers.get("host", "").lower()):

@@ -145,7 +145,10 @@ def families_of_calls(call_stats: CallStats) -> Iterator[Metric]:
 
 
 def _durations(durations: Durations) -> Iterator[Metric]:
-    """Yield the histograms, named as OpenTelemetry's MCP metrics are in Prometheus, with the alias as `server`."""
+    """Yield the histograms of durations, with the Prometheus names of OpenTelemetry's MCP metrics.
+
+    The label `server`, the alias of the upstream, is an addition to the labels of OpenTelemetry.
+    """
     labels = ["mcp_method_name", "server", "gen_ai_tool_name", "error_type"]
     families = {
         "server": HistogramMetricFamily(

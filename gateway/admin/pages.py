@@ -1,4 +1,4 @@
-"""Script-free pages that a browser shows during and after a sign-in, and the cookie of this browser."""
+"""Script-free pages that a browser shows during and after a sign-in, and the cookie that identifies this browser."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 CALLERS_PATH: Final = "/me"
-"""The page of callers."""
+"""The path of the page for callers."""
 _COOKIE: Final = "typegate-connect"
 # Over https, the prefix prevents other hosts of the domain from setting this cookie.
 _SECURE_COOKIE: Final = f"__Host-{_COOKIE}"
-# Longer than a sign-in link is valid.
+# The lifetime of the cookie: longer than that of a sign-in link.
 _COOKIE_S: Final = 3_600
 PAGE_HEADERS: Final = {
-    # The URL contains an authorization code, which must not be cached, sent as a referrer, or framed.
+    # The URL of the page contains an authorization code, so the page must not be cached or framed, and the URL must not
+    # be sent as a referrer.
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
@@ -45,7 +46,7 @@ _STYLE: Final = "body{font:16px system-ui,sans-serif;max-width:34rem;margin:15vh
 
 
 class SignInCookie:
-    """The cookie of browsers that sign in: a sign-in continues only in the browser that has started it."""
+    """The cookie of a browser that signs in: a sign-in continues only in the browser that has started the sign-in."""
 
     def __init__(self, sign_ins: SignIns) -> None:
         self._sign_ins = sign_ins
@@ -59,11 +60,11 @@ class SignInCookie:
         return _SECURE_COOKIE if self._is_secure else _COOKIE
 
     def value(self, request: Request) -> str | None:
-        """Return the cookie of a request; None if it has none."""
+        """Return the value of the cookie in a request; None if the request does not contain the cookie."""
         return request.cookies.get(self._name)
 
     def put(self, response: Response, value: str) -> None:
-        """Set the cookie."""
+        """Set the cookie in a response."""
         response.set_cookie(
             self._name,
             value,
@@ -86,7 +87,7 @@ def page(title: str, text: str, *, more: str = "") -> str:
 
 
 def key_page(server: str, ticket: str) -> tuple[str, dict[str, str]]:
-    """Return the page that asks the user for the caller's API key, and its headers."""
+    """Return the page that asks the user for the caller's API key, and the headers of the page."""
     text = (
         f"This link is for one caller of this gateway. Enter the API key that your host uses here; you will then be "
         f"redirected to sign in to {server}."
@@ -98,7 +99,7 @@ def key_page(server: str, ticket: str) -> tuple[str, dict[str, str]]:
     )
     headers = {
         **PAGE_HEADERS,
-        # Lets the browser send the Origin with the form, which shows that the form is the gateway's own.
+        # Lets the browser send an Origin header with the form, which shows that the form comes from the gateway.
         "referrer-policy": "same-origin",
     }
     return page(f"Sign in to {server}", text, more=form), headers
@@ -110,7 +111,7 @@ async def callback_page(sign_ins: SignIns, query: str, *, cookie: str | None = N
     Args:
         sign_ins: The sign-ins in progress.
         query: The query string of the redirect from the authorization server.
-        cookie: The cookie that this browser was given when the sign-in began.
+        cookie: The cookie that this browser received when the sign-in began.
     """
     try:
         finished = await sign_ins.handle_callback(query, cookie=cookie)

@@ -40,7 +40,7 @@ from registry.schema.display_text import excerpt
 from registry.views.profile import DEFAULT_PROFILE
 from registry.views.view import View
 
-# Rules that are furthest from applying explain nothing.
+# The number of rules in an explanation. Rules with many unmet conditions come last and are omitted first.
 _MAX_CONDITIONS: Final = 50
 # The length of a value in the text of a condition.
 _VALUE_CHARS: Final = 60
@@ -49,14 +49,15 @@ _NOTHING: Final = "there is no such tool, prompt or resource behind this gateway
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A question about the permission of a caller.
+    """The question whether a caller may use an item.
 
     Attributes:
         principal: The name of the caller.
         name: A wrapper, a prompt or a URI.
         profile: The profile through which the caller uses `name`.
-        arguments: The arguments of the call; None for any.
-        groups, scopes, claims: The content of a token, for a caller without a key.
+        arguments: The arguments of the call; None if no arguments are given.
+        groups, scopes, claims: The assumed content of the caller's access token. If the caller has a key, the groups,
+            scopes and claims are added to those of the key.
     """
 
     principal: str
@@ -69,11 +70,14 @@ class Question:
 
 
 async def explain(question: Question, *, auth: AuthConfig, views: ProfileViews, registry: Registry) -> dict[str, Any]:
-    """Return how a call or a read would be decided, and why, using the same view as for a request of the caller.
+    """Return the decision about a call or a read, and the reasons for it.
+
+    The decision is made in the same view (selection of wrappers and other items) as for a request of the caller.
 
     Returns:
-        `decision` (allow, deny or ask), `rule`, `reason`, `visible`, `kind`, `server`, in `rules` every rule that
-        applies to the caller and may cover the server, and in `conditions` what each rule requires and is not met.
+        `decision` (allow, deny or ask), `rule`, `reason`, `visible`, `kind` and `server`; `rules`: the names of the
+        rules that apply to the caller and cover the item or its server; `conditions`: for each rule of the policy, the
+        conditions that are not met.
     """
     answer: dict[str, Any] = {
         "principal": question.principal,
@@ -134,7 +138,7 @@ def _decide(question: Question, view: View, registry: Registry, catalog: Catalog
             profile=question.profile,
         )
         return {"kind": "prompt", "server": prompt.server, **row}
-    # A server with resources may accept any text as a URI; a text without a colon is treated as a misspelt name.
+    # A server with resources may accept any text as a URI. Treat a text without a colon as a misspelt name.
     owners = catalog.prompts_and_resources.owners(name) if ":" in name else ()
     if owners:
         readable = view.catalog.prompts_and_resources.owners(name)
@@ -152,7 +156,7 @@ def _decide(question: Question, view: View, registry: Registry, catalog: Catalog
 
 
 def rule_rows(views: ProfileViews, registry: Registry) -> list[dict[str, Any]]:
-    """Return each rule with the number of tools that it covers; a rule that covers none may be a mistake."""
+    """Return each rule with the number of tools that it covers. A rule that covers no tools may be a mistake."""
     rows: list[dict[str, Any]] = []
     for rule in views.policy.rules:
         grant = Grant([rule])
@@ -168,7 +172,7 @@ def rule_rows(views: ProfileViews, registry: Registry) -> list[dict[str, Any]]:
 
 
 def _whom_of(rule: Rule) -> dict[str, list[str]]:
-    """Return the patterns for callers by kind; empty for a rule that concerns every caller."""
+    """Return a rule's patterns for callers, by kind; empty for a rule that concerns every caller."""
     who = rule.who
     by_kind = {"principals": who.principals, "groups": who.groups, "scopes": who.scopes}
     claims = {f"claim {name}": patterns for name, patterns in who.claims.items()}
@@ -176,7 +180,7 @@ def _whom_of(rule: Rule) -> dict[str, list[str]]:
 
 
 def _what_of(rule: Rule) -> dict[str, list[str]]:
-    """Return the patterns for items by kind; empty for a rule that covers everything."""
+    """Return a rule's patterns for items, by kind; empty for a rule that covers everything."""
     what = rule.what
     kinds = None if what.kinds == frozenset(KINDS) else tuple(kind for kind in KINDS if kind in what.kinds)
     by_kind = {
@@ -190,7 +194,7 @@ def _what_of(rule: Rule) -> dict[str, list[str]]:
 
 
 def _when_of(rule: Rule) -> list[str]:
-    """Return each condition of a rule in words; a rule that asks may have its own."""
+    """Return each condition of a rule in words, and the conditions under which the rule requires an approval."""
     ask_texts = [f"asks if {text}" for text in _condition_texts(rule.ask_conditions)]
     by = [f"decided by the {rule.asks}"] if rule.asks is not None else []
     return [*_condition_texts(rule.conditions), *ask_texts, *by]
@@ -221,15 +225,15 @@ class _Item:
     """A tool, prompt or resource that rules may cover.
 
     Attributes:
-        kind: The name of its kind in rules.
-        hints: The hints that conditions are compared with.
+        kind: The kind of the item, as rules name it.
+        hints: The hints of the item, such as `readOnlyHint`, with which rules' conditions are compared.
     """
 
     def __init__(self, found: ToolWrapper | ListedItem | tuple[str, str], registry: Registry) -> None:
         """Describe an item.
 
         Args:
-            found: A tool, a prompt, or a server and its own URI.
+            found: A tool, a prompt, or a pair of a server and the resource's URI at this server.
         """
         self._found = found
         self._server = ServerName(found[0] if isinstance(found, tuple) else found.server)
@@ -248,7 +252,7 @@ class _Item:
         return cls(found or owners[0], registry) if found is not None or owners else None
 
     def is_covered(self, what: ItemPatterns, effect: Effect) -> bool:
-        """Return whether patterns cover the item, in a rule with this effect."""
+        """Return whether these patterns, in a rule with this effect, cover the item."""
         found = self._found
         if not what.covers_server(self._server, self._prefix, self._shape):
             return False
@@ -262,7 +266,10 @@ class _Item:
 def condition_rows(
     principal: Principal, rules: Iterable[Rule], item: _Item | None, arguments: Any
 ) -> list[dict[str, Any]]:
-    """Return, for each rule, which of its conditions a call or a read does not meet; the nearest rules first."""
+    """Return, for each rule, the conditions that a call or a read does not meet.
+
+    The rules with the fewest unmet conditions come first.
+    """
     if item is None:
         return []
     rows: list[dict[str, Any]] = []
@@ -312,7 +319,7 @@ def _unmet_by_item(rule: Rule, item: _Item) -> Iterator[str]:
 
 
 def _unmet_reading(rule: Rule, item: _Item) -> Iterator[str]:
-    """Return what a rule requires that a prompt or a resource never meets."""
+    """Yield the requirements of a rule that a prompt or a resource does not meet."""
     if rule.effect == "ask":
         yield f"it asks about tools, not {item.kind}"
     for name, wanted in rule.conditions.hints.items():
@@ -336,7 +343,7 @@ def _unmet_conditions(rule: Rule, hints: Mapping[str, bool], arguments: Any) -> 
 
 
 async def matrix(profile: str, callers: Sequence[str], *, auth: AuthConfig, views: ProfileViews) -> dict[str, Any]:
-    """Return the decision about each tool for each caller: allow, deny, ask, or `depends` on the arguments.
+    """Return the decision about each tool for each caller: allow, deny, ask, or depends (on the arguments).
 
     Raises:
         Rejected: The gateway would not accept a token of a caller.
@@ -383,7 +390,7 @@ def rows_of_unmatched_rules(views: ProfileViews, registry: Registry) -> list[str
 
 
 def principal_in(question: Question, auth: AuthConfig) -> Principal:
-    """Return the caller of a question: the owner of a key, or the subject of a token of a configured issuer.
+    """Return the caller in a question: the owner of a key, or the subject of a token from a configured issuer.
 
     Raises:
         Rejected: The gateway would not accept a token with this content.
@@ -411,7 +418,7 @@ def principal_in(question: Question, auth: AuthConfig) -> Principal:
 
 
 def _token_claims(question: Question, issuer: Issuer) -> dict[str, Any]:
-    """Return the claims of a token of the caller of a question."""
+    """Return the claims that an access token of the question's caller would contain."""
     open_to_all = [audience for audience in issuer.audiences if profile_of_audience(audience, None) is None]
     claims: dict[str, Any] = {
         "iss": issuer.issuer,
@@ -429,7 +436,7 @@ def _token_claims(question: Question, issuer: Issuer) -> dict[str, Any]:
 
 
 def _own_tool_row(name: str, view: View) -> dict[str, Any]:
-    """Return the decision about one of the gateway's own tools, to which rules do not apply."""
+    """Return the decision about one of the gateway's own tools. Rules do not apply to these tools."""
     if not view.opens_tools:
         return {"kind": "tool", **_denied_row("the scopes of its key or token do not include tools")}
     return {
@@ -467,7 +474,8 @@ def _tool_row(
         )
     decision = call_rules.decide(_as_checked(question.arguments, wrapper, view, registry))
     if question.arguments is None and call_rules.by_arguments:
-        names = ", ".join(dict.fromkeys(f"'{rule.name}'" for rule in call_rules.rules))  # a rule that asks also allows
+        # A rule that requires an approval also allows the call, so this rule can occur twice.
+        names = ", ".join(dict.fromkeys(f"'{rule.name}'" for rule in call_rules.rules))
         decision = replace(
             decision, reason=f"the arguments decide, by the rules {names}; without any: {decision.reason}"
         )
@@ -475,7 +483,7 @@ def _tool_row(
 
 
 def _as_checked(arguments: dict[str, Any] | None, wrapper: ToolWrapper, view: View, registry: Registry) -> Any:
-    """Return the arguments as rules see them: repaired, and with configured defaults."""
+    """Return the arguments with which rules' conditions are compared: repaired, and with configured defaults."""
     try:
         return prepare_shown(registry, view, wrapper, arguments).arguments
     except NotChecked:
@@ -488,7 +496,8 @@ def _row(decision: Decision, rules: Iterable[Rule], *, is_visible: bool, inside:
     Args:
         decision: The decision by the rules.
         rules: The rules that apply to the caller and the server.
-        is_visible: Whether the caller's view contains the item; rules about the rest of its server may hide it.
+        is_visible: Whether the caller's view contains the item. A rule about the item's server or template may hide an
+            item that `decision` allows.
         inside: Whether the profile selects the item.
         profile: The name of the profile.
     """
@@ -498,7 +507,7 @@ def _row(decision: Decision, rules: Iterable[Rule], *, is_visible: bool, inside:
     if not is_visible and decision.effect != "deny":
         return {**_denied_row("the configuration or a rule about its server or template hides it"), "rules": names}
     if is_visible and decision.hidden:
-        # The resource itself is hidden, but an allowed template covers it.
+        # The resource itself is hidden, but a template that the caller may use covers the resource.
         decision = Decision(effect="allow", reason="a visible template covers it")
     return {
         "decision": decision.effect,

@@ -21,7 +21,7 @@ from gateway.upstream.oauth.sign_ins import SignIns
 from gateway.upstream.upstream_credentials import SignInFailed
 
 MAX_BODY_BYTES: Final = 8 * 1024
-"""The limit of bodies from senders without credentials: enough for a ticket and a key in a form."""
+"""The maximum size of a body from a sender without credentials: enough for a ticket and a key in a form."""
 
 
 class SignInPages:
@@ -111,11 +111,11 @@ class TicketRequest(Section):
     """The body of `POST /me/provider/token`."""
 
     ticket: str = Field(min_length=1, max_length=128)
-    """The ticket in the address to which the browser was redirected after the sign-in."""
+    """The ticket in the URL to which the browser was redirected after the sign-in."""
 
 
 class ProviderPages:
-    """Signs callers in to the gateway itself, for the page of callers.
+    """Signs callers in to the gateway itself, for the page at `/me`.
 
     Attributes:
         by_path: The handlers by path.
@@ -147,7 +147,7 @@ class ProviderPages:
         return response
 
     async def _token(self, request: Request) -> Response:
-        """Return the access token of a caller who has just signed in with this browser, once."""
+        """Return the access token of a caller who has signed in with this browser. Each ticket works only once."""
         ticket = (await read_body(request, TicketRequest)).ticket
         try:
             token = await self._linking.redeem_access(ticket, self._cookie.value(request))
@@ -165,7 +165,7 @@ METHODS: Final = {
     _PROVIDER_PATH: ("GET", "POST"),
     _TOKEN_PATH: ("POST",),
 }
-"""The methods of paths that accept others than GET: callers submit their key with a form, or sign in and out."""
+"""The methods of each path that does not accept only GET: callers submit their key with a form, or sign in and out."""
 
 
 class Probes:
@@ -189,9 +189,9 @@ class Probes:
         Args:
             scrapers: Returns whether an Authorization header grants access to `/metrics`.
             metrics: Returns the metrics and their media type.
-            unready: Returns why the gateway is not ready for calls, or None if it is.
+            unready: Returns why the gateway is not ready for calls; None if the gateway is ready.
             sign_ins: The sign-ins to upstreams.
-            caller_pages: The page of callers.
+            caller_pages: The handlers of the page at `/me`.
         """
         self.reads_metrics = scrapers
         self._text_of_metrics = metrics

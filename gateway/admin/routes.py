@@ -1,6 +1,7 @@
-"""Declaration of admin routes: handler, query parameters, and the merging of responses from several workers.
+"""Declare admin routes, check their query parameters, and merge responses from several processes.
 
-The decorator `route` requires all three next to the handler.
+The decorator `route` declares a handler, and how responses of several gateway processes (workers) become one response.
+The query parameters are declared in the handler's docstring.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from registry.schema.display_text import clean, excerpt, visible
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
-# JSON escapes other than those of line breaks, tabs, quotes and backslashes.
+# JSON escapes that may represent hidden characters: all except those of line feeds, tabs, quotes and backslashes.
 _ESCAPED: Final = re.compile(rb"\\[bfru]")
-# Bound of a name repeated in an error message: longer than any existing name.
+# Maximum length of a name that an error message repeats: longer than any existing name.
 _NAME_LENGTH: Final = 200
 # Larger documents and bodies take milliseconds to serialize or validate, and are handled in a thread.
 _MAX_INLINE_CHARS: Final = 64 * 1024
 _MAX_INLINE_PARTS: Final = 1_000
-# Members and items of a body: more than a server's entry or an approval of every change needs. Validation takes 20
-# microseconds for each wrong one.
+# Maximum number of members and items in a body: more than a server's entry, or an approval of every change, needs.
+# Validation takes 20 microseconds for each invalid member or item.
 _MAX_PARTS: Final = 10_000
 _TOO_MANY: Final = f"the body has too many members and items; expected at most {_MAX_PARTS:,} beside arguments"
-# The member of a body with the arguments of a tool, which are subject to the limits of calls instead.
+# The member of a body that contains the arguments of a tool. Instead of the limit above, the limits of calls apply.
 _ARGUMENTS: Final = "arguments"
 
 
@@ -58,7 +59,7 @@ class JsonDocument(JSONResponse):
         super().__init__(None, status_code, headers)
 
     def reduce_to(self, document: Any) -> None:
-        """Respond with this part of the document, as the query asks."""
+        """Respond with `document` instead, the part of the original document that the query selects."""
         self.document = document
 
     async def write(self) -> None:
@@ -92,7 +93,7 @@ def for_people(content: Any) -> bytes:
     """Return a document as JSON without secrets and hidden characters, which upstream texts may contain."""
     text = json_bytes.dumps(content)
     decoded = text.decode("utf-8", "replace")
-    # Before the search for secrets, because a hidden character inside a secret would prevent a match.
+    # Remove hidden characters before searching for secrets: a hidden character inside a secret would prevent a match.
     if _ESCAPED.search(text) or clean(decoded) is not decoded:
         text = json_bytes.dumps(_remove_hidden_characters(json_bytes.loads(text)))
     # Parsed again, because the event loop may change the original document while a thread reads it.
@@ -100,12 +101,12 @@ def for_people(content: Any) -> bytes:
 
 
 async def written(content: Any) -> bytes:
-    """Return a document as `for_people` does, in a thread if a large one would block the event loop."""
+    """Return a document as `for_people` does, in a thread if the document is so large that it would block the loop."""
     return for_people(content) if is_small(content) else await run_in_thread(partial(for_people, content))
 
 
 def _remove_hidden_characters(value: Any) -> Any:
-    """Remove hidden characters from a document; member names that would collide show the characters as escapes."""
+    """Remove hidden characters from a document. Member names that would become equal show the characters as escapes."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, list):
@@ -129,7 +130,7 @@ def accepts_stream(request: Request) -> bool:
 
 
 class ReportStream(StreamingResponse):
-    """Server-sent events with each message of an operation, as `{"message": …}`, and then its document.
+    """A stream of server-sent events: each message of an operation as `{"message": …}`, then the operation's document.
 
     When the client disconnects, the operation is cancelled.
     """
@@ -139,7 +140,8 @@ class ReportStream(StreamingResponse):
 
         Args:
             operation: Receives the function that sends a message, and returns the document.
-            most: The maximum number of messages; later ones are dropped, except for requests, which need an answer.
+            most: The maximum number of messages. Later messages are dropped, except JSON-RPC requests, which need a
+                response.
         """
         self._operation = operation
         self._messages_left = most
@@ -190,12 +192,16 @@ class Refusal(Exception):
 
 
 def missing(kind: str, name: str) -> Refusal:
-    """Return the 404 refusal for something that does not exist."""
+    """Return the 404 refusal for a name that does not exist.
+
+    Args:
+        kind: The kind of thing that the name should identify, such as `server`.
+    """
     return Refusal(404, f"there is no {kind} {excerpt(name, _NAME_LENGTH)}")
 
 
 def check_length(what: str, text: str) -> None:
-    """Refuse an overlong name or identifier, without repeating it.
+    """Refuse an overlong name or identifier, without repeating the text in the error message.
 
     Raises:
         Refusal: The text has more than `MAX_IDENTIFIER_CHARS` characters.
@@ -264,12 +270,14 @@ HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Response]])
 UNAVAILABLE: Final = 503
 """RFC 9110, section 15.6.4 "503 Service Unavailable"."""
 REPEATED: Final = "typegate.repeated"
-"""The scope key of a request that another process has forwarded to this process as well."""
+"""The ASGI scope key of a request that another process has forwarded. This process does not record such a request in
+the audit log."""
 _ATTRIBUTE: Final = "__admin_route__"
 WHOLE: Final = "typegate.whole"
-"""The scope key of a request whose rows are selected only after the documents of all processes have been merged."""
+"""The ASGI scope key of a request whose response must contain all rows. The rows are filtered and paged only after the
+documents of all processes have been merged."""
 ADMINISTRATOR: Final = "typegate.administrator"
-"""The scope key of the `Administrator` who sent the request."""
+"""The ASGI scope key of the `Administrator` who sent the request."""
 JSON: Final = "application/json"
 # RFC 9110, section 15.3.5 "204 No Content".
 _EMPTY: Final = 204
@@ -286,7 +294,7 @@ _PAGES: Final = (
 
 
 class Merge(Enum):
-    """How a request is answered if a gateway has several processes."""
+    """How a gateway with several processes handles a request."""
 
     SAME = "every process gives the same response"
     CHANGE = "one process makes the change, and the others apply it"
@@ -296,7 +304,10 @@ class Merge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """Every process is asked, and `combine` merges their documents; the first is that of the receiving process."""
+    """Every process handles the request, and `combine` merges the documents that the processes return.
+
+    The first document is from the process that has received the request.
+    """
 
     combine: Callable[[Sequence[Document]], Document]
 
@@ -308,18 +319,18 @@ class AdminRoute:
     Attributes:
         path: The path, with `{name}` for each variable segment.
         merge: How the responses of several processes become one.
-        status: The HTTP status of success.
+        status: The HTTP status of a successful response.
         body: The model of the request body; None for a request without body.
-        flushes: Whether the counters of other processes are collected first.
+        flushes: True if the other processes have to send their counters to this process before the handler runs.
         role: The lowest role that may use the route.
-        rows: The member of the response that holds the rows, which query parameters filter and page.
-        filters: The query parameters that filter rows by one of their members.
-        recorded: Whether a request that changes something is written to the audit log.
-        public: Whether the route needs no credentials.
+        rows: The member of the response that contains a list of rows, which query parameters filter and page.
+        filters: The query parameters that filter rows by a member.
+        recorded: True if requests that are not GET or HEAD are written to the audit log.
+        public: True if the route can be used without credentials.
         content: The media type of the response.
         example: An example of the response, from which its schema is derived; None for an empty response.
         examples: Examples of the path parameters.
-        sections: The sections of the handler's docstring: `Summary`, `Returns`, and the lines of `Query` and `Errors`.
+        sections: The lines of the handler's docstring, by section: `Summary`, `Returns`, `Query` and `Errors`.
     """
 
     method: Method
@@ -341,7 +352,7 @@ class AdminRoute:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Return the names of the query parameters."""
+        """The names of the query parameters."""
         return tuple(line.partition(": ")[0] for line in self.sections.get("Query", []))
 
 
@@ -362,7 +373,10 @@ def route(
     example: Document | str | None = None,
     examples: Mapping[str, str] | None = None,
 ) -> Callable[[HandlerT], HandlerT]:
-    """Declare a method as the handler of a route, described by its docstring; for the arguments see `AdminRoute`.
+    """Declare a method as the handler of an admin route. `AdminRoute` documents the arguments.
+
+    The docstring of the method describes the route in the OpenAPI description. Its sections `Query` and `Errors` have
+    one line for each query parameter or status.
 
     Raises:
         TypeError: The docstring lacks a summary or a `Returns:` section, or there is no example of the response.
@@ -387,7 +401,7 @@ def route(
             body=body,
             flushes=flushes,
             sections=sections,
-            # Viewers may only read, unless a route says otherwise.
+            # The default: viewers may use GET, and operators every method.
             role=role or ("viewer" if method == "GET" else "operator"),
             rows=rows,
             filters=filters,
@@ -427,27 +441,30 @@ _SUMMED: Final = ("inFlight",)
 
 
 def merge_server_details(documents: Sequence[Document]) -> Document:
-    """Merge `/admin/servers/{name}` of all processes."""
+    """Merge the `/admin/servers/{name}` documents of all processes."""
     return _merge_server_rows(documents)
 
 
 def all_servers(documents: Sequence[Document]) -> Document:
-    """Merge `/admin/servers` of all processes."""
+    """Merge the `/admin/servers` documents of all processes."""
     return {"servers": _merge_server_lists([document["servers"] for document in documents])}
 
 
 def all_hooks(documents: Sequence[Document]) -> Document:
-    """Merge `/admin/hooks` of all processes."""
+    """Merge the `/admin/hooks` documents of all processes."""
     return {**documents[0], "hooks": _merge_hooks([document["hooks"] for document in documents])}
 
 
 def all_failures(documents: Sequence[Document]) -> Document:
-    """Merge `/admin/failures` of all processes; only the first process knows the failure classes."""
+    """Merge the `/admin/failures` documents of all processes. Only the first process has the classes of failures."""
     return {**documents[0], "repaired": _sum_repairs([document["repaired"] for document in documents])}
 
 
 def all_quarantine(documents: Sequence[Document]) -> Document:
-    """Merge `/admin/quarantine` of all processes, which differ only in the arguments that calls sent unchecked."""
+    """Merge the `/admin/quarantine` documents of all processes.
+
+    The documents differ only in their rows of the status `unchecked`, which each process has for its own calls.
+    """
     rows = list(documents[0]["quarantine"])
     for document in documents[1:]:
         rows += [row for row in document["quarantine"] if row["status"] == "unchecked" and row not in rows]
@@ -455,7 +472,10 @@ def all_quarantine(documents: Sequence[Document]) -> Document:
 
 
 def _merge_server_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge the rows of one server: the state of the worker with the worst state, and the sum of calls in flight."""
+    """Merge the rows that all workers return for one server.
+
+    The result is the row of the worker with the worst state, with the sum of all calls in flight.
+    """
     worst = max(rows, key=lambda row: (row.get("lastError") is not None, row.get("state") not in ("ready", "idle")))
     is_uniform = all(row.get("state") == rows[0].get("state") for row in rows)
     merged = dict(rows[0] if is_uniform else worst)
@@ -466,7 +486,7 @@ def _merge_server_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _merge_server_lists(lists: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Merge the server rows of all workers, in the order of the first."""
+    """Merge the server rows of all workers, in the order of the first worker."""
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     for rows in lists:
         for row in rows:
@@ -487,7 +507,10 @@ def _sum_repairs(lists: Iterable[Sequence[Mapping[str, Any]]]) -> list[dict[str,
 
 
 def _merge_hooks(lists: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Merge the hooks of all workers, in the order of the first: counters are summed, any open breaker is shown."""
+    """Merge the hook rows of all workers, in the order of the first worker.
+
+    Counters are summed. The circuit breaker is shown as open if any worker's circuit breaker is open.
+    """
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     for rows in lists:
         for row in rows:
@@ -505,10 +528,10 @@ def _merge_hooks(lists: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str,
 
 
 MAX_ROWS: Final = 1_000
-"""Rows per page that a browser can show without becoming slow."""
+"""The maximum number of rows per page, which a browser can show without becoming slow."""
 # Above the length of any list.
 _MAX_CURSOR: Final = 10**9
-# Above what any client needs; each parameter costs a comparison with the known ones.
+# More parameters than any client needs. Each parameter of a query is compared with the known parameters.
 _MAX_PARAMETERS: Final = 64
 _SHOWN_CHARS: Final = 64
 
@@ -536,7 +559,7 @@ def check_query(route: AdminRoute, query: QueryParams) -> None:
 
 
 def chosen_rows(route: AdminRoute, query: QueryParams, document: Document) -> Document:
-    """Filter and page the rows of a document as the query asks; pages have `next` and `total`."""
+    """Filter and page the rows of a document as the query requires; a page has `next` and `total`."""
     if route.rows is None or route.rows not in document:
         return document
     rows: list[dict[str, Any]] = document[route.rows]

@@ -1,4 +1,4 @@
-"""The state of a running gateway as rows for the admin API and the command line."""
+"""The state of a running gateway as JSON rows for the admin API and the command line."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from registry.views.view import View, ViewEntry
 
 _NAME_CHARS: Final = 200
 DESCRIPTION_CHARS: Final = 2_000
-"""About a page: longer descriptions would make the list of thousands of tools slow to load."""
-# Enough for an interpreter to start; a process that takes longer is reported, as it may have failed.
+"""The maximum length of a description, about a page. Longer texts would make a list of many tools slow to load."""
+# Enough for an interpreter to start. A process that takes longer to start is reported, because it may have failed.
 _SLOW_START_S: Final = 3.0
-# Interval at which the progress of a start is reported to watchers.
+# Interval at which the progress of a start is reported to watchers of the event feed.
 _PROGRESS_S: Final = 3.0
-# The strongest flags of an item are enough to judge it.
+# Shown reasons why an item is flagged as suspicious: the strongest reasons are enough to judge the item.
 _MAX_FLAGS: Final = 3
 _COUNTS: Final = ("tools", "prompts", "resources", "resourceTemplates", "skills", "quarantined", "held", "repaired")
 
@@ -45,7 +45,7 @@ def tokens_of(definition: Mapping[str, Any]) -> int:
 
 
 def server_rows(fleet: Fleet, catalog: Catalog) -> list[dict[str, Any]]:
-    """Return a row for each upstream, as `/admin/servers` shows it."""
+    """Return a row for each upstream, as in `/admin/servers`."""
     return [server_row(fleet, catalog, alias) for alias in fleet.servers] + [
         left_out_row(alias, left_out) for alias, left_out in fleet.left_out.items() if alias not in fleet.servers
     ]
@@ -82,7 +82,7 @@ def server_row(fleet: Fleet, catalog: Catalog, alias: str) -> dict[str, Any]:
     session = link.session
     sign_in = fleet.sign_ins.get(alias, config)
     if sign_in is not None and not (sign_in.is_required or config.authenticated):
-        sign_in = None  # the server has never required a sign-in
+        sign_in = None  # this server has never required a sign-in
     age_s = fleet.listings.age_s(alias)
     return {
         "name": alias,
@@ -128,7 +128,10 @@ def server_row(fleet: Fleet, catalog: Catalog, alias: str) -> dict[str, Any]:
 
 
 def links_of(fleet: Fleet, alias: str) -> list[UpstreamLink]:
-    """Return the shared link of a server, and the links of callers that sign in or have processes separately."""
+    """Return the links of a server; each link manages one connection or process of the server.
+
+    All callers share the first link. Each further link belongs to a caller with a separate sign-in or process.
+    """
     return [fleet.links[alias], *fleet.users.links_to(alias)]
 
 
@@ -144,7 +147,7 @@ def sends_of(config: ServerConfig) -> list[str]:
 
 
 def reason_of(link: UpstreamLink) -> str | None:
-    """Return in one line why a server is not connected, or None if it is connected or may soon be."""
+    """Return in one line why a server is not connected; None if the server is connected or has just begun to start."""
     if link.last_error is None and isinstance(link.state, Starting) and link.state.start.took_s >= _SLOW_START_S:
         return SECRETS.scrub(link.state.start.describe())
     return link.last_error
@@ -155,7 +158,8 @@ def state_of(fleet: Fleet, alias: str) -> str:
     config, link = fleet.servers[alias], fleet.links[alias]
     if not link.per_user:
         return link.state.name
-    # The same in every process: which process has the connection of a user does not matter.
+    # Derived from the sign-ins, not from connections: each process has connections of different users, but all
+    # processes must report the same state.
     usable = config.exchanges_callers or fleet.sign_ins.user_rows(alias, config)
     return "ready" if usable else SignInNeeded.name
 
@@ -169,14 +173,14 @@ def states(fleet: Fleet) -> dict[str, ServerState]:
     for alias, link in fleet.links.items():
         row: dict[str, Any] = {"state": state_of(fleet, alias), "lastError": link.last_error}
         if isinstance(link.state, Starting):
-            # Rounded, because each new value is sent to the watchers as an event.
+            # Rounded, because each new value is sent to watchers as an event.
             row["startingSeconds"] = int(link.state.start.took_s // _PROGRESS_S * _PROGRESS_S)
         by_alias[alias] = ServerState(row, link.state)
     return by_alias
 
 
 def _per_user_members(fleet: Fleet, alias: str, config: ServerConfig) -> dict[str, Any]:
-    """Return the members that differ in the row of a server to which each caller signs in separately."""
+    """Return the members of a server's row that have other values if each caller signs in to the server separately."""
     users, links = fleet.sign_ins.user_rows(alias, config), list(fleet.users.links_to(alias))
     sessions = [link.session for link in links if link.session is not None]
     session = sessions[0] if sessions else None
@@ -202,7 +206,7 @@ def _per_user_members(fleet: Fleet, alias: str, config: ServerConfig) -> dict[st
 
 
 def wrapper_rows(view: View) -> list[dict[str, Any]]:
-    """Return a row for each wrapper that a profile permits, as `/admin/wrappers` shows it."""
+    """Return a row for each wrapper that a profile permits, as in `/admin/wrappers`."""
     return [wrapper_row(entry, view) for entry in view.entries]
 
 
@@ -228,7 +232,11 @@ def wrapper_row(entry: ViewEntry, view: View) -> dict[str, Any]:
 
 
 def quarantine_rows(catalog: Catalog) -> list[dict[str, Any]]:
-    """Return a row for each item that is quarantined, was repaired, or has configuration without effect."""
+    """Return a row for each item with a problem.
+
+    The item is quarantined (not exposed, because its definition would break a host), or was repaired, or has
+    configuration without effect.
+    """
     repaired = [(server, issue) for server, listing in catalog.servers.items() for issue in listing.repaired]
     return [
         {
@@ -253,7 +261,7 @@ def _pluralize(number: int, noun: str) -> str:
 
 
 def unchecked_rows(failures: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each argument that calls of the last 24 hours have sent unchecked."""
+    """Return a row for each argument that calls of the last 24 hours have sent to an upstream unchecked."""
     return [
         {
             "server": row["server"],
@@ -271,7 +279,7 @@ def unchecked_rows(failures: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def flagged_rows(catalog: Catalog) -> list[dict[str, Any]]:
     """Return a row for each item whose texts seem to instruct a model.
 
-    This scans every text of every server: call it in a thread where calls would wait.
+    This function scans every text of every server: run it in a thread if calls would have to wait for it.
     """
     exposed = {(wrapper.server, wrapper.tool) for wrapper in catalog.wrappers}
     return [
@@ -292,7 +300,7 @@ def flagged_rows(catalog: Catalog) -> list[dict[str, Any]]:
 
 
 def profile_rows(views: Iterable[View]) -> list[dict[str, Any]]:
-    """Return a row for each profile with its warnings, as `/admin/profiles` shows it."""
+    """Return a row for each profile with its warnings, as in `/admin/profiles`."""
     return [
         {
             "name": view.profile.name,
@@ -321,9 +329,9 @@ def profile_rows(views: Iterable[View]) -> list[dict[str, Any]]:
 
 
 def budget_rows(views: Iterable[View]) -> list[dict[str, Any]]:
-    """Return a row for each profile with the cost of its list and its wrappers, as `/admin/budget` shows it.
+    """Return a row for each profile with the sizes of its tool list and of its wrappers, as in `/admin/budget`.
 
-    Tools that are only for apps are left out: hosts do not show them to a model.
+    Tools that are only for MCP Apps are omitted, because hosts do not show such tools to a model.
     """
     rows: list[dict[str, Any]] = []
     for view in views:

@@ -16,16 +16,16 @@ from gateway.process.secrets import SECRETS
 from gateway.protocol import json_bytes
 from gateway.protocol.gateway_errors import RpcError
 
-# Length of the paths of unchecked arguments, which callers choose.
+# Maximum length of the recorded paths of unchecked arguments. Callers choose these paths.
 _UNCHECKED_CHARS: Final = 200
-# Length of a `resultType` chosen by an upstream; longer than any in the protocol.
+# Maximum length of a recorded `resultType`, which an upstream chooses; longer than any value in the protocol.
 _KIND_CHARS: Final = 40
-# 64 bits in hexadecimal digits: enough to distinguish sessions, but useless for guessing an id.
+# 64 bits in hexadecimal digits: enough to distinguish sessions, but useless for guessing a session id.
 _SESSION_CHARS: Final = 16
 
 
 def session_mark(session_id: str) -> str:
-    """Return a hash that identifies a session in logs. With the id itself, a reader could take over the session."""
+    """Return a hash that identifies a session in logs. With the session id, a reader could take over the session."""
     return hashlib.sha256(session_id.encode()).hexdigest()[:_SESSION_CHARS]
 
 
@@ -56,7 +56,7 @@ class _View(Protocol):
 
 
 class AuditedCaller(Protocol):
-    """The properties of a caller that are recorded."""
+    """The recorded properties of a caller."""
 
     @property
     def principal(self) -> Principal: ...
@@ -73,7 +73,7 @@ class AuditedCaller(Protocol):
 
     @property
     def client(self) -> str | None:
-        """The name of the host, as it calls itself."""
+        """The name that the host gives for itself."""
 
     @property
     def peer(self) -> str:
@@ -81,14 +81,16 @@ class AuditedCaller(Protocol):
 
 
 class Outcome(NamedTuple):
-    """The outcome of a call on three levels, each None if the call did not reach it. Most calls are `ANSWERED`.
+    """The outcome of a call on the levels of transport, JSON-RPC and tool.
+
+    A level is None if the call did not reach it. The outcome of most calls is `ANSWERED`.
 
     Attributes:
         transport: `ok`, or how the upstream failed to respond.
-        jsonrpc: `ok`, or the code of the error.
+        jsonrpc: `ok`, or the code of the JSON-RPC error.
         tool: `ok`, `error`, or the type of an intermediate result, such as `input_required`.
         rule: The policy rule that decided about the call.
-        reason: Why the call was not sent.
+        reason: Why the call was not sent to the upstream.
         hook: The hook that blocked the call.
         unchecked: The paths of arguments that were sent without being checked.
         changed_by: The hooks that changed the arguments.
@@ -109,7 +111,7 @@ class Outcome(NamedTuple):
         return cls(tool=_kind_of(result))
 
     def answered(self, result: Any) -> Outcome:
-        """Return this outcome with the result of the upstream."""
+        """Return this outcome, updated by the result that the upstream has returned."""
         if type(result) is not dict:
             return self._replace(transport="ok", jsonrpc="ok")
         usual = result.get("isError") is not True and result.get("resultType", "complete") == "complete"
@@ -118,19 +120,23 @@ class Outcome(NamedTuple):
         return self._replace(transport="ok", jsonrpc="ok", tool="ok" if usual else _kind_of(result))
 
     def failed(self, transport: str, jsonrpc: int | None = None) -> Outcome:
-        """Return this outcome with a failed response, or a JSON-RPC error."""
+        """Return this outcome, updated by a failed response or a JSON-RPC error of the upstream."""
         return self._replace(transport=transport, jsonrpc=self.jsonrpc if jsonrpc is None else jsonrpc)
 
     def refused(self, rule: str | None) -> Outcome:
-        """Return this outcome with a refusal by a policy rule, or by the default of the policy."""
+        """Return this outcome, updated by a refusal of the policy.
+
+        Args:
+            rule: The rule that refused the call; None if the default of the policy refused the call.
+        """
         return self._replace(rule=rule, reason="policy")
 
     def unsent(self, reason: str | None) -> Outcome:
-        """Return this outcome with the reason why the call was not sent."""
+        """Return this outcome with the reason why the call was not sent to the upstream."""
         return self._replace(reason=reason)
 
     def hooked(self, blocked_by: str | None, changed_by: Sequence[str]) -> Outcome:
-        """Return this outcome with the hooks that blocked the call or changed its arguments."""
+        """Return this outcome with the hook that blocked the call and the hooks that changed its arguments."""
         if blocked_by is None and not changed_by:
             return self
         return self._replace(hook=blocked_by, changed_by=", ".join(dict.fromkeys(changed_by)) or None)
@@ -140,7 +146,10 @@ class Outcome(NamedTuple):
         return self._replace(unchecked=", ".join(dict.fromkeys(paths))[:_UNCHECKED_CHARS])
 
     def ended(self, error: BaseException | None) -> Outcome:
-        """Return this outcome with the error that ended the call; None if there was no error."""
+        """Return this outcome, updated by the exception that ended the call.
+
+        An `RpcError` sets the code and the rule. A cancellation sets the transport to `cancelled`.
+        """
         if isinstance(error, RpcError):
             return self._replace(jsonrpc=error.code, rule=self.rule or getattr(error, "rule", None))
         return self if isinstance(error, Exception) else self._replace(transport=self.transport or "cancelled")
@@ -161,11 +170,11 @@ def _kind_of(result: dict[str, Any]) -> str:
 
 STDIO: Final = "stdio"
 """The peer of a caller on standard input and output."""
-# Cached parts of lines: the callers and tools that are active within a minute, at about 300 bytes each.
+# Cached parts of lines: enough for the callers and tools that are active within a minute, at about 300 bytes each.
 _MAX_PARTS: Final = 4_096
 # Cached outcomes: combinations of rules, hooks and error codes.
 _MAX_OUTCOMES: Final = 1_024
-# Fractions of seconds and milliseconds; a lookup takes a tenth of the time of formatting.
+# The digits after the decimal point of seconds and milliseconds. A lookup takes a tenth of the time of formatting.
 _THREE_DIGITS: Final = tuple(b"%03d" % number for number in range(1_000))
 _TWO_DIGITS: Final = tuple(b"%02d" % number for number in range(100))
 
@@ -188,7 +197,7 @@ class EventEntry(Struct, frozen=True, gc=False):
         )
 
     def row(self) -> dict[str, Any]:
-        """Return the entry as readers of the log receive it."""
+        """Return the entry as a JSON object. Known secrets are not removed."""
         return {"time": format_time(self.time_s), **self._with_session_mark()}
 
     def _with_session_mark(self) -> dict[str, Any]:
@@ -202,12 +211,13 @@ class CallEntry(Struct, frozen=True, gc=False):
     Attributes:
         time_s: Seconds since 1970.
         caller: The principal, profile, protocol version, peer, session and client.
-        target: The wrapper, its server and the tool there; or only the name of a tool of the gateway itself.
-        via: The route of the call.
+        target: The names of the wrapper, the server, and the tool at this server; or only the name of a tool of the
+            gateway itself.
+        via: How the tool was called: `wrapper` or `invoke_tool`.
         took_s: The duration in seconds.
         arguments: JSON, if arguments are recorded.
         result: JSON, if results are recorded.
-        trace: The id of the trace, if it is recorded.
+        trace: The id of the trace, if the trace is recorded.
     """
 
     time_s: float
@@ -222,11 +232,12 @@ class CallEntry(Struct, frozen=True, gc=False):
 
     def text(self) -> bytes:
         """Return the members of the entry as JSON without braces."""
-        # The cached parts are scrubbed of secrets. The generation as a key renews them when new secrets become known.
+        # Known secrets are removed from the cached parts. The generation changes when new secrets become known, and is
+        # part of the cache keys, so that the parts are then built again.
         generation = SECRETS.generation
         caller, target = _caller_part(generation, self.caller), _target_part(generation, self.target, self.via)
         outcome = _outcome_part(generation, self.outcome)
-        # In integers, because rounding and formatting a float would take longer than everything else.
+        # Integer arithmetic, because rounding and formatting a float would take longer than the rest of this method.
         ms, hundredths = divmod(int(self.took_s * 100_000 + 0.5), 100)
         second = int(self.time_s)
         text = b'%b%bZ","event":"call",%b,%b,%b,"ms":%d.%b' % (
@@ -247,7 +258,7 @@ class CallEntry(Struct, frozen=True, gc=False):
         return text
 
     def row(self) -> dict[str, Any]:
-        """Return the entry as readers of the log receive it."""
+        """Return the entry as a JSON object."""
         row: dict[str, Any] = json_bytes.loads(b"{%b}" % self.text())
         return row
 
@@ -257,7 +268,7 @@ Line = EventEntry | CallEntry
 
 @lru_cache(maxsize=8)
 def _second_part(second: int) -> bytes:
-    # There can be hundreds of entries in a second, and a batch has those of one or two seconds.
+    # Cached, because hundreds of entries can have the same second. A batch contains entries of one or two seconds.
     return b'"time":"' + format_time(second).removesuffix("000Z").encode()
 
 
@@ -319,9 +330,9 @@ _MAX_SOURCES: Final = 1_024
 
 
 class EntryLimit:
-    """Limits the entries of each source: the first of each minute are written, and further ones only counted.
+    """Limits the number of entries of each source per minute. Further entries are suppressed and only counted.
 
-    Otherwise a caller without any rights could fill the log, until the entries of other callers are deleted for size.
+    Without this limit, a caller without any rights could fill the log until the entries of other callers are deleted.
     """
 
     def __init__(self, clock: Callable[[], float], *, per_minute: int) -> None:
@@ -330,7 +341,12 @@ class EntryLimit:
         self._counts: OrderedDict[str, list[float]] = OrderedDict()
 
     def admit(self, source: str) -> int | None:
-        """Count an entry, and return how many entries were suppressed since the last one; None to suppress this one."""
+        """Count an entry, and return whether to write it.
+
+        Returns:
+            None if the entry has to be suppressed. Otherwise the number of entries of this source that were suppressed
+            since the last written entry.
+        """
         now_s = self._clock()
         count, began_s, suppressed = self._counts.pop(source, [0.0, now_s, 0.0])
         if not 0 <= now_s - began_s < _MINUTE_S:

@@ -25,10 +25,11 @@ from gateway.audit.log_writer import (
     read_head,
 )
 
-# What a disk reads in a moment. A search for rare entries returns a short page, from which the client continues.
+# The maximum number of bytes that one search reads, so that a search takes a moment only. At this limit, the search
+# returns a short page and the number from which the client can continue.
 MAX_SCANNED_BYTES: Final = 64 * 2**20
 _BLOCK_BYTES: Final = 256 * 1024
-# Entries of several processes can be out of order, because they wait to be written and clocks are adjusted.
+# How far entries can be out of order, because each process queues its entries, and clocks are adjusted.
 _DISORDER_S: Final = 60.0
 _NUMBER: Final = re.compile(rb'\{"seq":(\d{1,18}),')
 _AGO: Final = re.compile(r"([1-9]\d{0,5})([smhdw])")
@@ -46,11 +47,11 @@ class Filter:
     Attributes:
         tool: A pattern for the wrapper, the tool, or another requested name.
         event: The kind of entry, such as `call`.
-        text: A text in any member, regardless of case.
+        text: A text that any member contains, regardless of case.
         outcome: `ok`, `failed` or `refused`.
-        server, session, client: The server of the tool, the mark of the session, and the name of the host.
-        since: The earliest time, as formatted in entries.
-        until: The time that all entries precede.
+        server, session, client: The server of the tool, the hash of the session id, and the name of the host.
+        since: Only entries of this time or later, formatted as in entries.
+        until: Only entries before this time, formatted as in entries.
         before: Only entries with a smaller sequence number.
     """
 
@@ -91,7 +92,7 @@ class Filter:
 OUTCOMES: Final = ("ok", "failed", "refused")
 """The outcomes by which entries can be selected."""
 REFUSALS: Final = frozenset({"policy", "asked", "denied", "expired", "unknown"})
-"""The reasons of calls that a rule or a person has stopped."""
+"""The values of `reason` in entries of calls that a rule or a person has stopped."""
 _REFUSED_EVENTS: Final = frozenset({"refused", "credentials_refused"})
 
 
@@ -112,7 +113,7 @@ def outcome_of(row: dict[str, Any]) -> str | None:
         return "ok" if outcome.get("jsonrpc") == "ok" else "failed"
     if outcome.get("tool") is not None:
         return "failed" if outcome["tool"] == "error" else "ok"
-    # Without an outcome and a reason, a hook has answered in place of the server.
+    # If there is neither an outcome nor a reason, a hook has answered in place of the server.
     is_empty = outcome.get("transport") is None and outcome.get("jsonrpc") is None and row.get("reason") is None
     return "ok" if is_empty else "failed"
 
@@ -140,10 +141,13 @@ class Page:
 
 
 def read(path: Path, selection: Filter, *, limit: int, most_bytes: int | None = MAX_SCANNED_BYTES) -> Page:
-    """Return a page of the audit log; empty if the log does not exist.
+    """Return a page of the audit log; an empty page if the log does not exist.
 
     Args:
         path: The current file of the log.
+        selection: The entries to return.
+        limit: The maximum number of entries.
+        most_bytes: The maximum amount of text to read; None to read the whole log if necessary.
 
     Raises:
         OSError: The log cannot be read.
@@ -186,14 +190,14 @@ def parse_since(text: str, now: datetime | None = None) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """Format a time for an entry; the texts sort by time."""
+    """Format a time for an entry. The formatted times sort as strings."""
     full_seconds = int(seconds)
     return f"{_format_second(full_seconds)}.{int((seconds - full_seconds) * 1000):03d}Z"
 
 
 @lru_cache(maxsize=8)
 def _format_second(seconds: int) -> str:
-    # Cached, because there can be hundreds of entries in a second and this would be most of the work.
+    # Cached, because hundreds of entries can have the same second, and formatting it takes most of the time.
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
@@ -212,7 +216,7 @@ def _backwards(path: Path, before: int | None) -> Iterator[bytes]:
 
 
 def _is_beyond(line: bytes, before: int) -> bool:
-    # Without parsing the line, because a search for a later page skips the lines of all previous pages.
+    # Does not parse the line, because a search for a later page skips the lines of all previous pages.
     match = _NUMBER.match(line)
     return match is not None and int(match[1]) >= before
 
@@ -238,7 +242,7 @@ def _lines_of(path: Path, seen: set[tuple[int, int]]) -> Iterator[bytes]:
             yield line_start
 
 
-# One screen; the first errors show what was changed.
+# As many as fit on one screen; the first faults show what was changed.
 MAX_FAULTS: Final = 20
 
 
@@ -250,7 +254,7 @@ class Verdict:
         lines: The number of lines read.
         files: The number of files read.
         faults: Where the log has been changed, as `FILE:LINE: description`; at most `MAX_FAULTS`.
-        head: Whether the end of the log is known.
+        head: True if the head file states where the log ends, so that lines missing at the end are reported.
     """
 
     lines: int = 0
@@ -268,7 +272,8 @@ def verify(log: LogFile, anchors: Mapping[int, str] | None = None) -> Verdict:
     """Verify a whole audit log, even while a gateway writes to it.
 
     Args:
-        anchors: Digests by line number, as logged by the gateway. Anchors of lines in deleted files are ignored.
+        anchors: Digests by line number, which the gateway has written to its process log. Anchors of lines in deleted
+            files are ignored.
 
     Raises:
         FileNotFoundError: The log does not exist.
@@ -289,7 +294,7 @@ def verify(log: LogFile, anchors: Mapping[int, str] | None = None) -> Verdict:
 
 
 class _Chain:
-    """The state of a verification after the lines read so far."""
+    """Checks the lines one after the other, and adds faults to the verdict."""
 
     def __init__(self, verdict: Verdict, head: LogState | None, anchors: Mapping[int, str]) -> None:
         self._verdict = verdict
@@ -340,7 +345,10 @@ def _lines_missing(first: int, last: int) -> str:
 
 
 def _snapshot(log: LogFile, opened: ExitStack) -> tuple[LogState | None, list[tuple[Path, BinaryIO, int]]]:
-    """Return the head, and every file with its current size, opened before any can be renamed or deleted."""
+    """Return the state in the head file, and all files of the log with their current sizes.
+
+    The files are opened while the head file is locked, so that no process renames or deletes a file in between.
+    """
     try:
         with locked(log.head_path, write=False) as descriptor:
             return read_head(descriptor), _open(log.path, opened)

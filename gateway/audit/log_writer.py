@@ -1,7 +1,7 @@
 """Append to the audit log from several processes; rotate and delete files.
 
-All processes with the same state directory write to one file. The head file is locked for each write, and states where
-the last write ended.
+All processes with the same state directory write to one file. A second file, the head file, describes the log after the
+last write (`LogState`). A process locks the head file for each write.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from gateway.protocol import json_bytes
 
 GENESIS: Final = "0" * 64
 """The `prev` digest of the first line."""
-# Copied for each line, because the lookup of the algorithm takes as long as the digest of a line.
+# Copied for each line, because the lookup of the algorithm takes as long as hashing a line.
 _EMPTY_DIGEST: Final = hashlib.sha256()
 HEAD_BYTES: Final = 256
-"""The constant size of the head, so that a single write replaces it in place."""
+"""The constant size of the head file, so that a single write replaces the content in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """The beginning and end of an audit log.
+    """The beginning and the end of an audit log, as stored in the head file.
 
     Attributes:
         first: The number of the oldest line that has not been deleted.
@@ -58,7 +58,7 @@ class LogState:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LogState | None:
-        """Return the head in the content of a head file; None if it is damaged."""
+        """Parse the content of a head file; return None if the content is damaged."""
         try:
             first, last, digest, size, day = json_bytes.loads(data)
         except (json_bytes.MalformedJson, TypeError, ValueError):
@@ -77,13 +77,14 @@ def digest_of(line: bytes) -> str:
 
 
 def chain_entries(texts: Iterable[bytes], head: LogState) -> tuple[bytearray, LogState]:
-    """Build the lines that follow a head.
+    """Build the next lines of a log.
 
     Args:
         texts: The members of each line, as JSON without braces.
+        head: The state of the log before these lines.
 
     Returns:
-        The text of the lines, and the head after them.
+        The text of the lines, and the state of the log after these lines.
     """
     # A single buffer is three times as fast as a list of lines.
     number, digest, text = head.last, head.digest.encode(), bytearray()
@@ -109,17 +110,17 @@ def parsed(line: bytes) -> dict[str, Any] | None:
 # A write takes milliseconds. If the lock is held for this long, the other process is stopped or the disk hangs.
 _LOCK_S: Final = 2.0
 _LOCK_POLL_S: Final = 0.005
-# About 150,000 calls, which editors can still open. The log has at least eight files, so that deleting the oldest file
-# does not delete most of the log.
+# The size of about 150,000 entries of calls, which editors can still open. `file_bytes` is smaller if fewer than
+# `_MIN_FILES` such files fit into the log, so that deleting the oldest file does not delete most of the log.
 _MAX_FILE_BYTES: Final = 64 * 2**20
 _MIN_FILES: Final = 8
-# The end of a file in which the last line is searched; longer than any line without arguments.
+# How much of the end of a file is searched for the last line: more than any line without arguments or results has.
 _TAIL_BYTES: Final = 1024 * 1024
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 class NotWritten(OSError):
-    """None of the lines was written, for the reason in the text."""
+    """None of the lines was written; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +141,8 @@ class Limits:
         return max(1, min(_MAX_FILE_BYTES, self.total_bytes // _MIN_FILES))
 
 
-# Enough for the lines of many concurrent calls, which have several hundred bytes without arguments.
+# The free space that `check_room` requires: enough for the lines of many concurrent calls. A line without arguments has
+# several hundred bytes.
 _ROOM_BYTES: Final = 64 * 1024
 
 
@@ -155,7 +157,7 @@ class LogFile:
     def __init__(self, path: Path, limits: Limits, *, clock: Callable[[], float] = time.time) -> None:
         self.path = path
         self.limits = limits
-        # The head after the last write of this process.
+        # The state of the log after the last write of this process.
         self.head: LogState | None = None
         self._clock = clock
 
@@ -214,7 +216,10 @@ class LogFile:
             raise NotWritten(f"{self.path}: {error.strerror or error}") from None
 
     def _current_head(self, head_file: int) -> LogState:
-        """Return the head, repaired if a process was killed during a write."""
+        """Return the state of the log, corrected if the head file does not match the current file.
+
+        This happens if a process was killed during a write.
+        """
         stored = _read_head_bytes(head_file)
         head = LogState.from_bytes(stored) if stored else LogState()
         try:
@@ -241,11 +246,15 @@ class LogFile:
         if row is not None and row["seq"] > head.last:
             first = head.first if head.last else row["seq"]
             return replace(head, first=first, last=row["seq"], digest=digest_of(line), size=size)
-        # Lines are missing. Continue the numbers after the last known line, so that the gap is visible.
+        # Lines are missing. Continue with the number after the last known line, so that `verify` reports the gap.
         return replace(head, size=size)
 
     def _rotate(self, head: LogState, today: date) -> tuple[LogState, int]:
-        """Start a new file if necessary; return the head and the number of files deleted for the total size."""
+        """Start a new file if necessary.
+
+        Returns:
+            The state of the log, and the number of files that were deleted because of the total size.
+        """
         day = today.isoformat()
         if not head.size:
             return replace(head, day=day), 0
@@ -269,7 +278,7 @@ class LogFile:
             else:
                 remaining.append(file)
         sizes = [file.stat().st_size for file in remaining]
-        # Include the maximum size of the new file.
+        # Reserve space for the new file, which grows to `file_bytes`.
         excess = sum(sizes) + self.limits.file_bytes - self.limits.total_bytes
         deleted = 0
         while excess > 0 and deleted < len(remaining):
@@ -288,7 +297,7 @@ class LogFile:
                 if byte_count != len(text):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError:
-                # Remove the partial line, which would look like tampering.
+                # Remove the partly written text, which would look like tampering.
                 with suppress(OSError):
                     os.ftruncate(descriptor, size)
                 raise
@@ -309,7 +318,11 @@ def earlier_files(path: Path) -> list[Path]:
 
 @contextmanager
 def locked(path: Path, *, write: bool) -> Iterator[int]:
-    """Hold the lock of an audit log, and yield the descriptor of its head file.
+    """Lock the head file of an audit log, and yield the file's descriptor.
+
+    Args:
+        path: The head file.
+        write: Whether to lock the file exclusively for writing, and to create a missing file.
 
     Raises:
         NotWritten: Another process has held the lock for too long, or the file belongs to another user.
@@ -331,7 +344,7 @@ def locked(path: Path, *, write: bool) -> Iterator[int]:
 
 
 def read_head(descriptor: int) -> LogState | None:
-    """Return the head in a locked head file; None if it is damaged."""
+    """Return the state in a locked head file; None if the file is damaged."""
     stored = _read_head_bytes(descriptor)
     return LogState.from_bytes(stored) if stored else LogState()
 

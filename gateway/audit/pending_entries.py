@@ -23,8 +23,8 @@ from gateway.protocol import json_bytes
 
 log = logging.getLogger(__name__)
 
-# Lines written at once, which takes half a millisecond, and the pause after them. Calls wait for the interpreter lock
-# during a write; without pauses, one call in a hundred would wait for all lines of `_GATHER_S`.
+# The number of lines written at once, which takes half a millisecond, and the pause between writes. Calls wait for the
+# interpreter lock during a write. Without pauses, 1 % of the calls would wait until all queued lines are written.
 _SLICE: Final = 256
 _PAUSE_S: Final = 0.000_1
 
@@ -33,9 +33,9 @@ class WriteResult(NamedTuple):
     """The result of writing a batch.
 
     Attributes:
-        lines: The number of lines written, from the first.
+        lines: How many lines were written, counted from the first line of the batch.
         deleted: The number of files deleted because of the total size.
-        error: Why the remaining lines were not written; None if all were.
+        error: Why the remaining lines were not written; None if all lines were written.
     """
 
     lines: int
@@ -47,8 +47,8 @@ class Batch:
     """Entries that are written together.
 
     Attributes:
-        lost: The number of entries lost before this batch. If it is not 0, the last entry reports it.
-        written: The result; None until the thread has ended.
+        lost: The number of entries lost before this batch. Unless this is 0, the last entry of the batch reports it.
+        written: The result of the write; None until the thread has finished it.
     """
 
     def __init__(self, lines: deque[Line], lost_count: int) -> None:
@@ -59,25 +59,26 @@ class Batch:
         self._claimed = Lock()
 
     def withdraw(self) -> bool:
-        """Prevent the batch from being written; false if a thread has already started to write it."""
+        """Prevent the batch from being written. Return false if a thread has already started to write the batch."""
         return self._claimed.acquire(blocking=False)
 
     def write(self, file: LogFile, in_order: Lock) -> None:
         """Append as many entries as possible, with pauses for calls and other processes.
 
         Args:
-            in_order: Held during the write, so that later batches wait for a thread that outlives a cancellation.
+            in_order: A lock that is held during the write. A thread continues to write after its task is cancelled;
+                the lock makes the threads of later batches wait.
         """
         with in_order:
             if self._claimed.acquire(blocking=False):
                 try:
                     self.written = self._write(file)
                 finally:
-                    # After an unexpected error, the following batches must not wait for the result.
+                    # After an unexpected error, later batches must not wait for the result of this batch.
                     self.written = self.written or WriteResult(0, 0)
 
     def unwritten(self) -> deque[Line]:
-        """Return the entries that were not written, without the entry about lost ones, which is created again."""
+        """Return the entries that were not written, except the entry about lost entries, which is created again."""
         unwritten = deque(islice(self.lines, self.written.lines if self.written else 0, None))
         if self.lost:
             unwritten.pop()
@@ -97,18 +98,19 @@ class Batch:
         return WriteResult(written_count, deleted)
 
 
-# Entries of about one second at the maximum call rate of a process, and about 10 MB.
+# The maximum length of the queue: the entries of about one second at the maximum call rate of a process, about 10 MB.
 MAX_WAITING: Final = 10_000
-# Total size of queued arguments and results; beyond it, they are left out of entries.
+# The maximum total size of queued arguments and results; further arguments and results are omitted from their entries.
 _MAX_VALUE_BYTES: Final = 16 * 2**20
-# Size of the arguments or the result of a call; larger ones are left out.
+# The maximum size of the arguments, or of the result, of one call; larger values are omitted from the entry.
 _MAX_VALUE: Final = 64 * 1024
 # Entries of this period are written together, because a lock, an open and a write cost as much as a hundred lines.
 _GATHER_S: Final = 0.1
 # The delay before a failed write is repeated.
 _RETRY_S: Final = 1.0
-# A user who can write the audit log can replace all of it. Anchors in the process log, which is collected elsewhere,
-# reveal this for all entries older than an hour.
+# The interval of anchors: the number and the digest of the latest line, written to the process log. A user who can
+# write the audit log can replace the whole log. If the process log is collected elsewhere, its anchors reveal this for
+# entries older than an hour.
 _ANCHOR_S: Final = 3_600.0
 # How long the shutdown waits for the last entries.
 _CLOSE_S: Final = 2.0
@@ -118,10 +120,10 @@ class PendingEntries:
     """A queue of entries that a thread writes. If the queue is full, entries are lost, and their number is recorded.
 
     Attributes:
-        on: Whether entries are recorded.
-        required: Whether calls that cannot be recorded are refused.
-        keeps_arguments: Whether entries of calls include the arguments.
-        keeps_results: Whether entries of calls include the result, which must then be complete.
+        on: True if entries are recorded.
+        required: True if calls that cannot be recorded are refused.
+        keeps_arguments: True if entries of calls include the arguments.
+        keeps_results: True if entries of calls include the result.
         written: The number of entries that this process has written.
         lost: The number of entries that this process has lost.
         last_error: Why entries cannot be written at present.
@@ -142,7 +144,7 @@ class PendingEntries:
             state_dir: The state directory; None to record nothing.
             clock: Returns seconds since 1970.
             most_waiting: The maximum length of the queue.
-            records_reloads: Whether this process records reloads; one of several processes does.
+            records_reloads: Whether this process records reloads. If there are several processes, only one does.
         """
         self._most_waiting = most_waiting
         self._records_reloads = records_reloads
@@ -154,12 +156,12 @@ class PendingEntries:
         self._value_bytes = 0
         self._lost_since = 0
         self._wake = anyio.Event()
-        # Checked for each entry instead of `_wake`, because asking an Event takes longer than everything else.
+        # True if `_wake` is set. Read for each entry, because `_wake.is_set()` takes longer than queueing the entry.
         self._woken = False
         self._writing = anyio.Lock()
         self._threads = anyio.CapacityLimiter(1)
         self._in_order = Lock()
-        # The current batch, and earlier ones whose threads continue after a cancellation.
+        # The current batch, and earlier batches whose threads continue after a cancellation.
         self._batches: deque[Batch] = deque()
         self._anchored_s = clock()
         self.written = 0
@@ -175,7 +177,8 @@ class PendingEntries:
         self.settings = settings
         self.on = settings.enabled and self._state_dir is not None
         self.required = self.on and settings.required
-        # Copied, because every call reads them and a field of a pydantic model is ten times slower than an attribute.
+        # Copied, because every call reads these settings, and reading a field of a pydantic model takes ten times as
+        # long as reading an attribute.
         self.keeps_arguments, self.keeps_results = self.on and settings.arguments, self.on and settings.results
         # When recording is switched off, the file stays open for the queued entries.
         if self.on and self._state_dir is not None:
@@ -183,12 +186,12 @@ class PendingEntries:
             self.file = LogFile(self._state_dir / expand_home(settings.file), limits, clock=self._clock)
 
     def watch(self, watcher: Callable[[list[Line]], None]) -> None:
-        """Call `watcher` with all later entries before they are written. There is one watcher."""
+        """Call `watcher` with all later entries before they are written. A second watcher replaces the first."""
         self._watcher = watcher
 
     @property
     def refuses(self) -> bool:
-        """True if calls must be refused, because they would not be recorded."""
+        """True if calls must be refused, because the audit log cannot record calls at present."""
         if not self.required:
             return False
         return self.last_error is not None or len(self._waiting) >= self._most_waiting
@@ -215,8 +218,8 @@ class PendingEntries:
         """Write queued entries until cancelled."""
         while True:
             await self._wake.wait()
-            # Reset the event only here, because other callers of `flush` must not reset it, and before the queue is
-            # read, so that entries added during the write set it again.
+            # Reset the event here and not in `flush`, which other tasks call too. Reset it before the queue is read, so
+            # that entries added during the write set the event again.
             self._wake, self._woken = anyio.Event(), False
             await anyio.sleep(_GATHER_S if self.last_error is None else _RETRY_S)
             await self.flush()
@@ -231,7 +234,7 @@ class PendingEntries:
             log.info("audit log anchored: %s", head.anchor)
 
     async def flush(self) -> None:
-        """Write the queued entries now. After a failure, which is logged, they stay in the queue."""
+        """Write the queued entries now. After a failure, which is logged, the entries stay in the queue."""
         async with self._writing:
             self._handle_results()
             if self.file is None:
@@ -264,7 +267,7 @@ class PendingEntries:
             self._handle_results()
 
     async def aclose(self) -> None:
-        """Write the last entries, within `_CLOSE_S`."""
+        """Write the last entries, within at most `_CLOSE_S` seconds."""
         with anyio.move_on_after(_CLOSE_S, shield=True):
             await self.flush()
         self._anchor()
@@ -292,7 +295,7 @@ class PendingEntries:
                 log.exception("%d audit entries not shown to administrators", len(lines))
 
     def _handle_results(self) -> None:
-        """Handle the results of finished batches. An abandoned batch is handled with the next write."""
+        """Handle the results of finished batches. The result of an abandoned batch is handled by a later call."""
         while self._batches and (outcome := self._batches[0].written) is not None:
             batch = self._batches.popleft()
             self.written += outcome.lines
@@ -308,7 +311,7 @@ class PendingEntries:
                 self._note_recovery()
 
     def _requeue(self, batch: Batch) -> None:
-        """Put the entries that were not written back at the front of the queue."""
+        """Return the unwritten entries of a batch to the front of the queue."""
         unwritten = batch.unwritten()
         self._lost_since += batch.lost
         self._watched += len(unwritten)
@@ -341,7 +344,10 @@ class PendingEntries:
         return EventEntry(self._clock(), about)
 
     def _encode(self, value: Any) -> bytes:
-        """Encode a value at once, because hooks and encoders may change it in place later."""
+        """Encode a value at once, because hooks and encoders may change the value in place later.
+
+        Return a placeholder if the value is too large, or cannot be expressed as JSON.
+        """
         try:
             text = json_bytes.dumps(value)
         except json_bytes.MalformedJson:

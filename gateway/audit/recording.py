@@ -1,4 +1,4 @@
-"""The interface of the audit log for the rest of the gateway."""
+"""The methods with which the rest of the gateway records events in the audit log."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from gateway.config.active_config import Apply, ConfigChange, Reconfigurable
 from gateway.telemetry.trace_context import CURRENT
 from registry.schema.display_text import excerpt
 
-# Length of texts chosen by callers; longer than any reasonable name or URI.
+# Maximum length of a recorded text that a caller has chosen: longer than any reasonable name or URI.
 _NAME_CHARS: Final = 200
 # Entries about wrong credentials per minute and address; ten are enough to notice an attack.
 _WRONG_CREDENTIALS: Final = 10
-# Entries about refused and failed requests per minute and caller, more than an agent with an outdated tool list causes.
-# About two million entries fit into the log before old files are deleted, and one caller needs days to write as many.
+# Entries about refused and failed requests per minute and caller: more than an agent with an outdated tool list causes.
+# About two million entries fit into the log before old files are deleted, and one caller needs days to write that many.
 _REFUSED_REQUESTS: Final = 300
 
 
 class ApprovalGiven(Protocol):
-    """A decision about an approval."""
+    """The decision about a call that needs an approval."""
 
     @property
     def by(self) -> str:
-        """Return who decided: `host`, `administrator`, or empty."""
+        """Who decided: `host` or `administrator`; empty without a decision."""
 
     @property
     def lasts(self) -> str:
-        """Return the scope of the decision: `once`, `session` or `tool`."""
+        """The scope of the decision: `once`, `session` or `tool`."""
 
 
 class Audit(PendingEntries, Reconfigurable):
@@ -40,7 +40,7 @@ class Audit(PendingEntries, Reconfigurable):
 
     def _apply(self, change: ConfigChange) -> None:
         if change.is_reload and self._records_reloads:
-            # Written before the settings change, so that the log shows when it was switched off.
+            # Recorded before the new settings apply, so that the log has an entry if the reload switches the log off.
             self.changed("reload", str(change.after.path) if change.after.path is not None else None)
         self.replace(change.after.gateway.audit)
 
@@ -67,8 +67,8 @@ class Audit(PendingEntries, Reconfigurable):
         """Record a finished tool call.
 
         Args:
-            wrapper: The tool; None for a tool of the gateway itself.
-            via: The route of the call.
+            wrapper: The called tool; None for a tool of the gateway itself.
+            via: How the tool was called: `wrapper` or `invoke_tool`.
             took_s: The duration in seconds.
             arguments: The arguments as the caller sent them.
             result: The result as the caller receives it.
@@ -76,7 +76,7 @@ class Audit(PendingEntries, Reconfigurable):
         """
         if not self.on:
             return
-        # Not `recorded_trace`, because every call comes here.
+        # Inlined from `recorded_trace`, because this code runs for every call.
         span = CURRENT.get()
         self._enqueue(
             CallEntry(
@@ -109,13 +109,13 @@ class Audit(PendingEntries, Reconfigurable):
         code: int | None = None,
         reached: tuple[str, str] | None = None,
     ) -> None:
-        """Record another finished request that belongs to an upstream.
+        """Record a finished request for a prompt, a resource or another item of an upstream that is not a tool.
 
         Args:
             name: The requested prompt or resource.
             took_s: The duration in seconds.
             code: The code of the JSON-RPC error, if the request failed.
-            reached: The upstream that was asked last, and the name or URI there.
+            reached: The upstream that received the request last, and the name or URI of the item at this upstream.
         """
         if not self.on:
             return
@@ -142,8 +142,8 @@ class Audit(PendingEntries, Reconfigurable):
 
         Args:
             name: The requested item, as the caller named it.
-            rule: The rule that decided.
-            reason: The reason, if no rule decided.
+            rule: The policy rule that refused the request.
+            reason: `policy`, or another reason for the refusal.
             server: The server of the tool, if the tool exists.
         """
         if not self.on:
@@ -156,13 +156,13 @@ class Audit(PendingEntries, Reconfigurable):
             self._enqueue(self._event(self._caller_members("refused", caller) | about | owner | repeated))
 
     def flow(self, caller: AuditedCaller, source: str, target: str, *, argument: str, size: int | None) -> None:
-        """Record that a stored result becomes an argument of another tool, or that this is not allowed.
+        """Record that a caller passes a stored result as an argument to another tool, or is not allowed to do so.
 
         Args:
             source: The tool that returned the result.
-            target: The tool that receives it.
+            target: The tool that receives the result.
             argument: The path of the argument.
-            size: The size of the value in bytes; None if the flow is not allowed.
+            size: The size of the passed value in bytes; None if passing the result is not allowed.
         """
         if self.on:
             about = {"from": source, "to": target, "argument": argument, "bytes": size, "allowed": size is not None}
@@ -175,7 +175,7 @@ class Audit(PendingEntries, Reconfigurable):
             where: The path of the request.
             peer: The remote address and port.
             reason: The reason in a word or two.
-            principal: The caller that the credentials claim, if known.
+            principal: The caller whom the credentials identify, if known.
         """
         if not self.on:
             return
@@ -193,7 +193,7 @@ class Audit(PendingEntries, Reconfigurable):
         peer: str = "",
         by: str | None = None,
     ) -> None:
-        """Record a change by an administrator, or an attempt.
+        """Record a change by an administrator, an attempted change, or a reload of the configuration.
 
         Args:
             action: The action, such as `POST /admin/servers` or `reload`.
@@ -223,7 +223,7 @@ class Audit(PendingEntries, Reconfigurable):
     def approval(
         self, principal: str, wrapper: str, decision: str, *, rule: str, approval: str, approval_given: ApprovalGiven
     ) -> None:
-        """Record the request for an approval, or the decision.
+        """Record that a call needs an approval, or the decision about this call.
 
         Args:
             principal: The caller.
@@ -244,7 +244,7 @@ class Audit(PendingEntries, Reconfigurable):
             )
 
     def process(self, event: str, **about: Any) -> None:
-        """Record that the gateway has started or stopped."""
+        """Record an event of the gateway process, such as `started` or `stopped`."""
         if self.on:
             self._enqueue(self._event({"event": event} | about))
 

@@ -30,11 +30,12 @@ log = logging.getLogger(__name__)
 
 KNOWN_S: Final = 60.0
 """How long an introspection result is cached, and thus how long a revoked token may remain usable."""
-# Enough for all users who reconnect after a restart; bounds the load that clients can cause at the issuer.
+# Concurrent introspection requests: enough for all users who reconnect after a restart. The bound limits the load that
+# clients can cause at the issuer.
 _MAX_AT_ONCE: Final = 16
-# The maximum number of queued introspection requests, which would take seconds to process.
+# Queued introspection requests: a longer queue would take many seconds.
 _MAX_WAITING: Final = 512
-# The longest time in the queue; together with `FETCH_S` it stays below the timeout of callers.
+# The longest time in the queue. The sum of `_WAIT_S` and `FETCH_S` is less than callers' timeouts.
 _WAIT_S: Final = 5.0
 
 
@@ -45,12 +46,12 @@ class Introspector:
         self._config = config
         self._fetch = fetch
         self._places = anyio.CapacityLimiter(_MAX_AT_ONCE)
-        # RFC 6749, section 2.3.1: form-encode both parts first.
+        # RFC 6749, section 2.3.1: form-encode the client id and the secret before joining them.
         pair = f"{quote_plus(config.client_id)}:{quote_plus(config.client_secret.get_secret_value())}"
         self._headers = {"authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
 
     async def claims(self, token: str) -> dict[str, Any] | None:
-        """Return the introspection response for a token; None if it is not an active bearer token.
+        """Return the introspection response for a token; None if the token is not an active bearer token.
 
         Raises:
             FetchFailed: The issuer cannot be reached, or too many requests are queued.
@@ -73,40 +74,41 @@ class Introspector:
         if answer.get("active") is not True:
             return None
         kind = answer.get("token_type", "Bearer")
-        # Reject refresh tokens, which some issuers mark by their type, and tokens that are bound to a key.
+        # Reject refresh tokens, which some issuers mark by `token_type`, and tokens that are bound to a key.
         if not isinstance(kind, str) or kind.lower() not in ("bearer", "access_token", "at+jwt"):
             return None
         return answer
 
 
-# Several times the usual number of concurrent callers; each entry takes a few kilobytes.
+# Cached valid tokens: several times the usual number of concurrent callers. Each entry takes a few kilobytes.
 _MAX_GOOD: Final = 4096
-# Cached separately, so that made-up tokens cannot evict valid ones. Helps with clients that repeat a rejected token.
+# Cached rejected tokens, for clients that send a rejected token again. They are cached separately, so that made-up
+# tokens cannot evict valid tokens.
 _MAX_BAD: Final = 1024
-# Short, because a token may have been rejected as not yet valid by a slow clock.
+# How long a rejection is cached. Short, because a token that is rejected as not valid yet becomes valid soon.
 _BAD_S: Final = 30.0
-# Recently revoked tokens; everything opened with a token is closed long before its entry is evicted.
+# Recently revoked tokens. The streams and requests of a token are closed long before its entry is evicted.
 _MAX_REVOKED: Final = 4096
 # The maximum number of keys to try for a token without a key id; issuers with many keys send key ids.
 _MAX_TRIED: Final = 8
-# Wait for a fetch that was already in progress, and for one more.
+# The number of fetches to wait for: a fetch may already be in progress, and a second fetch may be necessary.
 _MAX_ROUNDS: Final = 2
 # Open streams are closed within this time after their token has expired.
 _POLL_S: Final = 2.0
 # Tokens of open streams are introspected again at this interval, so that a stream is closed soon after its token was
 # revoked. For calls, `KNOWN_S` is enough.
-_ROLL_CALL_S: Final = 5.0
-# The number of tokens introspected per interval, oldest result first; limits the load on the issuer. Tokens beyond this
-# number are introspected when their cached result is about to expire.
-_MOST_LOOKED_UP: Final = 32
+_REINTROSPECT_S: Final = 5.0
+# The number of tokens introspected per interval, oldest result first. Limits the load on the issuer. The other tokens
+# are introspected when their cached result is about to expire.
+_MAX_REINTROSPECTED: Final = 32
 
 
 @dataclass(slots=True)
 class _VerifiedToken:
-    """A valid token.
+    """The cached result for a valid token.
 
     Attributes:
-        until_s: When this entry expires, in seconds since 1970.
+        until_s: When this cache entry expires, in seconds since 1970.
         key: The key that signed the token; None for an introspected token.
     """
 
@@ -122,7 +124,7 @@ class _Verification:
 
     Attributes:
         ended: Set when the verification is over.
-        refusal: Why the token is invalid; None if it is valid or if the verification was cancelled.
+        refusal: Why the token is invalid; None if the token is valid or the verification was cancelled.
     """
 
     ended: anyio.Event = field(default_factory=anyio.Event)
@@ -133,7 +135,7 @@ class Tokens:
     """Verifies the access tokens of callers.
 
     Attributes:
-        accepted: Whether access tokens are accepted at all.
+        accepted: True if access tokens are accepted at all.
     """
 
     def __init__(
@@ -173,17 +175,17 @@ class Tokens:
         self._apply(config)
 
     def replace(self, config: OAuthConfig | None) -> None:
-        """Apply a new configuration, and revoke tokens that it does not accept."""
+        """Apply a new configuration, and revoke cached tokens for which the new configuration has another result."""
         before, self._good = self._good, OrderedDict()
         self._bad.clear()
         self._apply(config)
         for digest, verified in before.items():
-            # Revoke every token that would have another result with the new issuers, audiences and scopes.
+            # Revoke every token that the new issuers, audiences and scopes reject or map to another principal.
             if verified.key is None:
                 same = self._introspected is not None and self._introspected[0].issuer == verified.principal.issuer
                 if same:
                     self._good[digest] = verified
-                    verified.until_s = 0.0
+                    verified.until_s = 0.0  # introspect the token again when it is sent
             else:
                 try:
                     same = self._verify_locally(verified.text, digest) == verified.principal
@@ -217,22 +219,23 @@ class Tokens:
     def knows(self, principal: Principal) -> bool:
         """Return whether the token of a caller is still valid, without tolerance for clock differences.
 
-        Also marks the token as used by an open stream, so that it is introspected again.
+        Also mark an introspected token as used by an open stream, so that `run` introspects the token regularly.
         """
         if principal.expires_s <= self._clock() or not self.may_finish(principal):
             return False
         verified = self._good.get(principal.token)
         if verified is not None and verified.key is None:
             self._in_use.add(principal.token)
-        # An evicted introspected token cannot be checked again before its caller sends it.
+        # If introspection is configured, a token that is no longer cached is not valid: `run` cannot introspect such a
+        # token again, because only the cache has the text of the token.
         return verified is not None or self._introspected is None
 
     def may_finish(self, principal: Principal) -> bool:
-        """Return whether a token has not been revoked; it may have expired."""
+        """Return whether a caller's running requests may finish: the token may have expired, but not been revoked."""
         return principal.issuer in self._key_sets and principal.token not in self._revoked
 
     def principal(self, token: str, digest: bytes) -> Principal | Refusal | UnverifiedCredentials:
-        """Return the principal of a token, a refusal, or an object that completes the verification asynchronously."""
+        """Return the principal of a token, a refusal, or an object whose `verify` has to ask the issuer."""
         cached = self._good.get(digest)
         if cached is not None and cached.until_s > self._clock():
             return cached.principal
@@ -247,7 +250,7 @@ class Tokens:
             return self._refuse(digest, error)
 
     async def run(self) -> None:
-        """Keep the keys current and report expired and revoked tokens, until cancelled."""
+        """Refresh the issuers' keys, and call the callbacks when tokens expire or are revoked, until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._notice_ends)
             while True:
@@ -262,13 +265,16 @@ class Tokens:
         return self._key_sets.get(issuer)
 
     def text_of(self, principal: Principal) -> str | None:
-        """Return the token of a caller while it is cached; None for callers without one."""
+        """Return the text of a caller's access token; None if the caller has no token, or the token is not cached."""
         cached = self._good.get(principal.token)
         return cached.text if cached is not None else None
 
     # verification
     def _verify_locally(self, token: str, digest: bytes) -> Principal | UnverifiedCredentials:
-        """Verify a token that is not cached, as far as possible without requests to the issuer.
+        """Verify a token that is not cached, without requests to the issuer.
+
+        Returns:
+            The principal, or an object whose `verify` has to ask the issuer.
 
         Raises:
             Rejected: The token is invalid.
@@ -312,7 +318,11 @@ class Tokens:
         raise invalid("the token is signed with a key that its issuer does not publish", for_good=False)
 
     async def verify(self, token: str, digest: bytes, key_set: KeySet | None) -> Principal | Refusal:
-        """Complete a verification with requests to the issuer; concurrent verifications of one token share them."""
+        """Complete a verification with requests to the issuer. Concurrent verifications of a token share the requests.
+
+        Args:
+            key_set: The keys of the token's issuer; None to introspect the token.
+        """
         while (pending := self._pending.get(digest)) is not None:
             await pending.ended.wait()
             verified = self._good.get(digest)
@@ -320,7 +330,7 @@ class Tokens:
                 return verified.principal
             if pending.refusal is not None:
                 return pending.refusal
-            # The verification was cancelled with its caller, so this caller starts another one.
+            # The other verification was cancelled together with its request, so start a new verification.
         asking = self._pending[digest] = _Verification()
         try:
             if key_set is None:
@@ -354,7 +364,7 @@ class Tokens:
             claims = await introspector.claims(token)
         except FetchFailed as error:
             log.warning("token introspection failed: %s", error)
-            # Do not revoke: open streams continue until the issuer answers or the token expires.
+            # Do not revoke the token: open streams continue until the issuer responds or the token expires.
             raise _unavailable("the issuer of the token cannot be reached") from None
         try:
             if claims is None or claims.get("iss", issuer.issuer) != issuer.issuer:
@@ -401,7 +411,7 @@ class Tokens:
 
     # expiry and revocation
     async def _notice_ends(self) -> None:
-        before_s = called_s = self._clock()
+        before_s = introspected_s = self._clock()
         while True:
             await anyio.sleep(self._poll_s)
             now_s = self._clock()
@@ -414,23 +424,23 @@ class Tokens:
                     self._revoke(digest)
                     has_ended = True
             before_s = now_s
-            if self._introspected is not None and now_s - called_s >= _ROLL_CALL_S:
-                called_s = now_s
+            if self._introspected is not None and now_s - introspected_s >= _REINTROSPECT_S:
+                introspected_s = now_s
                 self._in_use.clear()
-                self._announce()  # open streams call `knows`, which fills `_in_use`
-                has_ended = await self._ask_again() or has_ended
+                self._announce()  # fills `_in_use`, because the callbacks call `knows` for each open stream
+                has_ended = await self._reintrospect() or has_ended
             if has_ended:
                 self._announce()
 
-    async def _ask_again(self) -> bool:
-        """Introspect the tokens of open streams again, and return whether any was revoked."""
-        soon_s = self._clock() + 2 * _ROLL_CALL_S
+    async def _reintrospect(self) -> bool:
+        """Introspect the tokens of open streams again, and return whether any token was revoked."""
+        soon_s = self._clock() + 2 * _REINTROSPECT_S
         open_ = [digest for digest in self._in_use if digest in self._good and digest not in self._pending]
         oldest_first = sorted(open_, key=lambda digest: self._good[digest].until_s)
         due = {
             digest: self._good[digest]
             for place, digest in enumerate(oldest_first)
-            if place < _MOST_LOOKED_UP or self._good[digest].until_s < soon_s
+            if place < _MAX_REINTROSPECTED or self._good[digest].until_s < soon_s
         }
         async with anyio.create_task_group() as group:
             for digest, each in due.items():
@@ -444,7 +454,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class _PendingVerification:
-    """A token that has to be introspected, or whose key has to be fetched first."""
+    """A token whose verification needs a request to the issuer: introspection, or a fetch of the issuer's keys."""
 
     tokens: Tokens
     token: str

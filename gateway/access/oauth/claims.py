@@ -1,4 +1,4 @@
-"""Verify signed tokens, and map their claims to a principal or a refusal.
+"""Parse signed tokens, verify their signatures, and map their claims to a principal or a refusal.
 
 Sources: RFC 7515 and 7519; RFC 8725, "JSON Web Token Best Current Practices"; RFC 9068, section 4; OpenID Connect Core
 1.0, section 3.1.3.7, "ID Token Validation".
@@ -29,29 +29,33 @@ if TYPE_CHECKING:
 
 SKEW_S: Final = 60.0
 """The tolerated difference between the clocks of the issuer and the gateway."""
-# The year 33658. Larger values are milliseconds or nonsense.
+# The latest accepted time: the year 33658. Larger values are milliseconds or nonsense.
 _LATEST_S: Final = 1e12
 # OpenID Connect Core, section 2: a subject has at most 255 characters.
 _MAX_NAME_CHARS: Final = 255
-# A token of 16 KiB could contain thousands of values, and each takes 200 bytes in the cache. Reject such tokens instead
-# of truncating them, which could drop a group that a deny rule names.
+# A token of 16 KiB could contain thousands of values, and each takes 200 bytes in the cache. Tokens with more values
+# are rejected instead of truncated, because truncating could drop a group that a deny rule names.
 _MAX_VALUES: Final = 1024
-# Claims that identify one token or sign-in. Rules do not use them, and they would make each token a separate caller.
+# Claims that identify one token or sign-in. Rules do not use these claims, and with them, the tokens of a caller would
+# have different principals.
 _OF_ONE_TOKEN: Final = frozenset(
     {"jti", "nonce", "at_hash", "c_hash", "s_hash", "sid", "session_state", "uti", "rh", "aio", "exp", "nbf", "iat"}
     | {"auth_time", "updated_at"}
 )
-# OpenID Connect Core, section 5.6.2: the names of claims to fetch from elsewhere. They are not fetched, because the URL
-# comes from the token and requires separate credentials.
+# OpenID Connect Core, section 5.6.2: this claim lists claims that have to be fetched from another server. The gateway
+# does not fetch them, because the URL comes from the token and requires separate credentials.
 _CLAIM_NAMES: Final = "_claim_names"
-# Microsoft Entra ID, "Groups overage claim": used in tokens of the implicit flow and in older tokens.
+# Microsoft Entra ID, "Groups overage claim": marks omitted groups in tokens of the implicit flow and in older tokens.
 _HAS_GROUPS: Final = "hasgroups"
 _ENTRA_GROUPS: Final = "groups"
+# A claim such as `groups:src1` marks `groups` as omitted.
 _SOURCE: Final = ":src"
-# The nesting depth of claims that rules can name; the deepest in use are those of Keycloak, at level 3.
+# The nesting depth of claims that rules can name. The deepest claims in use are those of Keycloak, at level 3.
 _MAX_DEPTH: Final = 4
-# Enough for ids and versions; converting a number to text takes quadratic time.
+# The longest integer that is converted to text: enough for ids and versions. The time to convert an integer grows with
+# the square of its length.
 _INTEGER_BITS: Final = 64
+# For each read scope, the scope that includes it: `tools` includes `tools:read`.
 _IMPLIED: Final = {f"{scope}:read": scope for scope in SCOPES if f"{scope}:read" in SCOPES}
 
 
@@ -60,7 +64,7 @@ class Rejected(Exception):
 
     Attributes:
         refusal: The response to the caller.
-        for_good: Whether the token will stay invalid, so that the refusal may be cached.
+        for_good: True if the token will stay invalid, so that the refusal may be cached.
     """
 
     def __init__(self, refusal: Refusal, *, for_good: bool = True) -> None:
@@ -84,10 +88,10 @@ def principal_of(
     token: bytes = b"",
     ends: bool = True,
 ) -> Principal:
-    """Return the principal for the claims of a token; the caller verifies that they come from the issuer.
+    """Return the principal that a token's claims describe. This function does not verify who issued the claims.
 
-    If `scope` contains scopes of the gateway (`tools`, `tools:read` and so on), the token permits only these. Other
-    scopes such as `mcp` or `openid` concern only the client and the issuer, and do not restrict the token.
+    If `scope` contains scopes of the gateway (`tools`, `tools:read` and so on), the token permits only these scopes.
+    Other scopes such as `mcp` or `openid` concern only the client and the issuer, and do not restrict the token.
 
     Args:
         claims: The claims of the token, or the introspection response of the issuer.
@@ -96,13 +100,13 @@ def principal_of(
         ends: Whether the token must have an expiry time.
 
     Raises:
-        Rejected: The token is for another service, is not valid now, or lacks a required scope.
+        Rejected: The token is malformed, is for another service, is not valid now, or lacks a required scope.
     """
     needed = tuple(issuer.required_scopes)
     expires_s = _check_times(claims, now_s, ends=ends)
     profiles = _profiles(claims.get("aud"), issuer, resource)
     if claims.get("cnf") is not None:
-        # RFC 9449, section 7.1; RFC 8705, section 3: such a token must not be accepted without proof of possession.
+        # RFC 9449, section 7.1; RFC 8705, section 3: a bound token must not be accepted without proof of possession.
         raise invalid("the token is bound to a key of its client (cnf), and the gateway does not support such tokens")
     scopes = _scopes(claims)
     missing = [scope for scope in needed if scope not in scopes and _IMPLIED.get(scope) not in scopes]
@@ -149,7 +153,7 @@ def subject_of(claims: Mapping[str, Any], issuer: Issuer) -> str:
 
 
 def _check_times(claims: Mapping[str, Any], now_s: float, *, ends: bool) -> float:
-    """Check the times of a token and return its expiry; infinity if it has none and `ends` is false.
+    """Check the times in a token, and return the token's expiry; infinity if `exp` is missing and `ends` is false.
 
     Source: RFC 7519, sections 4.1.4 to 4.1.6.
     """
@@ -171,7 +175,7 @@ def _check_times(claims: Mapping[str, Any], now_s: float, *, ends: bool) -> floa
 def _profiles(audience_claim: object, issuer: Issuer, resource: str | None) -> frozenset[str] | None:
     """Return the profiles that the audiences of a token permit; None for all profiles.
 
-    The URL of a profile counts only if it is configured as an audience, or if the URL of the gateway above it is.
+    A profile's URL permits the profile only if the configuration names this URL or the gateway's URL as an audience.
     """
     audiences = list(_texts(audience_claim))
     own = f"{base_of(resource)}/mcp" if resource is not None else None
@@ -201,7 +205,7 @@ def _scopes(claims: Mapping[str, Any]) -> frozenset[str]:
                 # A token without scopes of the gateway is unrestricted, so an unreadable scope must be rejected.
                 raise invalid(f"{name} of the token is neither a string nor a list of strings")
             for word in text.split():
-                # Also add the parts between commas, which some issuers use; additional scopes only restrict.
+                # Some issuers separate scopes by commas: also add each part that is a scope of the gateway.
                 scopes.update((word, *(part for part in word.split(",") if part in SCOPES)))
     return frozenset(scopes)
 
@@ -216,7 +220,7 @@ def _name(value: object, claim: str) -> str:
 
 
 def find_claim(claims: Mapping[str, Any], name: str) -> object:
-    """Return a claim by its name or dotted path; None if it is missing.
+    """Return a claim by its name or dotted path; None if the claim is missing.
 
     Each name in the path may itself contain dots, as URLs do.
     """
@@ -236,7 +240,7 @@ def _first_given(*values: object) -> object:
 def _omitted_claims(claims: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of claims that the token declares as omitted or incomplete."""
     declared = claims.get(_CLAIM_NAMES)
-    # If the form is unknown, assume groups, which are what issuers usually omit.
+    # If the form of the claim is unknown, assume that it names the groups, which issuers omit most often.
     names = {_ENTRA_GROUPS} if declared is not None else set()
     if isinstance(declared, Mapping | list):
         names = {name for name in declared if isinstance(name, str)}
@@ -247,7 +251,7 @@ def _omitted_claims(claims: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _groups(claims: Mapping[str, Any], name: str, left_out: frozenset[str]) -> tuple[frozenset[str], bool]:
-    """Return the groups in the token, and whether the list is complete."""
+    """Return the groups in the token, and whether these are all groups of the subject."""
     value = find_claim(claims, name)
     if isinstance(value, str) and value.startswith("["):
         # Some issuers can only send a list as a JSON string.
@@ -261,7 +265,7 @@ def _groups(claims: Mapping[str, Any], name: str, left_out: frozenset[str]) -> t
 
 
 def _is_readable(claims: Mapping[str, Any], name: str) -> bool:
-    """Return whether the path to a nested claim has only objects, so that its value can be read."""
+    """Return whether a nested claim can be read: each claim on the path to it is an object, or is missing."""
     for at in (at for at, character in enumerate(name) if character == "."):
         inner = claims.get(name[:at])
         if inner is not None and not (isinstance(inner, Mapping) and _is_readable(inner, name[at + 1 :])):
@@ -270,7 +274,7 @@ def _is_readable(claims: Mapping[str, Any], name: str) -> bool:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield a value or the items of a list as text; numbers and booleans in JSON notation."""
+    """Yield a value, or each item of a list, as text. Skip all but strings, booleans, and integers of up to 64 bits."""
     for item in value if isinstance(value, list) else (value,):
         if isinstance(item, str):
             yield item
@@ -281,7 +285,7 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _values(claims: Mapping[str, Any], scopes: frozenset[str]) -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
-    """Return pairs of claim name and value, and the names of claims that could not be converted completely."""
+    """Return the claims as pairs of name and value, and the names of claims that were not converted completely."""
     pairs: set[tuple[str, str]] = {("scope", scope) for scope in scopes}
     unreadable: set[str] = set()
     for name, value in claims.items():
@@ -298,7 +302,7 @@ def _values(claims: Mapping[str, Any], scopes: frozenset[str]) -> tuple[frozense
 
 
 def _flatten(name: str, value: object, into: set[tuple[str, str]], depth: int) -> bool:
-    """Add the values of a claim and its nested claims to `into`; return whether all could be added."""
+    """Add the values of a claim and its nested claims to `into`; return whether all values were added."""
     if isinstance(value, Mapping):
         if depth == _MAX_DEPTH:
             return False
@@ -310,7 +314,7 @@ def _flatten(name: str, value: object, into: set[tuple[str, str]], depth: int) -
 
 
 MAX_TOKEN_BYTES: Final = 16 * 1024
-"""The largest accepted token: twice the size of one with hundreds of groups, and twice the header limit of proxies."""
+"""The largest accepted token. Tokens with hundreds of groups, and the header limits of proxies, are half as large."""
 _COMPACT: Final = re.compile(r"[\w-]+\.[\w-]+\.[\w-]*", re.ASCII)
 # The `typ` of access tokens, and of tokens whose issuer does not distinguish types. Other types, such as logout tokens
 # or proofs of possession, must not grant access.
@@ -334,12 +338,12 @@ class SignedToken:
 
 
 def read_signed(token: str) -> SignedToken | None:
-    """Parse a token without verifying its signature; return None if it is not a signed token (JWS).
+    """Parse a token without verifying its signature; return None if the text is not a signed token (JWS).
 
     Raises:
         Rejected: The token is malformed or of a type that is never accepted.
     """
-    # Allow only the base64url alphabet: decoders skip other characters, so one token could be written in many ways.
+    # Allow only the base64url alphabet: decoders skip other characters, so one token could have many spellings.
     if not _COMPACT.fullmatch(token):
         return None
     parts = token.split(".")
@@ -373,7 +377,7 @@ def is_signed_by(token: SignedToken, key: Key) -> bool:
 
 @cache
 def _verifier() -> PyJWS:
-    # Imported lazily, because this loads `cryptography`; cached, because it creates every algorithm.
+    # Imported lazily, because the import loads `cryptography`. Cached, because `PyJWS()` creates every algorithm.
     from jwt import PyJWS
 
     verifier = PyJWS()
@@ -383,7 +387,7 @@ def _verifier() -> PyJWS:
 
 
 def _decode_object(part: str) -> dict[str, Any] | None:
-    """Decode a part of a token; return None if it is not a JSON object."""
+    """Decode a part of a token; return None if the part is not a JSON object."""
     try:
         value = json_bytes.loads(base64.urlsafe_b64decode(part.encode("ascii") + b"=" * (-len(part) % 4)))
     except (binascii.Error, ValueError):
@@ -391,17 +395,18 @@ def _decode_object(part: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-# Try the known keys first, then once more after fetching the keys again.
+# The first round tries the cached keys. The second round tries the keys again after a fetch.
 _ROUNDS: Final = 2
 
 
 async def name_in(
     token: str, key_set: KeySet, *, client_id: str, nonce: str, clock: Callable[[], float] = time.time
 ) -> str:
-    """Verify an identity token, and return the principal name of its subject.
+    """Verify an OpenID Connect identity token, and return its subject as a principal name, `SUBJECT@ISSUER`.
 
     Args:
         token: The identity token from the token endpoint.
+        key_set: The keys of the expected issuer.
         client_id: The client id of the gateway at this issuer.
         nonce: The nonce of the authorization request.
 

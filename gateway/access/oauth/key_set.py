@@ -1,4 +1,4 @@
-"""Fetch the metadata and keys of an issuer (RFC 8414, RFC 7517), and rotate the keys without failing any call."""
+"""Fetch an issuer's metadata and keys (RFC 8414, RFC 7517), and refresh the keys without rejecting valid tokens."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Fetch(Protocol):
 async def fetch_object(
     fetch: Fetch, url: str, *, headers: Mapping[str, str] | None = None, form: bytes | None = None
 ) -> dict[str, Any]:
-    """Return a JSON object, requested by GET, or by POST if there is a form.
+    """Fetch a JSON object by GET, or by POST if `form` is given.
 
     Raises:
         FetchFailed: The request failed, or the response is not a JSON object.
@@ -78,7 +78,7 @@ async def fetch_object(
 
 
 def metadata_urls(issuer: str) -> tuple[str, ...]:
-    """Return the URLs at which the metadata of an issuer may be, in the order to try.
+    """Return the URLs at which an issuer may publish its metadata, in the order to try.
 
     Source: MCP 2026-07-28, "Authorization", "Authorization Server Metadata Discovery"; RFC 8414, section 3.
     """
@@ -119,11 +119,11 @@ def _is_secure(url: str) -> bool:
 
 
 REFRESH_S: Final = 300.0
-"""The interval between fetches. Issuers expect withdrawn keys to stay in caches for about as long."""
+"""The interval between fetches of the keys. Issuers expect withdrawn keys to stay in caches for about as long."""
 UNKNOWN_KEY_S: Final = 60.0
-"""The shortest interval between fetches because of an unknown key id, which any client can make up."""
+"""The shortest interval between fetches caused by unknown key ids, because any client can make up a key id."""
 GRACE_S: Final = 4 * 3600.0
-"""How long keys stay valid while the issuer is unreachable: longer than outages and token lifetimes usually are."""
+"""How long keys stay valid while the issuer is unreachable: longer than most outages and token lifetimes."""
 # The pause after a failed fetch: short, because the gateway may have started just before the issuer.
 _RETRY_S: Final = 15.0
 # The shortest pause between fetches while no keys are known. Callers wait for the keys, but a failing issuer must not
@@ -138,6 +138,7 @@ _MAX_KEYS: Final = 100
 # NIST SP 800-131A requires 2048 bits. The time to verify grows with the square of the length: 0.5 ms for 8192 bits.
 _RSA_BITS: Final = range(2048, 8192 + 1)
 _MAX_EXPONENT_BITS: Final = 32
+# The key type and the curve that each algorithm requires. None: the key type has no curves.
 _KINDS: Final[Mapping[str, tuple[str, str | None]]] = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("RSA", None)),
     "ES256": ("EC", "P-256"),
@@ -154,7 +155,7 @@ class Key:
     """One published key.
 
     Attributes:
-        id: The `kid` of the key; None if the issuer gives none.
+        id: The `kid` of the key; None if the issuer does not publish one.
         good_until_s: When the key stops being trusted, in seconds since 1970.
     """
 
@@ -194,7 +195,7 @@ class Key:
         return key_object
 
     def is_same(self, published: Mapping[str, Any]) -> bool:
-        """Return whether this key equals the published key."""
+        """Return whether this key was created from the same JSON object as the published key."""
         return self._jwk == published
 
 
@@ -202,7 +203,7 @@ class KeySet:
     """The keys of one issuer.
 
     Attributes:
-        problem: Why the last fetch failed; empty if it succeeded.
+        problem: Why the last fetch failed; empty if the last fetch succeeded.
     """
 
     def __init__(self, issuer: Issuer, fetch: Fetch, *, clock: Callable[[], float] = time.time) -> None:
@@ -227,7 +228,8 @@ class KeySet:
     def candidates(self, key_id: str | None, algorithms: Collection[str]) -> list[Key]:
         """Return the keys that may have signed a token with one of these algorithms.
 
-        These are the keys with the id in the token, otherwise the keys without an id; all keys if the token has no id.
+        If `key_id` is None, return all keys for the algorithms. Otherwise return the keys with this id or, if there are
+        none, the keys without an id.
         """
         now_s = self._clock()
         usable = [key for key in self._keys if key.good_until_s > now_s and key.is_for(algorithms)]
@@ -237,7 +239,7 @@ class KeySet:
 
     @property
     def may_request_fetch(self) -> bool:
-        """True if a token may cause another fetch of the keys, or can wait for one in progress."""
+        """True if a token may cause another fetch of the keys, or can wait for a fetch in progress."""
         now_s = self._clock()
         if self._fetching or self._fetch_requested.is_set():
             return True
@@ -253,7 +255,7 @@ class KeySet:
         if not self._fetching and not self._fetch_requested.is_set():
             if self.available:
                 self._unknown_s = self._clock()
-                # The key URL may have changed, with the old keys still published at the previous URL.
+                # Look up the key URL again: it may have changed while the old keys are still published at the old URL.
                 self._jwks_uri = self.issuer.jwks_uri
             self._fetch_requested.set()
         fetched = self._fetched
@@ -274,7 +276,7 @@ class KeySet:
                 await self._fetch_requested.wait()
 
     async def refresh(self) -> None:
-        """Fetch the keys; if that fails, known keys stay valid until `good_until_s`."""
+        """Fetch the keys. If the fetch fails, the keys of earlier fetches stay valid until their `good_until_s`."""
         self._tried_s = self._clock()
         try:
             with anyio.fail_after(_REFRESH_WITHIN_S):
@@ -286,7 +288,7 @@ class KeySet:
             if self._failures == 1:
                 log.warning("issuer keys cannot be fetched: %s: %s", self.issuer.issuer, self.problem)
             if self.issuer.jwks_uri is None:
-                self._jwks_uri = None  # look it up again, because it may have changed
+                self._jwks_uri = None  # look up the key URL again, because it may have changed
             return
         if self._failures:
             log.info("issuer keys fetched again: %s", self.issuer.issuer)
@@ -324,25 +326,25 @@ class KeySet:
         fresh = [held_keys.get(id(each)) or Key(each, 0.0) for each in published]
         for key in fresh:
             key.good_until_s = now_s + GRACE_S
-        # New keys first; the number of withdrawn keys is bounded like that of published keys.
+        # Published keys first, then at most `_MAX_KEYS` withdrawn keys.
         self._keys = [*fresh, *withdrawn[-_MAX_KEYS:]]
 
 
 def _without_nulls(key: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a key without null members, which some serializers write for absent members."""
+    """Return a key without its null members: some serializers write null for absent members."""
     return {name: value for name, value in key.items() if value is not None}
 
 
 def _is_usable(key: Mapping[str, Any]) -> bool:
-    """Return whether this is a public key of a supported type; the other members are checked on use."""
+    """Return whether this is a public key of a supported type. Its other members are checked when the key is used."""
     # Reject shared secrets and published private keys, with which anyone could sign.
     return key.get("kty") in ("RSA", "EC", "OKP") and "d" not in key
 
 
 @cache
 def algorithms() -> Mapping[str, Any]:
-    """Return the signature algorithms by all names under which they are accepted."""
-    # Imported lazily: this loads `cryptography`, which a gateway without issuers does not need.
+    """Return the signature algorithms by name; some algorithms have several names."""
+    # Imported lazily: the import loads `cryptography`, which a gateway without issuers does not need.
     from jwt.algorithms import get_default_algorithms
 
     by_library_name = get_default_algorithms()

@@ -43,6 +43,9 @@ def etag_of(document: Any) -> str:
 def check_state(request: Request, tag: str) -> None:
     """Check the `If-Match` header of a change against the current state (RFC 9110, section 13.1.1 "If-Match").
 
+    Args:
+        tag: The entity tag of the current state.
+
     Raises:
         Refusal: The change is based on another state.
     """
@@ -54,13 +57,13 @@ def check_state(request: Request, tag: str) -> None:
 
 
 async def apply_edit(reloader: Reloader, edit: Edit, check: Check = lambda config: None, *, status: int = 409) -> None:
-    """Apply an edit to the changes of administrators.
+    """Apply an edit to the overlay: the changes that administrators have made on top of the configuration file.
 
     Args:
         reloader: Applies the resulting configuration.
         edit: The changes to add and to remove.
         check: Raises `ConfigError` for a configuration that cannot be used.
-        status: The status if the configuration cannot be used: 400 for a wrong request, 409 for a conflict.
+        status: The HTTP status if the configuration cannot be used: 400 for a wrong request, 409 for a conflict.
 
     Raises:
         Refusal: The resulting configuration cannot be used, or was applied but cannot be saved.
@@ -125,10 +128,11 @@ class ConfigRoutes:
 
     @route("GET", "/admin/hooks", merge=Combined(routes.all_hooks), example=_HOOKS)
     async def hooks(self, request: Request) -> Response:
-        """Return the hooks, and those of each wrapper in the order in which they run.
+        """Return all hooks, and the order in which hooks run for each tool, prompt and resource.
 
         Returns:
-            `wrappers` with their hooks, and `hooks`; `warnings` if conditions match nothing.
+            `wrappers`: the tools, prompts and resources with hooks, and the names of their hooks; `hooks`: the state of
+            each hook; `warnings`, if conditions of hooks match nothing.
         """
         hooks = self._hooks
         warnings = hooks.warnings()
@@ -138,9 +142,8 @@ class ConfigRoutes:
 
 NOT_SHOWN: Final = "(not shown)"
 """The placeholder for a value that is not shown."""
-# Members whose values are usually credentials.
 SECRET_PARTS: Final = ("headers", "env")
-"""The keys of an entry whose values are not shown."""
+"""The keys of a server's entry whose values are not shown, because the values are usually credentials."""
 _EXAMPLE: Final = {
     "changes": [
         {
@@ -170,8 +173,9 @@ class OverlayRoutes:
         """Return the changes that administrators have made on top of the configuration file.
 
         Returns:
-            `changes`: id, kind, target, by, at, `before` and `after` of each; `file`: where they are stored; `lasts`:
-            whether they survive a restart, and `error` if not. Values of headers and variables are not shown.
+            `changes`: id, kind, target, by, at, `before` and `after` of each; `file`: where the changes are stored;
+            `lasts`: whether the changes survive a restart; `error`: why not, or null. The values of headers and
+            environment variables are not shown.
         """
         overlay = self._reloader.overlay
         rows = [_change_row(each, self._reloader.base) for each in overlay.changes]
@@ -194,7 +198,7 @@ class OverlayRoutes:
 
         Errors:
             409: Without the changes the configuration cannot be used.
-            412: The changes are not those of `If-Match`.
+            412: The changes no longer match the entity tag in `If-Match`.
         """
         return await self._revert(request, self._reloader.overlay.changes)
 
@@ -215,7 +219,7 @@ class OverlayRoutes:
         Errors:
             404: The change does not exist.
             409: Without the change the configuration cannot be used.
-            412: The changes are not those of `If-Match`.
+            412: The changes no longer match the entity tag in `If-Match`.
         """
         change_id = request.path_params["id"]
         chosen = [each for each in self._reloader.overlay.changes if each.id == change_id]
@@ -308,7 +312,7 @@ class NoteRoutes:
         """Return the operators' notes about tools.
 
         Returns:
-            `notes`.
+            `notes`: id, server, tool, text, failure and until of each.
         """
         return JsonDocument({"notes": self._notes.rows()})
 
@@ -317,7 +321,7 @@ class NoteRoutes:
         """Attach a note to the current definition of a tool.
 
         Returns:
-            `id`.
+            `id`: the id of the note.
 
         Errors:
             400: The note is invalid.

@@ -47,7 +47,7 @@ from gateway.upstream.transport.process_start import ProcessStart
 
 log = logging.getLogger(__name__)
 
-# A screenful by default; at most what a browser can show without becoming slow.
+# Entries per page: one screen by default, and at most as many as a browser can show without becoming slow.
 _LIMIT: Final = 100
 _MAX_LIMIT: Final = 1_000
 # Above the number of entries of any audit log.
@@ -90,13 +90,13 @@ class AuditRoutes:
             q: Only entries that contain this text.
             outcome: Only entries with this outcome: ok, failed or refused.
             server: Only entries about tools of this server.
-            session: Only entries of this session, as in entries.
+            session: Only entries of the session with this hash, the `session` of entries.
             client: Only entries of hosts with this name.
             since: Only entries from this time on: 2h, 7d or a date.
             until: Only entries before this time.
             limit: Entries per page; 100 by default, at most 1000.
             cursor: The `next` of the previous page.
-            before: Only entries with a smaller number; the same as cursor.
+            before: Only entries with a smaller number than this; the same as cursor.
 
         Errors:
             400: A time or a number has an unknown format.
@@ -148,7 +148,7 @@ _RESULTS: Final = {
 
 
 def all_results(documents: Sequence[Document]) -> Document:
-    """Merge `/admin/results` of all processes, each of which stores its own results."""
+    """Merge the `/admin/results` documents of all processes, each of which stores its own results."""
     totals: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in (row for document in documents for row in document["results"]):
         total = totals.setdefault((row["caller"], row["profile"], row["wrapper"]), {**row, "results": 0, "bytes": 0})
@@ -159,7 +159,7 @@ def all_results(documents: Sequence[Document]) -> Document:
 
 
 class ResultRoutes:
-    """Shows whose results are stored."""
+    """Shows which callers have stored results."""
 
     def __init__(self, store: ResultStore) -> None:
         self._store = store
@@ -173,10 +173,10 @@ class ResultRoutes:
         example=_RESULTS,
     )
     async def results(self, request: Request) -> Response:
-        """Return who holds stored results, of which tools, and how much memory they need; not the results themselves.
+        """Return which callers have stored results of which tools, and how much memory the results need.
 
         Returns:
-            `results`: caller, profile, wrapper, number of results, bytes, and the time at which the last one is
+            `results`: caller, profile, wrapper, number of results, bytes, and the time at which the last result is
             deleted, in seconds since 1970; the row with the most bytes first.
 
         Query:
@@ -242,7 +242,7 @@ class EventRoutes:
             503: Too many streams are open.
         """
         stream = self._frames(request)
-        # The limit of watchers is checked by the first step, while the response can still be an error.
+        # The first step of the stream checks the limit of watchers, while the response can still be an error.
         try:
             first = await anext(stream)
         except TooManyWatchers:
@@ -278,12 +278,12 @@ class EventRoutes:
         Returns:
             `buckets` of `bucketSeconds`: at (seconds since 1970), calls, errors, denied (including requests that were
             refused before they became calls), and durations in milliseconds; the same for `tools` and `callers` by
-            name. `histogram` has a pair for each bucket with calls: its place in `boundsMs`, the upper bounds, and the
-            number of calls. `unknownTools`: the names that callers have used although no tool has them.
+            name. `histogram` has a pair for each range of durations with calls: the index of the range's upper bound in
+            `boundsMs`, and the number of calls. `unknownTools`: the names that callers have used but no tool has.
         """
         document = self._feed.activity.document()
         names = [row["name"] for row in document["unknownTools"]]
-        # In a thread, because each name is compared with those of all tools.
+        # In a thread, because each name is compared with the names of all tools.
         near = await run_in_thread(lambda: [self._suggest(name) for name in names])
         unknown = [
             {**row, "suggestion": suggestion} for row, suggestion in zip(document["unknownTools"], near, strict=True)
@@ -310,9 +310,9 @@ class EventRoutes:
         """Return calls, failures and durations over time, up to seven days, of all processes on this machine.
 
         Returns:
-            `points` of `stepSeconds` between `from` and `to` (seconds since 1970), without those that have no calls:
-            at, calls, errors, denied, and durations in milliseconds; `total`: the same for the whole range; `series`:
-            the same for each name of the kind `by`; `lastError`: why the history cannot be written.
+            `points`: at, calls, errors, denied, and durations in milliseconds of each period of `stepSeconds` between
+            `from` and `to` (seconds since 1970), except periods without calls; `total`: the same for the whole range;
+            `series`: the same for each name of the kind `by`; `lastError`: why the history cannot be used, or null.
 
         Query:
             range: 15m, 1h (the default), 24h or 7d.
@@ -359,17 +359,17 @@ _SERVER: Final = {"name": "calendar"}
 
 
 def all_processes(documents: Sequence[Document]) -> Document:
-    """Merge `/admin/servers/{name}/log` of all processes of the gateway."""
+    """Merge the `/admin/servers/{name}/log` documents of all processes of the gateway."""
     return {**documents[0], "processes": [row for document in documents for row in document["processes"]]}
 
 
-# Lines of a trial that are sent to the client, and how often new ones are looked for: like the output of a terminal.
+# The maximum number of printed lines that a trial sends to the client, and the interval at which it sends new lines.
 _MAX_PRINTED: Final = 1_000
 _PRINTED_S: Final = 0.25
 
 
 class ProcessRoutes:
-    """Shows what the processes of servers print, restarts them, and starts new servers on trial."""
+    """Shows what the processes of servers print, restarts servers, and starts new servers on trial."""
 
     def __init__(
         self,
@@ -380,8 +380,9 @@ class ProcessRoutes:
         """Create the handlers.
 
         Args:
-            private: The links of sessions to servers that may ask during a call.
-            requested_config: Returns the new server in a body, or refuses it.
+            private: Upstream connections of single sessions, for servers that may send requests during a call.
+            requested_config: Returns the name and the configuration of the new server in a request's body, or raises
+                `Refusal`.
         """
         self._fleet = fleet
         self._private = private
@@ -403,14 +404,14 @@ class ProcessRoutes:
         },
     )
     async def try_server(self, request: Request) -> Response:
-        """Start a server once without adding it, list what it has, and end it.
+        """Start a server once without adding it, list its tools, prompts and resources, and stop the server.
 
-        The server is ended if the client disconnects. A client that accepts `text/event-stream` receives what the
-        process prints, as `{"message": {"line": …}}`, and then the document, as server-sent events.
+        The server is also stopped if the client disconnects. A client that accepts `text/event-stream` receives
+        server-sent events: each line that the process prints, as `{"message": {"line": …}}`, and then the document.
 
         Returns:
-            `tools`: name and description of each; the numbers of its `prompts` and `resources`; `refused`: tools that
-            could not be exposed, with the reason; `error`: why it could not be started or listed, or null; `seconds`.
+            `tools`: name and description of each; the numbers of `prompts` and `resources`; `refused`: tools that could
+            not be exposed, with the reason; `error`: why the server could not be started or listed, or null; `seconds`.
 
         Errors:
             400: The name or the configuration is wrong.
@@ -491,7 +492,7 @@ class ProcessRoutes:
 
         Returns:
             `processes`: pid, caller (if each caller has a process), and `lines` with `at`, in seconds since 1970, and
-            `text`; none for a server on the network.
+            `text`; an empty list for a server on the network.
 
         Errors:
             404: The server does not exist, or is disabled.
@@ -512,7 +513,7 @@ class ProcessRoutes:
         )
 
     def _server_name_in(self, request: Request) -> str:
-        """Return the name in the path.
+        """Return the name of the server in the path.
 
         Raises:
             Refusal: The server does not exist, or is disabled.
@@ -524,7 +525,7 @@ class ProcessRoutes:
 
 
 def _tools_of(listing: RawListing) -> list[dict[str, Any]]:
-    """Return the names and descriptions of the tools of a listing, as far as they are texts."""
+    """Return the names and descriptions of the listed tools, except tools whose name is not a string."""
     tools: list[dict[str, Any]] = []
     for item in listing.tools or ():
         tool = json_bytes.loads(item.text) if isinstance(item, json_bytes.UnparsedJson) else item
@@ -536,7 +537,7 @@ def _tools_of(listing: RawListing) -> list[dict[str, Any]]:
 def _restart(link: UpstreamLink) -> None:
     state = link.state
     if isinstance(state, Ready):
-        # As after a call, so that the link connects again without a pause.
+        # Mark the connection as used by a call, so that the link connects again without a pause.
         state.note_served()
         state.scope.cancel()
     elif isinstance(state, Starting):

@@ -1,4 +1,7 @@
-"""`/admin/keys`, `/admin/approvals` and sign-ins to upstreams."""
+"""`/admin/keys`, `/admin/approvals` and sign-ins to upstreams.
+
+The overlay stores the changes that administrators make on top of the configuration file.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from registry.views.profile import DEFAULT_PROFILE
 
 log = logging.getLogger(__name__)
 
-# Bound of an error message that repeats a name from the request.
+# Maximum length of an error message that repeats a name from the request.
 _MESSAGE_CHARS: Final = 300
 # 256 bits, far beyond any brute-force attack; 43 characters.
 _KEY_BYTES: Final = 32
@@ -58,7 +61,7 @@ class KeyRequest(Section):
     profiles: list[str] | None = None
     """Names of the profiles that the key gives access to; absent means all."""
     scopes: list[str] = Field(default_factory=list, examples=[["tools:read"]])
-    """What the key may be used for; empty means everything."""
+    """The scopes that restrict the key; an unrestricted key has no scopes."""
     groups: list[str] = Field(default_factory=list)
     """Groups of the caller."""
     expires: str | None = Field(default=None, examples=["2099-01-31"])
@@ -73,7 +76,8 @@ class KeyRoutes:
 
         Args:
             reloader: Applies changes and reloads the configuration file.
-            shared: Revokes keys for other replicas too, each of which has its own configuration file.
+            shared: Also revokes keys for the other replicas, each of which has its own configuration file; None without
+                other replicas.
         """
         self._reloader = reloader
         self._shared = shared
@@ -113,7 +117,7 @@ class KeyRoutes:
         """Create a key. Its hash is stored in the overlay and survives a restart.
 
         Returns:
-            `key`, which is shown only once; `name`, `hash` (its first characters), and the other members of its row.
+            `key`, which is shown only once; `name`, `hash` (its first characters), and the other members of the row.
 
         Errors:
             400: The name, a scope, a profile or a time is wrong.
@@ -137,7 +141,7 @@ class KeyRoutes:
         added = Change(kind="key_added", target=api_key.name, entry=entry, by=administrator_name(request))
         await apply_edit(self._reloader, Edit(add=(added,)), check_keys, status=400)
         log.warning("API key created", extra={"principal": api_key.name})
-        # The only response that contains the key; known secrets are removed from all others.
+        # The only response that contains the key: known secrets are removed from all other responses.
         return JsonDocument({**key_row(api_key), "key": key, "origin": "overlay"}, 201)
 
     @route(
@@ -186,8 +190,8 @@ class KeyRoutes:
                     return self._finish_revocation(chosen, file, is_kept=revoked.kept)
                 of_file = []
         # Keys of the overlay are removed, with two exceptions that remain listed as expired: the last keys, because
-        # without any key everybody could call, and keys that rules name, because a rule with an unknown name makes the
-        # next start fail.
+        # without any keys every caller would be accepted, and keys that rules name, because a rule with an unknown name
+        # makes the next start fail.
         config = self._reloader.config.gateway
         last = len(chosen) == len(keys) and config.auth.oauth is None
         staying = {hash_of(key) for key in chosen if last or is_named(key.name, config)} & added
@@ -242,14 +246,13 @@ class SignInRoutes:
         example={"url": "https://issuer.example.test/authorize?client_id=…", "expires": "2027-01-31T08:10:00Z"},
     )
     async def sign_in(self, request: Request) -> Response:
-        """Start a sign-in to an upstream.
+        """Start a sign-in to an upstream. Any person who opens the link signs in for the given caller.
 
         Returns:
-            `url`, to be opened in a browser, and `expires`, the end of its validity.
+            `url`, to be opened in a browser, and `expires`: when the URL expires.
 
         Query:
-            principal: The caller, if each caller signs in separately: the name of a key, or SUBJECT@ISSUER. Any person
-                who opens the link is taken for this caller.
+            principal: The caller, if each caller signs in separately: the name of a key, or SUBJECT@ISSUER.
 
         Errors:
             404: The server does not exist.
@@ -286,7 +289,7 @@ class SignInRoutes:
         """Return the sign-in to the server in the path.
 
         Raises:
-            Refusal: The server does not exist, it needs no sign-in, or `principal` is wrong.
+            Refusal: The server does not exist, the server needs no sign-in, or `principal` is wrong.
         """
         name = request.path_params["name"]
         config = self._fleet.servers.get(name)
@@ -306,7 +309,7 @@ class SignInRoutes:
         return sign_in
 
 
-# Bound of an id that an error message repeats.
+# Maximum length of an id that an error message repeats.
 _ID_CHARS: Final = 40
 _APPROVAL: Final = {
     "id": "3f2a9c01b4d7",
@@ -327,13 +330,13 @@ class DecisionRequest(Section):
     """The body of `POST /admin/approvals/{id}`."""
 
     decision: Literal["allow", "deny"] = Field(examples=["allow"])
-    """Whether the call may be made; denying an earlier approval revokes it."""
+    """Whether the call may be made. To deny an approved call revokes the approval."""
     lasts: Lasts = Field(default="once", alias="for", examples=["once"])
-    """Scope of the decision: this call, the session of its caller, or the tool for this caller from now on."""
+    """Scope of the decision: this call, the caller's calls of the tool in this session, or all of them from now on."""
 
 
 class ApprovalRoutes:
-    """Shows and decides pending approvals; with several processes, the first one answers for all."""
+    """Shows and decides pending approvals. With several processes, the first process stores all approvals."""
 
     def __init__(self, approval_store: ApprovalStore) -> None:
         self._approval_store = approval_store
@@ -347,7 +350,7 @@ class ApprovalRoutes:
         example={"approvals": [_APPROVAL]},
     )
     async def approvals(self, request: Request) -> Response:
-        """Return the calls that wait for approval, and the approvals for a session or a tool.
+        """Return the calls that wait for approval, and the approvals that are valid for a session or a tool.
 
         Returns:
             `approvals`: id, state (waiting or allowed), principal, wrapper, server, rule, arguments, by (whether the

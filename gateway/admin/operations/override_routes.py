@@ -1,4 +1,8 @@
-"""`/admin/mistakes` and `/admin/wrappers/{name}/overrides`: what callers get wrong about tools, and its correction."""
+"""`/admin/mistakes` and `/admin/wrappers/{name}/overrides`.
+
+Mistakes are callers' errors in calling tools. Overrides correct the names and descriptions of tools; the overlay stores
+them with the other changes that administrators make on top of the configuration file.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _NAME: Final = "calendar__list_events"
 _NAMED: Final = {"name": _NAME}
-# Longer than the names of tools that hosts accept, and than a description that a person writes for a model.
+# Maximum lengths: longer than the tool names that hosts accept, and longer than descriptions that people write.
 _NAME_CHARS: Final = 128
 _TEXT_CHARS: Final = 20_000
 _ARGUMENT: Final = {"name": "day", "type": "string", "description": "Date (YYYY-MM-DD)", "required": True}
@@ -60,7 +64,7 @@ _MISTAKES: Final = {
 
 
 class OverrideRequest(Section):
-    """The body of `POST /admin/wrappers/{name}/overrides`; an absent member stays as in the configuration file."""
+    """The body of `POST /admin/wrappers/{name}/overrides`. The configuration file determines absent members."""
 
     name: str | None = Field(default=None, min_length=1, max_length=_NAME_CHARS, examples=["events"])
     """Name to use for the tool in its wrapper name."""
@@ -85,20 +89,21 @@ _MEMBERS: Final = tuple(OverrideRequest.model_fields)
 
 
 class MistakeRoutes:
-    """Shows what callers get wrong about each tool."""
+    """Shows the mistakes that callers make in calling each tool."""
 
     def __init__(self, call_stats: CallStats) -> None:
         self._call_stats = call_stats
 
     @route("GET", "/admin/mistakes", merge=Combined(all_mistakes), rows="tools", filters=("server",), example=_MISTAKES)
     async def mistakes(self, request: Request) -> Response:
-        """Return what callers got wrong about each tool since the start of the gateway, without values.
+        """Return the mistakes that callers have made in calling each tool since the start of the gateway.
 
         Returns:
             `tools`: wrapper, server, tool, calls and `mistakes` of each: kind (missing, unknown, type, value,
             repaired_… or error_result), `sent` and `meant` (names of arguments), calls, calls of each of the
-            `callers`, the error `text`, an `example` of the arguments with a placeholder for each value, and `at`, the
-            time of the latest one in seconds since 1970, with its `trace` if that is recorded.
+            `callers`, the error `text`, an `example` of the arguments with a placeholder for each value, `at`: the time
+            of the latest call with this mistake, in seconds since 1970, and `trace`: the id of this call's trace, if
+            the trace is recorded. Values of arguments are not included.
         """
         return JsonDocument({"tools": self._call_stats.mistakes.rows()})
 
@@ -116,7 +121,7 @@ class OverrideRoutes:
 
         Returns:
             `wrapper`, `server`, `tool`; `overrides`: the name, description, supplement and arguments in use; `file`:
-            those of the configuration file; `changed`: the members that administrators have changed.
+            the same members as in the configuration file; `changed`: the members that administrators have changed.
 
         Errors:
             404: The wrapper does not exist.
@@ -133,7 +138,7 @@ class OverrideRoutes:
         example=_OVERRIDES,
     )
     async def set_overrides(self, request: Request) -> Response:
-        """Document the arguments of a tool, rename it, or change its description, in the overlay.
+        """Document the arguments of a tool, or change its name or description, in the overlay.
 
         Returns:
             The same as GET; `wrapper` is the new name after a rename.
@@ -142,7 +147,7 @@ class OverrideRoutes:
             400: The overrides are invalid.
             404: The wrapper does not exist.
             409: The resulting configuration cannot be used.
-            412: The overrides are not those of `If-Match`.
+            412: The overrides no longer match the entity tag in `If-Match`.
         """
         wrapper = self._requested_wrapper(request)
         check_state(request, self._tag(wrapper))
@@ -173,7 +178,7 @@ class OverrideRoutes:
         example={**_OVERRIDES, "overrides": {}, "changed": []},
     )
     async def remove_overrides(self, request: Request) -> Response:
-        """Remove the overrides of administrators, so that those of the configuration file apply.
+        """Remove the overrides of administrators, so that the overrides of the configuration file apply.
 
         Returns:
             The same as GET.
@@ -205,7 +210,11 @@ class OverrideRoutes:
         return _override_row(server.tools.get(wrapper.tool) if server is not None else None)
 
     def _file_entry(self, wrapper: ToolWrapper) -> dict[str, Any]:
-        """Return the overrides without the changes to this tool."""
+        """Return the overrides in the server's entry, without later changes of administrators to this tool.
+
+        The entry is in the overlay if an administrator has added or edited the server, otherwise in the configuration
+        file.
+        """
         added = [each for each in self._reloader.overlay.changes if each.kind == "server_added"]
         entries = [each.entry.get("tools") or {} for each in added if each.target == wrapper.server]
         if entries:

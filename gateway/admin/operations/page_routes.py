@@ -71,7 +71,7 @@ class PageRoutes:
 
 
 def page_response(request: Request, name: str) -> Response:
-    """Return a file of the page; an unchanged one without its content."""
+    """Return a file of the page; a 304 response without content if the browser has the current file."""
     content, tag = _page()[name]
     # Browsers revalidate each time; the content changes only with an upgrade.
     headers = {"etag": tag, "cache-control": "no-cache", "content-type": _TYPES[name.rpartition(".")[2]]}
@@ -122,12 +122,12 @@ class SessionRoutes:
         """Start a browser session, with the admin token or the code of a `typegate admin` link as bearer token.
 
         Returns:
-            The same as GET; the session is in a cookie that scripts cannot read, for eight hours.
+            The same as GET, with a cookie that identifies the session for eight hours and that scripts cannot read.
         """
         administrator: Administrator | None = request.scope[ADMINISTRATOR]
         authorization = request.headers.get("authorization", "")
         if self._administrators.by_token(authorization) is None:
-            # `AdminApi` has only checked the code; it is used up here.
+            # `AdminApi` has only checked the code. Invalidate the code here, so that the link works only once.
             administrator = self._administrators.by_code(authorization, take=True)
         if administrator is None:
             raise Refusal(401, "this link has already been used or has expired")
@@ -172,7 +172,7 @@ class SessionRoutes:
             `code`; `path`, relative to the address of the gateway; `expires`.
         """
         code = self._administrators.new_code(request.scope[ADMINISTRATOR])
-        # In the fragment, which browsers do not send, so that the code does not appear in logs.
+        # The code is in the fragment, which browsers do not send, so that the code does not appear in logs.
         row = {"code": code, "path": f"/admin/#code={code}", "expires": format_time(time.time() + CODE_S)}
         return JsonDocument(row, 201)
 

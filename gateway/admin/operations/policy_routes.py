@@ -24,7 +24,7 @@ from registry.catalog.registry import Registry
 from registry.views.profile import DEFAULT_PROFILE
 from registry.views.view import View
 
-# Columns that a page can show; each takes a view of its own.
+# The number of callers in a matrix: as many columns as a page can show. Each caller needs a separate view.
 _MAX_CALLERS: Final = 50
 _RULES: Final = {
     "default": "allow",
@@ -76,8 +76,8 @@ class PolicyRoutes:
 
         Returns:
             `default`; `rules`: name, effect, the number of covered tools, `whom` and `what` (patterns by kind) and
-            `when` (conditions in words) of each; `warnings`: rules, patterns and conditions that match nothing that
-            servers list.
+            `when` (conditions in words) of each; `warnings`: the rules, patterns and conditions that match no tool,
+            prompt or resource of any server.
         """
         # In a thread, because every rule is compared with every tool.
         warnings = await run_in_thread(partial(rows_of_unmatched_rules, self._views, self._registry))
@@ -96,14 +96,14 @@ class PolicyRoutes:
 
         Returns:
             `decision` (allow, deny, ask), `rule`, `reason`, `visible`, `kind`, `server`, `rules`, the resolved caller,
-            and, for tools, `conditions`: the rule, its effect, whether it applies, and what is `unmet`.
+            and `conditions`: for each rule, its effect, whether it applies, and the conditions that are `unmet`.
 
         Query:
             principal: The caller: the name of a key, SUBJECT@ISSUER, or local.
             name: A wrapper, a prompt or a URI.
-            profile: The profile through which the caller uses it.
+            profile: The profile through which the caller uses the wrapper, prompt or resource.
             arguments: The arguments of a call, as a JSON object.
-            group: A group of the caller in addition to those of its key; may be repeated.
+            group: A group of the caller, in addition to the groups of the caller's key; may be repeated.
             scope: A scope of the caller; may be repeated.
             claim: A claim of the caller's token, as NAME=VALUE; may be repeated.
 
@@ -127,7 +127,7 @@ class PolicyRoutes:
             principal: A caller, as for the explanation; may be repeated. By default every key, or local.
 
         Errors:
-            400: A caller cannot exist, or there are too many.
+            400: A caller cannot exist, or there are too many callers.
             404: The profile does not exist.
         """
         profile = request.query_params.get("profile", DEFAULT_PROFILE)
@@ -144,11 +144,11 @@ class PolicyRoutes:
         except Rejected as error:
             raise Refusal(400, f"principal: {error.refusal.description}") from None
         except KeyError:
-            raise missing("profile", profile) from None  # it was removed meanwhile
+            raise missing("profile", profile) from None  # the profile has been removed since the check above
 
 
 def read_question(query: QueryParams) -> Question:
-    """Parse the question from a query.
+    """Parse the query parameters of `/admin/policy/explain`.
 
     Raises:
         Refusal: A parameter is missing or malformed.
@@ -205,14 +205,14 @@ _BUDGET: Final = {
 
 
 class ProfileRoutes:
-    """Shows profiles."""
+    """Shows the profiles, and the sizes of their tool lists."""
 
     def __init__(self, views: ProfileViews, mcp_url: Callable[[], str | None]) -> None:
         """Create the handlers.
 
         Args:
             views: The profiles.
-            mcp_url: Returns the URL of `/mcp` if it differs from the address of `/admin`, else None.
+            mcp_url: Returns the URL of `/mcp` if `/mcp` is served at another address than `/admin`, else None.
         """
         self._views = views
         self._mcp_url = mcp_url
@@ -222,10 +222,11 @@ class ProfileRoutes:
         """Return every profile with its warnings.
 
         Returns:
-            `profiles`: the row of each; with `url`, if profiles are served at another address than `/admin`.
+            `profiles`: the row of each; `url` is not null if profiles are served at another address than `/admin`.
         """
         url, views = self._mcp_url(), await self._all_views()
-        # In a thread, because the rows include the lowered schema of every tool in each profile.
+        # In a thread, because for each profile, the schema of every tool is rewritten for the JSON Schema dialect of
+        # the profile's clients.
         profiles = [
             {**row, "url": None if url is None else url.removesuffix("/mcp") + row["path"]}
             for row in await run_in_thread(partial(rows.profile_rows, views))
@@ -234,10 +235,10 @@ class ProfileRoutes:
 
     @route("GET", "/admin/budget", merge=Merge.SAME, example={"profiles": [_BUDGET]})
     async def budget(self, request: Request) -> Response:
-        """Return the cost of each profile's list, and why each wrapper is listed or not.
+        """Return the size of each profile's tool list, and why each wrapper is listed or not.
 
         Returns:
-            `profiles`: tools, bytes and tokens of each.
+            `profiles`: the number of listed tools, the bytes and tokens of the list, and the `wrappers` of each.
         """
         views = await self._all_views()
         return JsonDocument({"profiles": await run_in_thread(partial(rows.budget_rows, views))})

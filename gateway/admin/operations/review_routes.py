@@ -1,4 +1,8 @@
-"""`/admin/changes` and `/admin/decisions`."""
+"""`/admin/changes` and `/admin/decisions`: review definitions that differ from the approved definitions.
+
+The approved definitions are stored in the lock file. A changed definition may be held: callers cannot use the item
+until an administrator approves the change.
+"""
 
 from __future__ import annotations
 
@@ -52,16 +56,16 @@ class ApproveRequest(Section):
     """The body of `POST /admin/changes`: the changes to approve."""
 
     server: str | None = Field(default=None, min_length=1, examples=["calendar"])
-    """The server; all its changes, unless restricted by a name, a kind or classes."""
+    """The server. Without a name, a kind or classes, all changes of the server are approved."""
     name: str | None = Field(default=None, min_length=1)
-    """A tool, prompt or template by its upstream name with `server`, or as SERVER__NAME without it."""
+    """A tool, prompt or template: its upstream name if `server` is given, otherwise SERVER__NAME."""
     kind: ChangedKind | None = None
-    """Only items of this kind; the description that a server gives of itself has a kind, but no name."""
+    """Only items of this kind. The description that a server gives of itself has a kind, but no name."""
     classes: list[ChangeClass] | None = None
-    """Only changes that belong to no other classes than these."""
+    """Only changes all of whose classes are listed here."""
     digests: list[Annotated[str, Field(min_length=MIN_DIGEST_CHARS, max_length=64)]] | None = None
-    """Digests of the reviewed changes, or at least their first 16 characters: nothing is approved if a server lists
-    something else by now. Without digests, whatever the server lists now is approved."""
+    """Digests of the reviewed changes, or at least their first 16 characters. Nothing is approved if the server's
+    definitions have changed since the review. Without digests, the server's current definitions are approved."""
     all: bool = False
     """Approve everything of every server, rewriting the lock file."""
 
@@ -103,25 +107,25 @@ _DECISIONS: Final = {
 
 
 class ChangeRoutes:
-    """Shows changed definitions, and approves them in the lock file."""
+    """Shows changed definitions, and approves or rejects the changes."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        # Decisions are made in threads, and each begins with the lock file that the one before has written.
+        # Decisions run in threads. Each decision starts from the lock file that the previous decision has written.
         self._deciding = anyio.Lock()
 
     @route(
         "GET", "/admin/changes", merge=Merge.SAME, rows="changes", filters=("server", "status", "q"), example=_CHANGES
     )
     async def changes(self, request: Request) -> Response:
-        """Return definitions that differ from the approved ones or, without a lock file, from earlier listings.
+        """Return definitions that differ from the approved definitions or, without a lock file, from earlier listings.
 
         Returns:
             `file` (the lock file, or null) and `changes`: server, kind, name, was, wrapper, classes, state (held,
             rejected, warned or accepted), heldFor, difference, before, after, digest (for `digests` of an approval),
-            since, suspicion (from 0 to 1, how much it seems to instruct a model), flagged (whether that is much), flags
-            (`code`, `where` and the `quoted` text), rejected (at, by, and the id of the decision), flapping and advice
-            of each.
+            since, suspicion (from 0 to 1: how strongly the texts seem to instruct a model), flagged (whether the
+            suspicion is high), flags (`code`, `where` and the `quoted` text), rejected (at, by, and the id of the
+            decision), flapping and advice of each.
 
         Query:
             server: Only changes of this server.
@@ -142,12 +146,13 @@ class ChangeRoutes:
         """Approve what a server lists now: write the lock file, and release held definitions.
 
         Returns:
-            `file`; the names `approved`; the names `left`, whose changes belong to other classes too.
+            `file`; `approved`: the names of approved items; `left`: the names of items whose changes also belong to
+            other classes.
 
         Errors:
             400: The body is invalid.
             409: The change does not exist, there is no lock file, or the lock file cannot be written.
-            412: A server now lists something else than the changes of `digests`.
+            412: The server's definitions have changed since the review, and no longer match `digests`.
         """
         requested = await read_body(request, ApproveRequest)
         async with self._deciding:
@@ -182,14 +187,14 @@ class ChangeRoutes:
 
     @route("POST", "/admin/changes/reject", merge=Merge.CHANGE, body=RejectRequest, example={"rejected": ["read_file"]})
     async def reject(self, request: Request) -> Response:
-        """Reject held changes: they stay held, and no longer wait for a decision.
+        """Reject held changes: the changes stay held, and no longer wait for a decision.
 
         Returns:
-            The names `rejected`.
+            `rejected`: the names of the items.
 
         Errors:
             400: The body is invalid.
-            409: A change is not held, or the server lists something else now.
+            409: A change is not held, or the server's definitions have changed since.
         """
         requested = await read_body(request, RejectRequest)
         reject = partial(self._fleet.lock.reject, requested.server, requested.digests, by=administrator_name(request))
@@ -221,14 +226,14 @@ class ChangeRoutes:
         example={"undone": ["read_file"]},
     )
     async def undo(self, request: Request) -> Response:
-        """Undo a decision: an approved definition is held again, and a rejected one waits for a decision again.
+        """Undo a decision: an approved definition is held again, and a rejected change waits for a decision again.
 
         Returns:
             `undone`: the names of the items.
 
         Errors:
             404: The decision does not exist.
-            409: It was undone before, or other definitions of the server were approved since.
+            409: The decision was undone before, or other definitions of the server were approved since.
         """
         lock, decision_id = self._fleet.lock, request.path_params["id"]
         async with self._deciding:
@@ -242,7 +247,7 @@ class ChangeRoutes:
         return JsonDocument({"undone": undone})
 
     def _listed_name(self, server: str, name: str | None) -> str | None:
-        """Return the upstream name of a changed item, which may contain hidden characters that are not displayed."""
+        """Return the upstream's name of a changed item, which unlike `name` may contain hidden characters."""
         if name is None:
             return None
         names = [row["name"] for row in self._fleet.lock.rows() if row["server"] == server]
@@ -250,7 +255,7 @@ class ChangeRoutes:
 
 
 def target_of(server: str | None, name: str | None) -> tuple[str, str | None]:
-    """Return the server and the item, either of which may be given as SERVER__NAME."""
+    """Return the server and the upstream name of an item. The argument `name` may also have the form SERVER__NAME."""
     if server is None and name is not None:
         server, _, name = name.partition(NAME_SEPARATOR)
     if server is not None and name is not None:

@@ -1,4 +1,7 @@
-"""`/admin/servers` and `/admin/proposals`."""
+"""`/admin/servers`, `/admin/preview` and `/admin/proposals`.
+
+The overlay stores the changes that administrators make on top of the configuration file.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ from registry.schema.display_text import excerpt
 
 log = logging.getLogger(__name__)
 
-# With more choices, a more specific word is quicker than reading on.
+# The maximum number of choices in a response. With more choices, searching for a more specific word is quicker.
 _MAX_CHOICES: Final = 30
 
 
@@ -49,7 +52,7 @@ class ProposalRequest(Section):
     """The body of `POST /admin/proposals`."""
 
     what: str = Field(min_length=1, max_length=300, examples=["com.example/calendar"])
-    """A name in the MCP registry or a word of it, npm:PACKAGE, or pypi:PACKAGE."""
+    """The name of a server in the MCP registry or a word of this name, npm:PACKAGE, or pypi:PACKAGE."""
 
 
 class SourceRoutes:
@@ -74,8 +77,8 @@ class SourceRoutes:
         """Look up a server, pinned to its exact version, without adding it.
 
         Returns:
-            `alias`, `origin`, `config` with `${NAME}` for each of the `inputs`, and `warnings`. If the word matches
-            several servers, only `choices`: name and about of each.
+            `alias`, `origin`, `config` with `${NAME}` for each of the `inputs`, and `warnings`. If several servers
+            match the word, only `choices`: name and about of each.
 
         Errors:
             400: The body is invalid.
@@ -122,7 +125,7 @@ def _no_bundles() -> Path:
     raise SourceRefused("it is a bundle, which has to be unpacked by `typegate add` on the gateway's machine")
 
 
-# Bound of a name repeated in an error message: longer than any existing name.
+# Maximum length of a name that an error message repeats: longer than any existing name.
 _NAME_LENGTH: Final = 200
 _LOCAL: Final = (
     "its {} would start a program or read files on this machine; expected a server on the network, "
@@ -172,8 +175,8 @@ class ServerRoutes:
             registry: The tools of the servers.
             reloader: Applies changes.
             allows_commands: Returns whether servers that start programs or read local files may be added.
-            are_mixed: Returns whether there may be several callers that cannot be told apart.
-            has_issuers: Returns whether callers may authenticate with tokens of an issuer.
+            are_mixed: Returns whether there may be several callers that the gateway cannot distinguish.
+            has_issuers: Returns whether callers may authenticate with access tokens of an issuer.
         """
         self._fleet = fleet
         self._registry = registry
@@ -236,9 +239,9 @@ class ServerRoutes:
         """Show what a new server would run or connect to, without adding it.
 
         Returns:
-            `name`, `type`; `runs`: the command line or the address; `sends`: the names of its headers and environment
+            `name`, `type`; `runs`: the command line or the address; `sends`: the names of headers and environment
             variables; `local`: the keys that name programs or files on this machine; `allowed`: whether the server may
-            be added, and `error` if not.
+            be added; `error`, if not: the reason.
 
         Errors:
             400: The name or the configuration is wrong.
@@ -262,7 +265,7 @@ class ServerRoutes:
         """Return an upstream.
 
         Returns:
-            The row of the server; the entity tag identifies its configuration.
+            The row of the server. The entity tag of the response identifies the server's configuration.
 
         Errors:
             404: The server does not exist.
@@ -273,7 +276,7 @@ class ServerRoutes:
 
     @route("DELETE", "/admin/servers/{name}", merge=Merge.CHANGE, status=204, role="admin", examples=_SERVER)
     async def remove_server(self, request: Request) -> Response:
-        """Remove an upstream after its running calls have ended. It stays removed until the change is reverted.
+        """Remove an upstream after its running calls have ended. The upstream stays removed until this is reverted.
 
         Returns:
             Nothing.
@@ -281,7 +284,7 @@ class ServerRoutes:
         Errors:
             404: The server does not exist.
             409: The server cannot be removed.
-            412: The configuration of the server is not that of `If-Match`.
+            412: The configuration of the server no longer matches the entity tag in `If-Match`.
         """
         name = self._requested_server(request)
         edit = Edit(remove=self._change_ids(name))
@@ -299,7 +302,7 @@ class ServerRoutes:
         example={**_ROW, "state": "disabled"},
     )
     async def disable_server(self, request: Request) -> Response:
-        """Disable a server at once: its tools are neither listed nor callable until it is enabled again.
+        """Disable a server at once: hosts cannot list or call its tools until an administrator enables it again.
 
         Returns:
             The row of the server.
@@ -307,7 +310,7 @@ class ServerRoutes:
         Errors:
             404: The server does not exist.
             409: The server cannot be disabled.
-            412: The configuration of the server is not that of `If-Match`.
+            412: The configuration of the server no longer matches the entity tag in `If-Match`.
         """
         name = self._requested_server(request)
         if name in self._fleet.servers:
@@ -325,8 +328,8 @@ class ServerRoutes:
 
         Errors:
             404: The server does not exist.
-            409: The configuration file disables the server, or its entry there has an error.
-            412: The configuration of the server is not that of `If-Match`.
+            409: The configuration file disables the server, or the server's entry in the file has an error.
+            412: The configuration of the server no longer matches the entity tag in `If-Match`.
         """
         name = self._requested_server(request)
         if name not in self._fleet.servers:
@@ -358,7 +361,7 @@ class ServerRoutes:
         if (link := self._fleet.links.get(name)) is None:
             raise missing("server", name)
         link.refresh()
-        if not link.has_instances:  # their processes are not listed
+        if not link.has_instances:  # processes of single sessions or callers are not used for listing
             for each in self._fleet.users.links_to(name):
                 each.refresh()
         return JsonDocument({"refreshing": name}, 202)
@@ -372,7 +375,7 @@ class ServerRoutes:
         example={"name": "calendar", "config": {"type": "http", "url": "http://127.0.0.1:9/mcp"}},
     )
     async def entry(self, request: Request) -> Response:
-        """Return the configuration of a server, with placeholders for the values of headers and variables.
+        """Return the configuration of a server, with placeholders for the values of headers and environment variables.
 
         Returns:
             `name` and `config`.
@@ -393,17 +396,17 @@ class ServerRoutes:
         example=_ROW,
     )
     async def edit(self, request: Request) -> Response:
-        """Replace the configuration of a server, in the overlay. Placeholders keep the values that they stand for.
+        """Replace the configuration of a server, in the overlay. A placeholder stands for the current value.
 
         Returns:
             The row of the server.
 
         Errors:
-            400: The configuration is wrong, or a placeholder stands for no value.
+            400: The configuration is wrong, or there is no current value for a placeholder.
             403: The configuration names another program or file, which `gateway.admin.allowCommands` does not allow.
             404: The server does not exist, or is disabled.
             409: The configuration cannot be used.
-            412: The configuration of the server is not that of `If-Match`.
+            412: The configuration of the server no longer matches the entity tag in `If-Match`.
         """
         name, current = self._find_server(request)
         body = await body_of(request)
@@ -427,7 +430,7 @@ class ServerRoutes:
         """Return the name and the configuration of the server in the path.
 
         Raises:
-            Refusal: The server does not exist or is disabled, or its configuration is not that of `If-Match`.
+            Refusal: The server does not exist or is disabled, or its configuration no longer matches `If-Match`.
         """
         name = self._requested_server(request)
         if name not in self._fleet.servers:
@@ -438,7 +441,7 @@ class ServerRoutes:
         """Return the name and the configuration of a server that is to be started.
 
         Raises:
-            Refusal: The name or the configuration cannot be used, or may not be started.
+            Refusal: The name or the configuration cannot be used, or the server may not be started.
         """
         name, config = await self._parse_body(request)
         if config.local_keys and not self._allows_commands():
@@ -456,7 +459,7 @@ class ServerRoutes:
         if not isinstance(body, dict) or not isinstance(body.get("name"), str):
             raise Refusal(400, _SHAPE)
         name = body.pop("name")
-        # Two forms are accepted: the members of the entry next to `name`, and the entry as `config`.
+        # Two forms are accepted: the members of the server's entry next to `name`, and the entry in `config`.
         if "config" in body and (other_keys := [key for key in body if key != "config"]):
             raise Refusal(
                 400, f"request: {excerpt(other_keys[0], _NAME_LENGTH)}: unknown key; expected name and config"
@@ -470,7 +473,7 @@ class ServerRoutes:
             Refusal: The name or the configuration cannot be used.
         """
         try:
-            # Before the check for unknown keys, because the type of the entry gives more specific errors.
+            # Before the check for unknown keys, because the model of the server's type gives more specific errors.
             config = read_server(entry)
             if isinstance(entry, dict) and (unknown := unknown_keys(entry)):
                 raise Refusal(400, f"request: {_unknown(unknown[0], config)}")
@@ -494,7 +497,7 @@ class ServerRoutes:
         """Return the name of the server in the path.
 
         Raises:
-            Refusal: The server does not exist, or its configuration is not that of `If-Match`.
+            Refusal: The server does not exist, or its configuration no longer matches `If-Match`.
         """
         name: str = request.path_params["name"]
         if name not in self._fleet.servers and name not in self._fleet.left_out:
@@ -519,7 +522,8 @@ class ServerRoutes:
 
     def _change_ids(self, name: str, *kinds: str) -> frozenset[str]:
         """Return the ids of the changes to a server, optionally only of these kinds."""
-        # Not `server_removed`: adding a server must not restore the server of the same name in the file.
+        # `server_removed` is not included: without this change, the configuration file's server of the same name would
+        # return.
         selected_kinds = kinds or ("server_added", "server_disabled", "tool_disabled", "tool_set")
         return frozenset(
             each.id
@@ -541,7 +545,10 @@ def _dump_entry(config: ServerConfig) -> dict[str, Any]:
 
 
 def _launches_alike(config: ServerConfig, current: ServerConfig) -> bool:
-    """Return whether two entries differ only in what all types of servers have, not in what is started or read."""
+    """Return whether two entries start the same program and read the same files.
+
+    Such entries differ only in keys that all types of servers have.
+    """
     own = set(type(config).model_fields) - set(ServerConfig.model_fields)
     return type(config) is type(current) and all(getattr(config, key) == getattr(current, key) for key in own)
 
@@ -554,7 +561,7 @@ def _hidden(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _restore_hidden_values(new_value: Any, current: Any) -> Any:
-    """Return a written entry in which each hidden value is replaced by the current one."""
+    """Return the new entry with each hidden value replaced by the current value."""
     if isinstance(new_value, dict):
         current_members = current if isinstance(current, dict) else {}
         return {name: _restore_hidden_values(value, current_members.get(name)) for name, value in new_value.items()}
@@ -568,7 +575,7 @@ def _restore_hidden_values(new_value: Any, current: Any) -> Any:
 
 
 def _urls_in(value: Any) -> set[str]:
-    """Return the texts in a JSON value that contain a URL, as they are shown."""
+    """Return the strings in a JSON value that contain a URL, with secrets hidden as in responses."""
     if isinstance(value, dict | list):
         parts = value.values() if isinstance(value, dict) else value
         return set[str]().union(*map(_urls_in, parts))

@@ -1,4 +1,8 @@
-"""`/admin/wrappers`, `/admin/quarantine`, `/admin/failures` and `/admin/try`."""
+"""`/admin/wrappers`, `/admin/quarantine`, `/admin/failures` and `/admin/try`.
+
+The overlay stores the changes that administrators make on top of the configuration file. A trial is a request that an
+administrator sends with `POST /admin/try`.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +85,7 @@ class ToolsRequest(Section):
     names: list[str] = Field(min_length=1, max_length=MAX_CHANGES, examples=[[_NAME]])
     """The names of the wrappers."""
     disabled: bool = Field(examples=[True])
-    """Whether they are disabled or enabled."""
+    """True to disable the wrappers, false to enable them."""
 
 
 class ToolRoutes:
@@ -154,7 +158,7 @@ class ToolRoutes:
         example={"name": _NAME, "disabled": True},
     )
     async def disable_tool(self, request: Request) -> Response:
-        """Disable a tool at once: it is neither listed nor callable until it is enabled again.
+        """Disable a tool at once: hosts cannot list or call the tool until an administrator enables it again.
 
         Returns:
             `name` and `disabled`.
@@ -196,7 +200,7 @@ class ToolRoutes:
         example={"names": [_NAME], "disabled": True},
     )
     async def disable_tools(self, request: Request) -> Response:
-        """Disable or enable several tools at once, or none of them.
+        """Disable or enable several tools. If one of the tools cannot be changed, no tool is changed.
 
         Returns:
             `names` and `disabled`.
@@ -305,15 +309,18 @@ class FaultRoutes:
         example={"quarantine": [_QUARANTINED]},
     )
     async def quarantine(self, request: Request) -> Response:
-        """Return the items that are quarantined, repaired, misconfigured, sent unchecked, or flagged for their texts.
+        """Return the items with problems: quarantined, repaired, misconfigured, sent unchecked, or flagged.
+
+        A quarantined item is not exposed, because its definition would break a host. An item is flagged if its texts
+        seem to instruct a model.
 
         Returns:
-            `quarantine`: server, kind, tool, status, code and detail of each; also score, from 0 to 1, and served
-            (whether hosts can see it) of an item that is flagged because its texts seem to instruct a model.
+            `quarantine`: server, kind, tool, status, code and detail of each; for a flagged item also `score`, from 0
+            to 1, and `served`: whether hosts can see the item.
         """
         catalog = self._registry.catalog
         if self._flagged is None or self._flagged[0] is not catalog:
-            # Computed in a thread and once per catalog, because it scans every text of every server.
+            # Computed in a thread and once per catalog, because `flagged_rows` scans every text of every server.
             self._flagged = catalog, await run_in_thread(partial(rows.flagged_rows, catalog))
         flagged, unchecked = self._flagged[1], rows.unchecked_rows(self._call_stats.failure_rows())
         quarantined = await run_in_thread(partial(rows.quarantine_rows, catalog))
@@ -331,7 +338,7 @@ class FaultRoutes:
 
 # Larger messages take milliseconds to parse, and are parsed in a thread.
 _MAX_INLINE_BYTES: Final = 64 * 1024
-# Progress and log messages shown before the result; a person does not read more.
+# Maximum number of progress and log messages shown before the result; a person does not read more.
 _MAX_MESSAGES: Final = 100
 _EXAMPLE: Final = {
     "request": {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "calendar__list_events"}},
@@ -366,9 +373,9 @@ class TryRequest(Section):
     params: dict[str, Any] = Field(default_factory=dict, examples=[{}])
     """For the other methods: the params, such as the `name` of a prompt or the `uri` of a resource."""
     asks: bool = Field(default=False, examples=[False])
-    """Whether questions of servers to a user or a model may be part of the result (`inputRequests`)."""
+    """Whether a server may request input from a user or a model, in the `inputRequests` of the result."""
     answers: dict[str, Any] | None = Field(default=None)
-    """The answers to the `inputRequests` of the previous result, which make this request its continuation."""
+    """The answers to the `inputRequests` of the previous result; with answers, this request continues the call."""
     state: str | None = Field(default=None)
     """The `requestState` of the previous result."""
     profile: str = Field(default=DEFAULT_PROFILE, examples=["default"])
@@ -378,19 +385,19 @@ class TryRequest(Section):
 
 
 class AnswerRequest(Section):
-    """The body of `POST /admin/try/{id}/answer`: the response to a question during a trial."""
+    """The body of `POST /admin/try/{id}/answer`: the response to a server's request during a trial."""
 
     question: int = Field(examples=[1])
-    """The `id` of the question among the messages of the trial."""
+    """The `id` of the server's request among the messages of the trial."""
     result: dict[str, Any] = Field(default_factory=dict, examples=[{"action": "decline"}])
-    """The result as a host would send it."""
+    """The result, as a host would send it in its response."""
 
 
 def _any_answered(documents: Sequence[routes.Document]) -> routes.Document:
     return {"answered": any(document["answered"] for document in documents)}
 
 
-# What the page can show: forms and addresses for a user, prompts for a model.
+# The client capabilities of the admin page: it shows forms and URLs for a user, and prompts for a model.
 _PAGE_CAPABILITIES: Final[dict[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
 
 
@@ -413,7 +420,7 @@ class TryRoutes:
             has_sessions: Returns whether a server may send elicitation or sampling requests, which need a session.
         """
         self._has_sessions = has_sessions
-        # Sessions of running trials in which a server may send requests, by their ids.
+        # Sessions of running trials in which a server may send requests, by session id.
         self._sessions: dict[str, Session] = {}
         self._server = server
         self._views = views
@@ -423,12 +430,12 @@ class TryRoutes:
 
     @route("POST", "/admin/try", merge=Merge.HERE, body=TryRequest, example=_EXAMPLE)
     async def try_tool(self, request: Request) -> Response:
-        """Call a tool, with the same checks, rules, hooks and texts as for a call of a host; or send another request.
+        """Call a tool, or send another request, with the same checks, rules, hooks and error messages as for a host.
 
-        The call is cancelled if the client disconnects. A client that accepts `text/event-stream` receives each
-        notification at once, as `{"message": …}`, and then the document, as server-sent events. With `asks`, a server
-        with `elicitation: true` may also ask during the call: a message `typegate/trial` announces the `id` of the
-        trial, and `POST /admin/try/{id}/answer` answers a question.
+        The call is cancelled if the client disconnects. A client that accepts `text/event-stream` receives server-sent
+        events: each notification at once, as `{"message": …}`, and then the document. With `asks`, a server with
+        `elicitation: true` may also send requests during the call: a message `typegate/trial` announces the `id` of the
+        trial, and `POST /admin/try/{id}/answer` sends a response to the server.
 
         Returns:
             `request` and `response`: the exchanged JSON-RPC messages; `messages`: the notifications before the
@@ -437,7 +444,7 @@ class TryRoutes:
 
         Errors:
             400: The body is invalid.
-            404: The profile does not exist, or the principal may not use it.
+            404: The profile does not exist, or the principal may not use the profile.
         """
         requested = await read_body(request, TryRequest)
         if (requested.method == "tools/call") is (requested.wrapper is None):
@@ -461,7 +468,7 @@ class TryRoutes:
     async def _answer(
         self, requested: TryRequest, principal: Principal, peer: str, emit: Emit, *, reports: bool
     ) -> dict[str, Any]:
-        """Send the request; with `reports`, also ask its server for progress and log messages."""
+        """Send the request, and return the document; with `reports`, also request progress and log messages."""
         meta = envelope(
             {"name": "typegate-admin", "version": __version__}, _PAGE_CAPABILITIES if requested.asks else None
         )
@@ -480,7 +487,7 @@ class TryRoutes:
         if in_session:
             params["_meta"] = {"progressToken": "try"}
         message = {"jsonrpc": "2.0", "id": 1, "method": requested.method, "params": params}
-        # Copied before the call, which may modify the arguments.
+        # Copied before the call, because the call may modify the arguments.
         sent = await _copy_message(message)
         request = McpRequest(
             id=1,
@@ -537,7 +544,7 @@ class TryRoutes:
         example={"answered": True},
     )
     async def answer_question(self, request: Request) -> Response:
-        """Answer a question that a server asks during a trial.
+        """Send the response to a request that a server has sent during a trial.
 
         Returns:
             `answered`: false if the trial has ended, or does not wait for an answer.
@@ -551,7 +558,7 @@ class TryRoutes:
         return JsonDocument({"answered": session is not None and session.handle_response(response)})
 
     async def _problems(self, profile: str, name: str | None, arguments: Any) -> list[dict[str, Any]]:
-        """Return the problems of arguments, with the property names that the caller was shown."""
+        """Return the problems of arguments, with the property names in the schema that the caller has received."""
         try:
             view = await self._views.prepared(profile)
         except KeyError:
@@ -562,7 +569,7 @@ class TryRoutes:
         try:
             problems = (await run_in_thread(partial(prepare_shown, self._registry, view, wrapper, arguments))).problems
         except NotChecked:
-            # Another process has checked the arguments, and the text of the result describes the problems.
+            # Another process has checked the arguments. The text of its result describes the problems.
             return []
         names = view.lowered(wrapper).shown_names
         paths = [rename_path(problem.path, names) for problem in problems]
