@@ -134,8 +134,7 @@ def _join_parts(parts: tuple[str, ...]) -> bytes:
 
 
 def _read_key(path: Path) -> bytes | None:
-    """Return the key in a file, or None if the file is missing, damaged or not trusted. Log damaged or untrusted files.
-    """
+    """Return the key in a file; None if the file is missing or, after a warning, if it is damaged or not trusted."""
     try:
         key = read_private(path, most_bytes=_KEY_BYTES)
     except FileNotFoundError:

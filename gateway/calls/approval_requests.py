@@ -298,7 +298,7 @@ def _verdict(question: Question, decision: Decision, params: dict[str, Any]) -> 
         text = f"Not called: {why}, and {who} has denied this one. Do not call it again unless you are told to."
     else:
         cure = "Ask the user" if question.by == "host" else "The administrator of this gateway decides"
-        text = f"Not called: {why}, and no decision was made in time. {cure}; then it can be called again."
+        text = f"Not called: {why}, and no decision was made in time. {cure}, then call the tool again."
     return Verdict(answer=error_result(text), params=params, question=question, decision=decision)
 
 

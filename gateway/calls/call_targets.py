@@ -66,7 +66,7 @@ class Permission:
                 "The operator of this gateway has to fix the hook."
             )
         return (
-            f"Not called: {decision.reason}. What you sent fits the tool; calling it again with the same arguments "
+            f"Not called: {decision.reason}. The arguments are valid; calling the tool again with the same arguments "
             "will not help. The operator of this gateway sets the rules."
         )
 

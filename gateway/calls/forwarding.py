@@ -418,7 +418,7 @@ class Forwarder:
             )
         if not link.elicitation:
             return f"{what}its entry in the configuration does not set `elicitation: true`."
-        return f"{what}this host cannot be asked."
+        return f"{what}this host does not answer questions during a call."
 
 
 def _leave_out_connection(params: dict[str, Any]) -> None:

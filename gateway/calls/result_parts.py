@@ -359,7 +359,7 @@ class ResultParts:
         except (HandleRefused, SelectionRefused) as refused:
             return error_result(f"Not read: {refused}.")
         except JobUnfinished:
-            return error_result("Not read: it takes too long. Use a pointer, or a simpler selection.")
+            return error_result("Not read: reading the result takes too long. Use a pointer, or a simpler selection.")
 
     async def read_resource(self, uri: str, caller: Caller) -> dict[str, Any]:
         """Answer `resources/read` for a link to binary content of a result.

@@ -288,7 +288,7 @@ def _private_hooks(config: Config) -> Iterable[str]:
 
 
 _SINGLE_PROCESS_HOOKS: Final = {
-    "rate_limit": "counts per process, so a caller would have the full rate at each worker",
+    "rate_limit": "counts per process, so a caller would have the full rate limit in each worker",
     "audit_log": "writes and rotates a file, which several processes cannot share",
 }
 

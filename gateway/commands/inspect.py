@@ -121,7 +121,7 @@ def check(args: Namespace) -> int:
         output.print_table("wrappers", _WRAPPER_COLUMNS, inspection.wrappers, narrow=_WRAPPERS_NARROW)
         if inspection.quarantine:
             output.print_table(
-                "quarantined, repaired, flagged or configured without effect",
+                "tools and settings with findings",
                 _QUARANTINE_COLUMNS,
                 inspection.quarantine,
             )

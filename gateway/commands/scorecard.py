@@ -184,5 +184,7 @@ def _show(card: dict[str, Any]) -> None:
             f"{card['hooks']} hooks, {card['rules']} rules"
         )
     held = card["lock"]["held"]
-    lines.append(f"lock: {'none' if not card['lock']['file'] else f'{held} changes held' if held else 'nothing held'}")
+    lines.append(
+        f"lock: {'none' if not card['lock']['file'] else f'{held} changes held' if held else 'no changes held'}"
+    )
     output.print_text("\n".join(lines))

@@ -90,7 +90,10 @@ class ProtectedResource:
         parameters: list[tuple[str, str]] = []
         oauth = self._oauth()
         if refusal.error:
-            parameters += [("error", refusal.error), ("error_description", refusal.description[:_MAX_DESCRIPTION_CHARS])]
+            parameters += [
+                ("error", refusal.error),
+                ("error_description", refusal.description[:_MAX_DESCRIPTION_CHARS]),
+            ]
         if refusal.bearer_of_token and oauth is not None:
             base = _base(oauth, head)
             origin, prefix = base.removesuffix(urlsplit(base).path), urlsplit(base).path

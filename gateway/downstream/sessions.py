@@ -327,7 +327,7 @@ class _ClientRequest:
         code, text = (error.get("code"), error.get("message")) if isinstance(error, dict) else (None, None)
         raise RpcError(
             code if type(code) is int else INTERNAL_ERROR,
-            text if isinstance(text, str) else "the host gave no reason",
+            text if isinstance(text, str) else "the host returned an error without a message",
             error.get("data") if isinstance(error, dict) else None,
         )
 

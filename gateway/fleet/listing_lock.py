@@ -1,9 +1,4 @@
-"""Compare every listing with the approved one, and hold the differences.
-
-A listing is what a server lists: its tools, prompts and resources. The lock file contains the approved listing of each
-server. A held change is not shown to callers: they see the item as approved, or not at all if it is new, until an
-administrator approves the change. An alias is the name of a server in the configuration.
-"""
+"""Compare every listing with the approved one. Until a held change is approved, callers see the item as approved."""
 
 from __future__ import annotations
 
@@ -64,8 +59,7 @@ from registry.lock.review import (
 log = logging.getLogger(__name__)
 
 MIN_DIGEST_CHARS: Final = 16
-"""The minimum length of a digest prefix in an approval: long enough that a server cannot construct another change whose
-digest has the same prefix."""
+"""The minimum length of a digest prefix: a server cannot construct another change whose digest has the same prefix."""
 # The number of changes per server that are logged individually; further changes are only counted.
 _MAX_LOGGED: Final = 10
 # The limit of changes per server that are remembered as logged. Beyond it, a change may be logged again.
@@ -212,10 +206,7 @@ class ListingLock:
             self._log_missing_file()
 
     def under(self, config: Config, lockfile: Lockfile | None) -> ListingLock:
-        """Return a copy to which another configuration is applied.
-
-        Reviews by the copy are stored in this lock as well, so that they are not repeated after `replace`.
-        """
+        """Return a copy with another configuration, whose reviews are stored here and not repeated after `replace`."""
         preview = copy(self)
         preview.adopt(config, lockfile)
         return preview
@@ -241,10 +232,7 @@ class ListingLock:
 
     @property
     def state(self) -> tuple[Lockfile | None, Lockfile]:
-        """Return the lock file and the first listings, which listings are compared with.
-
-        Each change creates new objects, so that states can be compared by identity.
-        """
+        """Return the lock file and the first listings. Each change creates new objects, comparable by identity."""
         return self.lockfile, self._first.lockfile
 
     def approved_for(self, config: ServerConfig) -> Lockfile | None:
@@ -266,12 +254,7 @@ class ListingLock:
     # Listings
 
     def listing_of(self, alias: str, config: ServerConfig | None = None) -> ServerListing | None:
-        """Return the latest listing of a server, including held items; None without a listing.
-
-        Args:
-            config: The server's configuration. If its program or address differs from the one that sent the listing,
-                return None.
-        """
+        """Return a server's latest listing, including held items; None if `config` has another program or address."""
         server = self._servers.get(alias)
         if server is None or (config is not None and server.config.identity_key() != config.identity_key()):
             return None
@@ -291,8 +274,7 @@ class ListingLock:
             return Review(listing=listing)  # trusted on first use
         of = listing, (server.listing if server is not None else None) if lockfile is None else approved
         reviewed = self._reviews.get(alias)
-        # A rename is held only if a pattern in the configuration matches one of the two names but not the other.
-        # Without approved listings, nothing is held.
+        # A rename is held if a pattern matches only one of the names. Without a lock file, patterns are not compared.
         patterns = (self._patterns, own_patterns(config)) if lockfile is not None else ((), ())
         inputs = identity, policy, patterns
         if reviewed is not None and reviewed[0][2:] == inputs and all(map(is_, reviewed[0], of)):
@@ -407,8 +389,7 @@ class ListingLock:
             item: Approve only the item with this name; names are those that the server uses.
             kind: Approve only items of this kind.
             classes: Approve only changes all of whose classes are listed here.
-            digests: The digests of the changes that the administrator has seen, or prefixes of these digests. Nothing
-                is approved if the current changes differ from them.
+            digests: The digests of the changes that the administrator has seen, or prefixes of these digests.
             by: The administrator who approves.
 
         Returns:
@@ -439,10 +420,6 @@ class ListingLock:
     def reject(self, alias: str, digests: Collection[str], *, by: str = "") -> list[str]:
         """Record that held changes were rejected. They stay held, but are not shown as waiting for a decision any more.
 
-        Args:
-            digests: The digests of the changes, or prefixes of these digests.
-            by: The administrator who rejects.
-
         Returns:
             The names of the rejected items.
 
@@ -453,7 +430,7 @@ class ListingLock:
         held = [each.change for each in server.changes if each.decision == "hold"] if server is not None else []
         chosen = [change for change in held if any(_is_shown(change, digest) for digest in digests)]
         if len(chosen) != len(set(digests)):
-            raise NotApproved(f"server '{alias}' no longer lists what was shown, or it is not held: look at it again")
+            raise NotApproved(f"server '{alias}' no longer lists or no longer holds this change; look again")
         self.decisions.add("rejected", alias, chosen, by)
         return [item_name(alias, change) for change in chosen]
 
@@ -474,7 +451,7 @@ class ListingLock:
             approved = (self.lockfile or self._first.lockfile).servers.get(alias)
             surface = reverted_with(approved, decision.changes) if approved is not None else None
             if surface is None:
-                raise NotApproved(f"server '{alias}' has had other definitions approved since; nothing was undone")
+                raise NotApproved(f"server '{alias}' has other approved definitions since then; nothing was undone")
             self._store(alias, surface)
         self.decisions.note_undone(decision, by)
         return [item_name(alias, change) for change in decision.changes]
@@ -483,8 +460,7 @@ class ListingLock:
         """Write a lock file with the current listings of all servers.
 
         Args:
-            servers: The configured servers. Entries of other servers are dropped. A server that has not listed anything
-                keeps its entry.
+            servers: The configured servers. Entries of other servers are dropped.
             by: The administrator who approves.
 
         Returns:
@@ -501,8 +477,7 @@ class ListingLock:
             server = self._servers[alias]
             approved = (self.approved_for(server.config) or Lockfile()).servers.get(alias)
             entries[alias] = surface = surface_of(server.listing, self.identity_of(server.config))
-            # Writing the first lock file is not a decision, unless the server was compared with its first listing
-            # before.
+            # The first lock file is a decision only for servers that were compared with their first listing before.
             if (self.lockfile or approved) is not None and (changes := changes_of(approved, surface)):
                 decided[alias] = changes
         self._write(Lockfile(entries, before.configuration))
@@ -520,8 +495,7 @@ class ListingLock:
         try:
             self._first.put(alias, surface)
         except OSError as error:
-            # Keep serving: this process still compares with the listing. After a restart, the server's next listing is
-            # trusted as the first one.
+            # Keep serving: this process compares with the listing, and after a restart the next listing is the first.
             reason = error.strerror or type(error).__name__
             log.error("first listing not stored: %s", reason, extra={"server": alias})
 
@@ -617,10 +591,7 @@ def _check_shown(alias: str, changes: Iterable[Change], digests: Collection[str]
 
 
 def _with_approved_hints(reviewed: Review) -> Review:
-    """Return a review whose listing has the approved hints instead of the hints that the server listed first.
-
-    Hints are annotations such as `readOnlyHint`, which can decide about permissions.
-    """
+    """Return a review with the approved hints (such as `readOnlyHint`) instead of the hints that were listed first."""
     hints = {
         decided.change.name: hints_of(decided.change.before.get("annotations"))
         for decided in reviewed.changes

@@ -299,7 +299,7 @@ class HookRunner:
         if isinstance(error, BaseExceptionRaised):
             return self._record_failure(phase, call, f"raised {error}")
         if isinstance(error, ThreadsBusy):
-            return self._record_failure(phase, call, "has no thread left: earlier calls of it hang")
+            return self._record_failure(phase, call, "has no free thread, because its earlier calls still run")
         if isinstance(error, BadPayload):
             return self._record_failure(phase, call, str(error))
         text = f"raised {type(error).__name__}{where_raised(error)}"

@@ -173,7 +173,7 @@ def _proposal(manifest: dict[str, Any], name: str, home: Path) -> Proposal:
     started = _text(program, home, user_config, inputs)
     inside = started.startswith(f"{home}{os.sep}") and ".." not in Path(started).parts
     if program not in _PROGRAMS and not inside:
-        raise SourceRefused(f"the bundle wants to start {excerpt(program, 80)!r}, which is not in it")
+        raise SourceRefused(f"the bundle starts {excerpt(program, 80)!r}, which is neither in it nor a known runtime")
     entry: dict[str, Any] = {"command": started, "args": [_text(arg, home, user_config, inputs) for arg in args]}
     if env:
         entry["env"] = {variable(key): _text(value, home, user_config, inputs) for key, value in env.items()}

@@ -78,7 +78,10 @@ def edit_entries(
     if json.loads(json.dumps(parse_values(changed, path), default=str)) != _values_after_edit(
         root, block, put, removed
     ):
-        raise ConfigError("cannot be changed without changing more than the servers in it", file=str(path))
+        raise ConfigError(
+            "cannot be edited automatically, because other settings would change too; expected an edit by hand",
+            file=str(path),
+        )
     return changed
 
 

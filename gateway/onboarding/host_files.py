@@ -483,7 +483,7 @@ class _Converter:
         name, default = input_variable(match[1]), self.inputs.get(match[1])
         if default is not None and not set(default) & set("${}"):
             return f"${{{name}:-{default}}}"
-        self.notes.append(f"set the variable {name}, for which the host asks its user")
+        self.notes.append(f"set the variable {name}; the host asks its user for it")
         return f"${{{name}}}"
 
     def _in_workspace(self, match: re.Match[str]) -> str:

@@ -220,7 +220,7 @@ class InboundMessages:
             callbacks.hold()
             try:
                 if callbacks.ask is None or callbacks.ended:
-                    raise RpcError(METHOD_NOT_FOUND, "this host cannot be asked")
+                    raise RpcError(METHOD_NOT_FOUND, "this host does not answer questions during a call")
                 input_params = SECRETS.scrub_value(params) if isinstance(params, dict) else {}
                 input_params = input_request_of(self._server, message["method"], input_params)
                 answer["result"] = await callbacks.ask(message["method"], input_params)

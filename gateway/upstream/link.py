@@ -1,7 +1,4 @@
-"""The owner task of each upstream, which connects to the upstream, lists and watches what it offers, and reconnects.
-
-"Listing" means requesting the upstream's lists of tools, prompts and resources.
-"""
+"""The owner task of each upstream: connect, request and watch the lists of tools, prompts and resources, reconnect."""
 
 from __future__ import annotations
 
@@ -70,20 +67,17 @@ WAIT_CREDENTIALS_S: Final = 0.5
 _LONGEST_CREDENTIALS_PAUSE_S: Final = 5.0
 # HTTP statuses which mean that the credentials or the URL are wrong, so that a caller's retry does not help.
 _REFUSALS: Final = frozenset({401, 403, 404, 405, 410})
-# The pause after a loop: the upstream is this gateway, or calls this gateway. A loop lasts until a configuration
-# changes, so retry rarely. An administrator can retry at once, through `refresh`.
+# The pause if the upstream is this gateway. Such a loop lasts until a configuration changes, so retry rarely.
 _LOOP_PAUSE_S: Final = 300.0
 # If requesting one list made the process exit this often in a row, the server is used without that list.
 _MAX_LIST_CRASHES: Final = 2
-# The interval at which `close_when_idle` checks whether calls in flight have ended. Polling is cheaper than an event
-# that every call has to set.
+# Polling for the end of the calls in flight is cheaper than an event that every call has to set.
 _DRAIN_POLL_S: Final = 0.05
 # Upstreams' error texts can be pages long; the admin API and models get at most this much of an error text.
 _MAX_REASON_CHARS: Final = 1_000
 # Words with digits (ports, process ids, times), which vary between failures that have the same cause.
 _VARYING: Final = re.compile(r"\w*\d\w*")
-# Until a restart has taken this long, callers of a failing server get its last error. Afterwards, the error states that
-# the server is still starting.
+# Until a restart has taken this long, callers of a failing server get its last error, and then "still starting".
 _NEW_START_S: Final = 3.0
 # The interval of retries without a sign-in, in case the upstream no longer requires one.
 _SIGN_IN_RETRY_S: Final = 300.0
@@ -95,21 +89,18 @@ class UpstreamLink:
     Attributes:
         config: The configuration entry; replaced by `use`.
         elicitation: Whether an upstream that requires a handshake may ask callers for input during a call.
-        has_instances: Whether calls use processes of single sessions or callers (see `caller_links`), and this link is
-            used only for listing.
+        has_instances: Whether calls use processes of single sessions or callers; this link then only lists.
         watch_list: The resources and tasks of this upstream that callers watch.
         state: The current state; `link_states` describes the states.
         epoch: The number of the latest connection; 0 before the first one.
         last_error: Why the connection or the listing is missing; None if neither is missing.
         warnings: Problems with individual lists of a connected upstream.
         lost_reason: Why the last established connection ended; None before any connection has ended.
-        tried: Set once the first attempt to connect has ended, the process was found not to be needed, or a sign-in is
-            required.
+        tried: Set once the first attempt to connect has ended, or turned out to be impossible or unnecessary.
         handshake_refused: Whether the upstream rejected the first handshake, as servers do that speak only a version
             without a handshake. Always false for links that list.
         start: The latest start of a process; None for upstreams that are not processes.
-        per_user: Whether callers have their own links (see `caller_links`), and this link only represents those links
-            and never connects.
+        per_user: Whether callers have their own links (`caller_links`); this link then never connects.
         retired: Whether the link was replaced or removed.
         owner: The name of the caller that this link belongs to; empty for a shared link.
     """
@@ -291,10 +282,7 @@ class UpstreamLink:
         log.log(logging.DEBUG if self.per_user else logging.WARNING, "%s", text, extra={"server": self.server})
 
     def _warn_of_loss(self, what: str, *, is_new: bool) -> None:
-        """Log why a connection was lost or an attempt failed.
-
-        If the reason repeats, log only the number of failures, after the 2nd, 4th, 8th, ... failure.
-        """
+        """Log why a connection was lost or failed; if the reason repeats, only the number of failures, and rarely."""
         reason = _VARYING.sub("#", f"{what}: {self.last_error}")
         is_same = reason == self._warned_reason and not is_new
         self._warned_reason, self._warning_count = reason, self._warning_count + 1 if is_same else 1
@@ -373,7 +361,9 @@ class UpstreamLink:
         reason = f" ({self.last_error})" if self.last_error else ""
         # If the caller tries again, rejected credentials stay rejected, and an upstream that keeps failing still fails.
         lasting = self._refused or (self._failures >= _FAILING_AFTER and not self._awaits_credentials)
-        advice = "its operator has to look at it, so trying again at once will not help" if lasting else "try again"
+        advice = (
+            "an operator has to check the server, so trying again at once will not help" if lasting else "try again"
+        )
         return f"Not called: server '{self.server}' is not reachable right now{reason}. Nothing was sent; {advice}."
 
     def sign_in_required(self, source: SignInSource, reason: str | None = None) -> SignInRequired:
@@ -421,7 +411,7 @@ class UpstreamLink:
                     except GatewayError as error:
                         listing = await self._listing_without_tools(session, error)
                         failure = f"listing failed: {error}"
-                        self._warn(f"{failure}; the last good one stays")
+                        self._warn(f"{failure}; the last complete listing stays in use")
                 self.epoch += 1
                 # Report the listing before calls can use the connection: calls are checked against it.
                 if listing is not None:
@@ -567,7 +557,7 @@ class UpstreamLink:
                 # Keep using the last good listing, and report the reason to the operator.
                 previous_error, self.last_error = self.last_error, f"listing failed: {error}"
                 if previous_error is None:  # log only the first of consecutive failures
-                    self._warn(f"{self.last_error}; the last good one stays")
+                    self._warn(f"{self.last_error}; the last complete listing stays in use")
                 continue
             if has_tools:
                 self.last_error = None
@@ -595,10 +585,7 @@ class UpstreamLink:
         self.state = Connecting()
 
     async def _pause(self, seconds: float, *, probe_port: bool) -> None:
-        """Wait before the next attempt.
-
-        If `probe_port` is true, stop waiting as soon as the upstream's port accepts connections again.
-        """
+        """Wait before the next attempt; with `probe_port`, only until the upstream's port accepts connections again."""
         address = self.config.address if probe_port else None
         if address is not None and is_behind_proxy(address, self.config.proxy_choice):
             address = None

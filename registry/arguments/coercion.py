@@ -91,7 +91,7 @@ def parse_json_exactly(text: str) -> Any:
         NotChecked: The text is too long for the current limits.
     """
     if len(text) > _MAX_INLINE_TEXT and current_effort().check_ns is not None:
-        raise NotChecked((), f"JSON texts of more than {_MAX_INLINE_TEXT:,} characters are parsed elsewhere")
+        raise NotChecked((), f"JSON texts of more than {_MAX_INLINE_TEXT:,} characters are too long for a quick check")
     try:
         return json.loads(
             text, parse_constant=_reject_constant, parse_float=_exact_float, object_pairs_hook=_unique_members

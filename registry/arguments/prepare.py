@@ -242,7 +242,7 @@ def _prepare(
     )
     if done.mixed is not None:
         message = (
-            f"{format_path((done.mixed,), names)} is not a parameter, but contains some; put them beside the others"
+            f"{format_path((done.mixed,), names)} is not a parameter but contains some; move them next to the others"
         )
         mixed = ArgumentProblem(path=(done.mixed,), kind="unknown", message=message)
         return Prepared(arguments=arguments, problems=(mixed,), checked=flatten_wrapper(done.unwrapped, done.mixed))

@@ -94,7 +94,7 @@ def check(
         raise NotChecked(path, reason, final=unchecked.final, invalid=True, unlocated=unchecked.unlocated) from None
     problems = diagnose(errors[:_MAX_ERRORS], arguments, compiled.schema, names)
     if not problems:  # the validator cannot traverse the value
-        message = "the arguments do not fit the schema, are nested too deeply or hold broken characters"
+        message = "the arguments do not fit the schema, are nested too deeply, or contain invalid characters"
         problems.append(ArgumentProblem(path=(), kind="value", message=message))
     return tuple(problems[:MAX_PROBLEMS])
 
@@ -113,7 +113,7 @@ def unchecked_problem(
     limit = f" within {within_s:g} s" if within_s is not None else ""
     text = f"{where} could not be checked{limit}: {unchecked.reason}"
     if unchecked.invalid:
-        text = f"{where} does not fit the schema; what is wrong could not be found{limit}: {unchecked.reason}"
+        text = f"{where} does not fit the schema; the exact error could not be found{limit}: {unchecked.reason}"
     return ArgumentProblem(path=unchecked.path, kind="unchecked", message=excerpt(text, _MAX_UNCHECKED))
 
 
@@ -179,7 +179,7 @@ def summarize_problems(problems: Sequence[ArgumentProblem]) -> str:
         f"{format_path(problem.path)} is missing" if problem.kind == "missing" else problem.message.rstrip(".?")
         for problem in problems
     ]
-    return _truncate("; ".join(phrases), _MAX_WRONG).replace("you sent", "it has become")
+    return _truncate("; ".join(phrases), _MAX_WRONG).replace("you sent", "it is now")
 
 
 def as_advertised(wrapper: ToolWrapper, lowered: LoweredDefinition) -> ToolWrapper:

@@ -344,7 +344,7 @@ def _assign_names(
             if (owner := owners.get(normalized_name(wrapper.name))) is None:
                 remaining.append(wrapper)
                 continue
-            detail = f"without a prefix this tool would take the name of {owner}"
+            detail = f"without a prefix this tool would have the same name as {owner}"
             refused.append((wrapper.server, ItemIssue(tool=wrapper.tool, code="name_taken", detail=detail)))
         # Added after the loop, so that tools of one server are not refused because of each other: `compile_names` has
         # made their names distinct.

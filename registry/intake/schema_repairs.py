@@ -375,9 +375,7 @@ class _SchemaRepair:
             self._leave_out(node, keyword, edit)
         elif id(node) in self._looping and id(target) in self._looping:
             # Clients follow circular references without end; Ajv does so even before it has a value to check.
-            self._notes.append(
-                ("output_reference", f"a reference that leads back to itself was removed: {excerpt(reference, 120)}")
-            )
+            self._notes.append(("output_reference", f"a circular reference was removed: {excerpt(reference, 120)}"))
             self._leave_out(node, keyword, edit)
         elif keyword == "$ref":
             self._edit_ref(node, reference, target, from_root, edit)

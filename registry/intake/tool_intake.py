@@ -236,7 +236,7 @@ class _Admission:
             is_clean = measured is not None and is_measured and measured.is_clean
             repaired_schema = repair_schema(schema, notes, of_results=True, document=bounds.document, is_clean=is_clean)
             if has_ambiguous_identifiers(repaired_schema):
-                raise SchemaRejected("ambiguous_id", "a definition named `$id` would be taken for an identifier")
+                raise SchemaRejected("ambiguous_id", "a definition named `$id` would be read as an identifier")
             schemas.compile_schema(repaired_schema, bounds if repaired_schema is schema else None)
         except SchemaRejected as rejected:
             # A tool can be used without an output schema, since output schemas are only used to check results.

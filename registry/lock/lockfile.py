@@ -1,6 +1,6 @@
 """The lock file: the approved definitions of each server and their digests, as a text that can be reviewed in git.
 
-With the definitions, the gateway can show the approved form of a tool even if the server lists another form. The
+The definitions let the gateway show the approved form of a tool even if the server lists another form. The
 digests show a reviewer which parts of a definition changed, and reveal accidental edits.
 """
 
@@ -478,7 +478,7 @@ def _definition(kind: LockedKind, name: str, value: Any, key: str) -> Definition
 def _digest_mismatch(key: str) -> LockfileRejected:
     # Rejected, because reviewers may look only at the digests, which must not be those of another definition.
     return LockfileRejected(
-        "its digests are not those of its definition; expected the output of `typegate lock` or `typegate approve`",
+        "its digests do not match its definition; expected the output of `typegate lock` or `typegate approve`",
         key=key,
     )
 

@@ -249,7 +249,7 @@ _ENTIRE: Final = ("description", "title", "inputSchema", "outputSchema", "annota
 def difference(change: Change) -> tuple[str, ...]:
     """Return at most `_MAX_LINES` lines that show a change.
 
-    For each difference: its path, then `- ` with the old value and `+ ` with the new value.
+    A difference consists of its path, then `- ` with the old value, then `+ ` with the new value.
     """
     lines: list[str] = []
     if change.was is not None:
@@ -325,7 +325,7 @@ _WORDS: Final[Mapping[ChangeClass, str]] = {
     "identity": "its server has another program or address",
 }
 CURE: Final = "the operator of this gateway can review it with `typegate diff` and `typegate approve {}`"
-"""What an operator can do about a held item; part of the error for a call of the item."""
+"""The advice about a held item; part of the error if a caller calls the item."""
 
 
 def default_decision(change_class: ChangeClass, *, locked: bool) -> Decision:
@@ -481,7 +481,7 @@ def reverted_with(approved: Surface, changes: Iterable[Change]) -> Surface | Non
             instructions = change.before
         else:
             own = items[change.kind]
-            # For the removal of an item, this checks that the item was not approved again later.
+            # If the change removed the item, make sure that the item was not approved again later.
             if digest_of(own.pop(change.name, None)) != digest_of(change.after):
                 return None
             if change.before is not None and own.setdefault(change.was or change.name, change.before) != change.before:

@@ -25,7 +25,7 @@ _FLIPPED: Final[Mapping[Effect, Effect]] = {"narrowing": "widening", "widening":
 _TYPES: Final = frozenset({"array", "boolean", "null", "number", "object", "string", "integer"})
 _AT_LEAST: Final = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _AT_MOST: Final = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
-# A change of these keywords may have any effect: validators may ignore them, or they change the meaning of others.
+# Keywords whose change may have any effect: validators may ignore them, or they may alter other keywords.
 _UNCERTAIN: Final = frozenset(
     {
         "$anchor",
@@ -123,8 +123,7 @@ class _Comparison:
         if rule is not None:
             return rule(before, after)
         if keyword in ("properties", "additionalProperties", "patternProperties"):
-            # Compare the three keywords together, once, because a member that one of them does not cover may be covered
-            # by another.
+            # Compare the three keywords together and only once, because each of them may cover members of another.
             return self._members() if keyword == self._first_of_members() else _NONE
         if keyword in ("items", "prefixItems", "additionalItems"):
             return _list_items(before, after) if keyword == "items" and self._has_plain_items() else _BOTH
@@ -176,7 +175,7 @@ class _Comparison:
             effects |= _BOTH
         if effects - _TEXT and any(_mentions(schema, _NOT_MONOTONOUS) for schema in (self._old, self._new)):
             effects |= _BOTH
-        # If there is no other effect, only texts have changed, perhaps in unused definitions.
+        # Without another effect, only texts have changed, perhaps in unused definitions.
         return effects or _TEXT
 
 

@@ -15,7 +15,7 @@ from registry.errors import SchemaRejected
 from registry.schema.checked_form import checked_form
 from registry.schema.patterns import PATTERN_BYTES
 
-# Maximum number of values that one condition examines. If there are more, it is unknown whether they match.
+# Maximum number of values to examine for one condition. The result is unknown if an argument has more values.
 _MAX_VALUES: Final = 10_000
 _ABSENT: Final = object()
 # Strings that common libraries parse as booleans: pydantic, YAML, form parsers.
@@ -96,7 +96,7 @@ def check_pattern(pattern: str) -> None:
     """
     use = checked_form({"pattern": pattern})
     if use.left_out or use.backtracking:
-        reason = "patterns with look-around or back references, and very large ones, cannot be run here"
+        reason = "patterns with look-around or back references, and very large patterns, are not supported"
         raise SchemaRejected("invalid_schema", reason)
     _compile_pattern(pattern)
 

@@ -134,7 +134,7 @@ class CallRules:
     def always_asks(self) -> bool:
         """True if a person who is not an administrator has to allow every call that is not denied."""
         always = (rule for rule in self.ask_rules if not rule.by_arguments and not rule.ask_conditions.arguments)
-        # The first rule that always asks decides whom to ask. An administrator is asked elsewhere than in the host.
+        # The first of these rules decides whom to ask. Hosts do not ask administrators.
         return next((rule.asks != "administrator" for rule in always), False)
 
     def decide(self, arguments: Any) -> Decision:
@@ -198,8 +198,7 @@ class Grant:
         self.closed = closed or any(rule.effect == "allow" for rule in self.rules)
         self.scopes = scopes
         self._max_length = max_length
-        # A cache by server alias. A changed configuration has new shape objects, so an entry with an old one is not
-        # used.
+        # A cache by server alias. Entries of an old configuration have another shape object and are ignored.
         self._of_servers: dict[str, tuple[ServerShape, ServerRules]] = {}
 
     @property
@@ -387,8 +386,8 @@ class Policy:
 
     def grant(self, subject: Subject) -> Grant:
         """Return the grant of a caller; the same object for callers with the same rights."""
-        # Fast path by identity: usually `subject` is the same object as in an earlier call, and hashing it is slower. An
-        # entry keeps its subject alive, so that no other object gets the same id.
+        # Fast path by identity: usually `subject` is the same object as in an earlier call, and hashing it is slower.
+        # An entry keeps its subject alive, so that no other object gets the same id.
         latest = self._by_identity.get(id(subject))
         if latest is not None:
             return latest[1]

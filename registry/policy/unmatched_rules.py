@@ -27,7 +27,7 @@ from registry.schema.json_paths import composed_schemas, declared_properties
 
 # Maximum depth to search in a schema. Arguments are not nested deeper; the limit also ends cycles of references.
 _MAX_DEPTH: Final = 20
-# Stands for a schema that permits any value; compared by identity.
+# A schema without restrictions; compared by identity.
 _OPEN: Final[Mapping[str, Any]] = {}
 _NUMERIC: Final = (int, float, str)
 _COMPOSING: Final = ("allOf", "anyOf", "oneOf", "$ref", "$dynamicRef", "then", "else")
@@ -194,7 +194,7 @@ def _kinds(node: Mapping[str, Any]) -> list[str]:
 
 
 def _describe_permitted(place: Mapping[str, Any], root: Any, condition: ArgumentCondition) -> str:
-    """Describe the values that a schema permits, with a suggestion if one is similar to a value in the condition."""
+    """Describe the permitted values, and suggest one if it is similar to a value in the condition."""
     texts: list[str] = []
     for node in composed_schemas(dict(place), root):
         if (listed := _listed_values(node)) is not None:
@@ -231,7 +231,7 @@ _WILD: Final = ("*", "?", "[")
 
 @dataclass(slots=True)
 class _Coverage:
-    """The items that one rule covers.
+    """The items covered by one rule.
 
     Attributes:
         tools: The covered tools, each with the configuration of its server.
@@ -268,7 +268,7 @@ def find_unmatched(rules: Sequence[Rule], catalog: Catalog, shape: Shape, *, liv
             _collect_matches(server, own, covering, catalog, coverage_of)
     texts: list[str] = []
     for rule in rules:
-        # With an empty catalog, the texts contain no suggestions.
+        # An empty catalog yields texts without suggestions.
         names = catalog if len(texts) < _MAX_SUGGESTED else Catalog()
         texts += [f"the rule '{rule.name}': {text}" for text in _texts(rule, coverage_of[rule.name], names)]
     return texts
@@ -340,7 +340,7 @@ def _texts(rule: Rule, coverage: _Coverage, catalog: Catalog) -> Iterator[str]:
         return
     if rule.what.kinds != frozenset(KINDS) and rule.what.wrappers is None:
         for kind in sorted(rule.what.kinds - coverage.kinds):
-            yield f"kinds: {kind}: the rule covers none of these, so this kind has no effect"
+            yield f"kinds: {kind}: the rule covers none of these, so the kind has no effect"
     yield from _condition_texts(rule, coverage)
 
 

@@ -136,8 +136,8 @@ def plan_disclosure(
 ) -> DisclosurePlan:
     """Decide which wrappers a profile lists. The order of the candidates has no influence.
 
-    With the disclosure `eager`, all wrappers are listed. With `lazy`, only pinned wrappers are listed. With `auto`, all
-    wrappers are listed if they fit the budget. Otherwise the search tools of the gateway are listed first, then pinned
+    The disclosure `eager` lists all wrappers, and `lazy` only pinned wrappers. The disclosure `auto` lists all
+    wrappers if they fit the budget. Otherwise the search tools of the gateway are listed first, then pinned
     wrappers, then other wrappers by priority. At equal priority, one wrapper of each server is listed in turn, so that
     a server with many tools does not displace other servers. A small part of the budget is reserved for tools that
     sessions find.
@@ -212,4 +212,4 @@ def _warnings(
         more = f" and {len(left_out) - _MAX_NAMED} more" if len(left_out) > _MAX_NAMED else ""
         yield f"pinned: {first_names}{more} not listed, over maxTools ({profile.max_tools})"
     if over_tokens and pinned:
-        yield f"pinned: pinned wrappers take the list over maxTokens ({profile.max_tokens})"
+        yield f"pinned: the pinned wrappers exceed maxTokens ({profile.max_tokens})"

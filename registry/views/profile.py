@@ -1,4 +1,4 @@
-"""Profiles: each selects the part of the catalog that one URL path shows, and a client dialect.
+"""Profiles: a profile selects the wrappers for one URL path, and a client dialect.
 
 A *dialect* describes how definitions are rewritten for a host or a model API that supports only a part of JSON Schema.
 """

@@ -33,8 +33,8 @@ from registry.views.profile import Profile, narrow_catalog, selects_prompt, sele
 
 # The configuration of servers that have none.
 _UNSHAPED = ServerShape()
-# What the texts of a server's definitions depend on: the server's configuration, and the display names of the related
-# servers (siblings) that descriptions mention.
+# The texts of a server's definitions depend on the server's configuration, and on the display names of related servers
+# (siblings) in descriptions.
 _Context = tuple[ServerShape, Mapping[str, str]]
 
 
@@ -328,7 +328,7 @@ def build_view(
         servers=servers,
         defers=decided.defers,
         warnings=(
-            # No warnings for callers with restricted rights, from whom rules hide items on purpose.
+            # Callers with restricted rights get no warnings, since rules hide items from them on purpose.
             *(_warnings(profile, narrowed, catalog, shape) if grant.is_open else ()),
             *decided.warnings,
             *(f"supplements: {entry.name}: {entry.omitted}" for entry in entries if entry.omitted is not None),

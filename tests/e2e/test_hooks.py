@@ -66,7 +66,7 @@ async def test_rewritten_arguments_are_validated_again(tmp_path: Path) -> None:
             assert answer["result"]["isError"] is True
             assert text_of_answer(answer) == (
                 "Not called: hook 'setter' changed the arguments so that they are no longer valid: to is declared as "
-                "string, it has become an integer. What you sent was right; calling again does not help. The operator "
+                "string, it is now an integer. What you sent was right; calling again does not help. The operator "
                 "of this gateway has to fix the hook."
             )
             assert answer["result"]["_meta"]["typegate/blockedBy"]["hook"] == "setter"

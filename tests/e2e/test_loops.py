@@ -86,7 +86,7 @@ async def test_own_url_is_skipped_directly_and_through_the_bridge(tmp_path: Path
         assert set(await gateway.tools()) == {"sound__t"}
         refused = text_of(await gateway.call("own__sound__t"))
         assert "connects back to this gateway" in refused
-        assert refused.endswith("its operator has to look at it, so trying again at once will not help.")
+        assert refused.endswith("an operator has to check the server, so trying again at once will not help.")
 
 
 @pytest.mark.heavy

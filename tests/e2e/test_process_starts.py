@@ -109,7 +109,7 @@ async def test_dead_server_is_reported_with_the_explaining_line(tmp_path: Path) 
         "the process exited with code 127: ",
     )
     cases["none"] = ({"command": "no-such-program"}, "command not found: no-such-program")
-    cases["plain"] = ({"command": str(plain)}, f"command not found: {plain} (the file is there, and is not executable)")
+    cases["plain"] = ({"command": str(plain)}, f"command not found: {plain} (the file exists, but is not executable)")
     cases["odd"] = (
         {"command": str(odd)},
         f"cannot start {odd}: {odd} names an interpreter in its first line that does not exist",

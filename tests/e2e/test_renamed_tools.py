@@ -70,7 +70,7 @@ async def test_tool_renamed_by_a_sibling_is_callable_by_its_old_name(tmp_path: P
         assert [call["name"] for call in record.calls()] == ["x-y"]
         [now] = [name for name in listed if name.startswith("off__x-y_")]
         refusal = text_of(await gateway.call("off__x-y"))
-        assert refusal == f"Not called: the tool 'x-y' of server 'off' is called {now} now. Call that."
+        assert refusal == f"Not called: the tool 'x-y' of server 'off' is now called {now}. Call that."
 
 
 async def test_former_name_of_an_optional_parameter_is_not_silently_dropped(tmp_path: Path) -> None:

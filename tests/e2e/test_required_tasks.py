@@ -141,7 +141,7 @@ async def test_cancelled_notification_of_the_host_cancels_the_task(tmp_path: Pat
             group.start_soon(call)
             await until_sent(record, "tasks/get", 30)  # at 60 ms each: past the time for a call
             await session.notify("notifications/cancelled", requestId=9)
-        assert '"result"' not in answers[0]  # an error, or the end of the stream that it has become
+        assert '"result"' not in answers[0]  # an error, or the end of the stream that it is now
         await until_sent(record, "tasks/cancel")
         assert len(sent(record, "tasks/cancel")) == 1
 

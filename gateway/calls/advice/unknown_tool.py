@@ -274,7 +274,7 @@ class UnknownToolErrors:
         wrappers = self._registry.catalog_of(owner).wrappers_of(server)
         names = [wrapper.name for wrapper in wrappers if view.permits(wrapper, shape)]
         listed = join_names(names, _MAX_LISTED)
-        sentence = f"Its tools are listed now: {listed}." if names else "It has no tools for you."
+        sentence = f"Its tools are listed now: {listed}." if names else "It has no tools that you may use."
         return {"content": [{"type": "text", "text": f"Signed in to server '{server}'. {sentence}"}]}
 
     def _answer_for_unserved(self, view: View, alias: str, tool: str) -> dict[str, Any] | None:
@@ -322,7 +322,7 @@ class UnknownToolErrors:
             former = removed.wrapper.tool[:MAX_QUOTED_CHARS]
             if successor is not None and successor.tool == removed.wrapper.tool:
                 text = (
-                    f"Not called: the tool '{former}' of server '{server}' is called {successor.name} now. Call that."
+                    f"Not called: the tool '{former}' of server '{server}' is now called {successor.name}. Call that."
                 )
                 return error_result(text)
             heir = f"Call {successor.name} instead." if successor is not None else _suggest_tools(catalog, server, tool)

@@ -103,7 +103,7 @@ def _read_file(root: Path, name: str, room: int) -> SourceFile:
     try:
         path = (root / name).resolve(strict=True)
         if not path.is_relative_to(root):
-            return SourceFile(name=name, refused="a link that leads out of the folder")
+            return SourceFile(name=name, refused="a link to a file outside the folder")
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             return SourceFile(name=name, refused="not a regular file")

@@ -205,7 +205,7 @@ def _encode(value: dict[str, Any]) -> str:
     try:
         return json_bytes.dumps(value).decode()
     except json_bytes.MalformedJson as error:
-        raise UnusableAnswer(f"the answer cannot be passed on ({error})") from None
+        raise UnusableAnswer(f"the response cannot be forwarded ({error})") from None
 
 
 def error_text(errors: list[Any]) -> str:

@@ -165,7 +165,7 @@ class _SseConnection:
                     target = urljoin(self._url, event.data.decode("utf-8", "replace").strip())
                     # The headers may contain credentials, which must only be sent to the configured origin.
                     if split_url(target)[0] != split_url(self._url)[0]:
-                        raise HttpStatusError(200, "the endpoint is of another origin")
+                        raise HttpStatusError(200, "the endpoint has another origin than the configured URL")
                     self._endpoint = target
                     self._endpoint_known.set()
                 elif event.event == "message":

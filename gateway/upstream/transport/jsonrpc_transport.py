@@ -213,7 +213,7 @@ def bounded_data(data: Any) -> Any:
         return data  # the serializer reports the error
     if size_bytes <= MAX_ERROR_DATA_BYTES:
         return data
-    return {"cut": f"the data of this error had {size_bytes} bytes; at most {MAX_ERROR_DATA_BYTES} are passed on"}
+    return {"cut": f"the data of this error had {size_bytes} bytes; at most {MAX_ERROR_DATA_BYTES} are forwarded"}
 
 
 def default_response(request: dict[str, Any]) -> dict[str, Any]:

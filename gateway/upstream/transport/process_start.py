@@ -197,7 +197,9 @@ class ProcessStart:
         if self._scope.cancelled_caught:
             line = self.explanation()
             reason = f"no answer to the handshake within {self._limit_s:g} s{f': {line}' if line else ''}"
-            raise ConnectionLost("the server was taken out" if self._stopped else reason, sent=False)
+            raise ConnectionLost(
+                "the server was removed, or its entry changed" if self._stopped else reason, sent=False
+            )
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -212,7 +214,7 @@ class ProcessStart:
         with anyio.CancelScope() as self._scope:
             await places.acquire()
         if self._scope.cancelled_caught:
-            raise ConnectionLost("the server was taken out", sent=False)
+            raise ConnectionLost("the server was removed, or its entry changed", sent=False)
         self._scope = anyio.CancelScope()
         is_held = True
 

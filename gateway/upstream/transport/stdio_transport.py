@@ -379,7 +379,7 @@ def _program(command: str, path: str | None, cwd: str | None) -> str:
     alone = shutil.which(command.split(maxsplit=1)[0], path=path) if " " in command.strip() else None
     hint = " (expected the program alone; its arguments belong in args)" if alone is not None else ""
     if not hint and os.path.dirname(command) and os.path.isfile(os.path.join(cwd or "", command)):
-        hint = " (the file is there, and is not executable)"
+        hint = " (the file exists, but is not executable)"
     raise ConnectionLost(f"command not found: {command}{hint}", sent=False)
 
 

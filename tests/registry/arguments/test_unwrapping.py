@@ -49,7 +49,7 @@ def test_wrapped_parameters_are_unwrapped_in_any_spelling(sent: Any, meant: Any)
 )
 def test_parameters_inside_and_beside_a_wrapping_are_refused(sent: Any) -> None:
     [problem] = prepared(sent).problems
-    assert "is not a parameter, but contains some; put them beside the others" in problem.message
+    assert "is not a parameter but contains some; move them next to the others" in problem.message
     assert prepared(sent, level="off").arguments is sent
 
 

@@ -105,7 +105,7 @@ def test_unusable_lock_file_is_reported_in_one_sentence(text: str, message: str)
 
 @pytest.mark.parametrize(("was", "now"), [("Reads.", "Reads and sends."), ("Careful.", "Careless.")])
 def test_definition_edited_by_hand_is_rejected(was: str, now: str) -> None:
-    with pytest.raises(LockfileRejected, match="its digests are not those"):
+    with pytest.raises(LockfileRejected, match="its digests do not match"):
         parse_lockfile(LOCKED.to_text().replace(was, now))
 
 

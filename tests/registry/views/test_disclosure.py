@@ -44,7 +44,7 @@ def test_pinned_tools_over_the_budget_are_reported() -> None:
         [*candidates("a", 3, tokens=600, pinned=True), *candidates("b", 1)], replace(AUTO, max_tokens=1_000)
     )
     assert len(plan.listed) == 3
-    assert plan.warnings == ("pinned: pinned wrappers take the list over maxTokens (1000)",)
+    assert plan.warnings == ("pinned: the pinned wrappers exceed maxTokens (1000)",)
 
 
 def test_lazy_disclosure_respects_max_tools() -> None:
