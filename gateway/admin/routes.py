@@ -432,7 +432,11 @@ def _parse_sections(docstring: str) -> dict[str, list[str]]:
     for line in filter(None, map(str.strip, docstring.splitlines())):
         if line in _HEADINGS:
             name = line.removesuffix(":")
-        sections.setdefault(name, []).extend([] if line in _HEADINGS else [line])
+            sections[name] = []
+        elif name in ("Query", "Errors") and not re.match(r"[\w.-]+: ", line):
+            sections[name][-1] += f" {line}"  # the entry goes on
+        else:
+            sections[name].append(line)
     return sections
 
 
