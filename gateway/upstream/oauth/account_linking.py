@@ -2,8 +2,10 @@
 
 The page behind the link first identifies the user: by a sign-in at the issuer of the caller's access token, or by the
 caller's API key. The sign-in to the upstream begins only if this user is the caller who received the link, and it
-continues only in the same browser. Without this check, a caller could send its link to another person and gain that
+continues only in the same browser. Without this check, a caller could send the link to another person and gain that
 person's access to the upstream.
+
+The same issuers also sign users in to the gateway itself: the callers' page, `/me`, gets an access token this way.
 
 Sources: MCP 2025-11-25, "Elicitation", "Phishing" and "Safe URL Handling"; OpenID Connect Core 1.0, section 3.1
 "Authentication using the Authorization Code Flow"; RFC 7636; RFC 9207.
@@ -63,12 +65,13 @@ log = logging.getLogger(__name__)
 
 _OWNER: Final = "user of a sign-in link"
 _NAME: Final = "the gateway"
-# The browser waits: metadata, a registration and its check take up to ten seconds each, but seldom more than one.
+# Timeout for starting a login while the browser waits. Metadata, the registration and its check take at most ten
+# seconds each, and seldom more than one second.
 _START_S: Final = 30.0
 
 
 class OpenIdClient:
-    """OpenID Connect client of one issuer of access tokens, which identifies the user at a browser."""
+    """OpenID Connect client that identifies the user at a browser, at one issuer of access tokens for the gateway."""
 
     def __init__(
         self, issuer: Issuer, keys: Callable[[str], KeySet | None], store: TokenStore, addresses: Addresses
@@ -76,8 +79,8 @@ class OpenIdClient:
         """Create the client.
 
         Args:
-            keys: Returns the signing keys of an issuer; None if its tokens are not accepted.
-            store: Stores the state of a flow until the browser returns.
+            keys: Returns the signing keys of an issuer; None if the gateway does not accept tokens of the issuer.
+            store: Stores the pending login until the browser returns.
             addresses: The URLs of this gateway.
         """
         own = issuer.sign_in
@@ -107,9 +110,9 @@ class OpenIdClient:
         """Start an identity check, or a sign-in to the gateway, and return the URL to which the browser must go.
 
         Args:
-            about: Data that the caller of this method needs when the browser returns; stored with the pending flow.
-            resource: Resource indicator of an access token to request for the gateway, or an empty string; None to
-                request no access token.
+            about: Data that the caller of this method needs when the browser returns; stored with the pending login.
+            resource: None for an identity check. For a sign-in to the gateway, the resource indicator of the access
+                token, or an empty string to request the token without a resource indicator.
 
         Raises:
             SignInFailed: The issuer cannot be reached or cannot be used.
@@ -120,7 +123,8 @@ class OpenIdClient:
                 "a browser cannot be redirected to this process, because it does not listen for HTTP requests"
             )
         issuer = self.issuer.issuer
-        # Registered separately, because a client may request only the scopes that it has registered.
+        # Identity checks and sign-ins to the gateway register separate clients, because they request different scopes,
+        # and a client may request only the scopes that it has registered.
         key, scopes = f"identity:{issuer}", self._scopes
         if resource is not None:
             key, scopes = f"access:{issuer}", union(self._scopes, tuple(self.issuer.required_scopes))
@@ -172,13 +176,13 @@ class OpenIdClient:
         scopes: tuple[str, ...],
         url_for: Callable[[Client], str],
     ) -> Client:
-        """Return the gateway as a client of the issuer; concurrent flows share one registration.
+        """Return the client that the gateway uses at the issuer; concurrent logins share one registration.
 
         Args:
             key: The key under which the registration is stored.
 
         Raises:
-            SignInFailed, AddressRefused: See `ClientRegistration.get_client`.
+            SignInFailed, InvalidMetadata, AddressRefused: As from `ClientRegistration.get_client`.
             StoreFailed: The store is unavailable.
         """
         registration = self._flow.registration
@@ -195,12 +199,12 @@ class OpenIdClient:
             document = StoredSignIn(issuer=self.issuer.issuer, server=server, client=client).document(
                 server=_NAME, principal=""
             )
-            with suppress(Conflict):  # the stored document is not readable, and stays as it is
+            with suppress(Conflict):  # the store has an unreadable document, which is not replaced
                 await self._store.save(key, document, expected=stored.version if stored is not None else 0)
         return client
 
     async def _load_client(self, key: str) -> tuple[Client | None, StoredDocument | None]:
-        """Return the registered client, and the stored document that contains it."""
+        """Return the registered client and the stored document that contains the client; None for what is missing."""
         stored = await self._store.load(key)
         try:
             return (StoredSignIn.from_document(stored.document).client if stored is not None else None), stored
@@ -212,7 +216,7 @@ class OpenIdClient:
         """Complete an identity check and return the name of the user at the browser.
 
         Raises:
-            SignInFailed: The issuer did not identify the user, or its answer is not valid.
+            SignInFailed: The issuer did not identify the user, or the issuer's response is not valid.
         """
         keys = self._keys(self.issuer.issuer)
         try:
@@ -228,7 +232,7 @@ class OpenIdClient:
             raise SignInFailed(f"{self.issuer.issuer} did not identify you: {reason}; call the tool again") from None
 
     async def finish_access(self, response: AuthorizationResponse, pending: Mapping[str, Any]) -> str:
-        """Complete a sign-in to the gateway and return the access token, which is not verified here.
+        """Complete a sign-in to the gateway and return the access token, which this method does not verify.
 
         Raises:
             SignInFailed: The issuer returned no access token.
@@ -244,7 +248,7 @@ class OpenIdClient:
         return tokens.access
 
     async def _note_failure(self, error: Exception, kind: str) -> str:
-        """Log a failure, and return its reason; register again next time, if the issuer no longer knows the client."""
+        """Log a failure and return its reason; if the issuer rejected the client, delete the client's registration."""
         reason = SECRETS.scrub(str(error))
         log.warning("sign-in at the issuer failed: %s", reason, extra={"issuer": self.issuer.issuer})
         if isinstance(error, TokenRequestFailed) and error.is_client_rejected:
@@ -254,10 +258,11 @@ class OpenIdClient:
 
 
 def _check_response(response: AuthorizationResponse, pending: Mapping[str, Any]) -> tuple[StoredSignIn, str]:
-    """Return the stored data of a flow, and the authorization code.
+    """Return the sign-in stored in a pending login, and the authorization code of the response.
 
     Raises:
-        InvalidAuthorizationResponse: The response is from another issuer, or reports an error.
+        InvalidAuthorizationResponse: The response is from another issuer or reports an error, or the stored sign-in is
+            unusable.
     """
     try:
         stored = StoredSignIn.from_document(pending["kept"])
@@ -270,18 +275,21 @@ def _check_response(response: AuthorizationResponse, pending: Mapping[str, Any])
 
 
 _RANDOM_BYTES: Final = 32
-# Length of a browser cookie, which a client can set to any value.
+# Accepted lengths of the browser's cookie. Generated cookies have 43 characters, but a client can send any value.
 _COOKIE_CHARS: Final = range(32, 65)
-# The page of callers fetches its token at once.
+# Time for which a token is stored for the callers' page, which fetches it at once.
 _TOKEN_S: Final = 60.0
-# Anyone may start a sign-in to the gateway, and each is stored for ten minutes. People start a few.
+# Limits for sign-ins to the gateway within ten minutes, the time for which a pending sign-in is stored. Anyone may
+# start a sign-in; a person starts only a few.
 _MAX_STARTS: Final = 600
-# One address cannot use up the sign-ins of all others, but may be that of a proxy before many callers.
+# One network address must not use up the whole limit, but it may be the address of a proxy in front of many callers.
 _MAX_STARTS_OF_ADDRESS: Final = 200
-# Calls that need a sign-in also create links, so one caller may need many. The total bounds the store.
+# Limits for links within ten minutes. Calls that need a sign-in also create links, so one caller may need many. The
+# total bounds the size of the store.
 _MAX_LINKS: Final = 10_000
 _MAX_LINKS_OF_CALLER: Final = 200
-# Each visit of a link starts a sign-in. A person, a mail scanner and a chat preview visit it a few times.
+# Limits for visits to links within ten minutes, each of which may start a login at the issuer. A person, a mail scanner
+# and a chat preview visit a link a few times.
 _MAX_VISITS: Final = 10_000
 _MAX_VISITS_OF_LINK: Final = 50
 _TOO_MANY: Final = "too many sign-ins are in progress; try again in a few minutes"
@@ -297,9 +305,9 @@ class CallerChecks:
     Attributes:
         issuers: Returns the accepted issuers of access tokens.
         keys_of: Returns the signing keys of an issuer.
-        holder_of: Returns the name of the caller with this API key, in the form of `user_of`; None if the key is not
-            valid.
-        resource: Returns the configured URL of the gateway as callers see it.
+        holder_of: Returns the name of the caller with this API key, in the same form as `user_of`; None if the key is
+            not valid.
+        resource: Returns the configured resource URL of the gateway; None if there is none.
     """
 
     issuers: Callable[[], list[Issuer]] = list
@@ -309,7 +317,7 @@ class CallerChecks:
 
 
 def caller_checks(credentials: Credentials, oauth: Callable[[], OAuthConfig | None]) -> CallerChecks:
-    """Return the checks that use the same API keys and issuers as requests to the gateway."""
+    """Return checks that accept the API keys and issuers that the gateway also accepts for requests."""
 
     def issuers() -> list[Issuer]:
         config = oauth()
@@ -332,7 +340,7 @@ class NextStep:
 
     Attributes:
         server: Alias of the upstream to sign in to.
-        redirect_url: URL of the issuer that identifies the user; None if the page asks for an API key.
+        redirect_url: URL at the issuer that identifies the user; None if the page has to ask for an API key.
         cookie: Value of the cookie that the browser must send from now on.
     """
 
@@ -357,7 +365,10 @@ class WrongCaller(SignInFailed):
 
 
 class StartLimit:
-    """Limits the flows that are started within the lifetime of a flow, in total and for each source."""
+    """Limits how many sign-ins, links or visits begin within ten minutes (`LINK_S`), in total and for each source.
+
+    A source is a network address, a caller or a link, whichever the limit applies to.
+    """
 
     def __init__(self, most: int, most_of_source: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -367,7 +378,7 @@ class StartLimit:
         self._by_source: Counter[str] = Counter()
 
     def count(self, source: str) -> None:
-        """Count a flow.
+        """Count one start.
 
         Raises:
             SignInFailed: The limit is reached.
@@ -426,11 +437,11 @@ class AccountLinking:
         The link stays valid, because mail scanners and chat previews also open links.
 
         Args:
-            ticket: The secret of the link.
-            cookie: The cookie that the browser has from an earlier link.
+            ticket: The secret in the link.
+            cookie: The cookie that the browser has from an earlier link; None if it has none.
 
         Raises:
-            SignInFailed: The link is not valid, or the issuer cannot be reached.
+            SignInFailed: The link is not valid, was visited too often, or the issuer cannot be reached.
         """
         try:
             stored = await self._store.load(pending_key("link", ticket))
@@ -450,10 +461,10 @@ class AccountLinking:
     async def identify_by_issuer(
         self, response: AuthorizationResponse, pending: Mapping[str, Any], cookie: str | None
     ) -> Mapping[str, Any]:
-        """Return the stored data of a link after the issuer has confirmed that the user is the caller.
+        """Return the stored data of a link after the issuer has confirmed that the user is the link's caller.
 
         Raises:
-            SignInFailed: The user is another caller, or has continued in another browser.
+            SignInFailed: The user is another caller or has continued in another browser, or the link is not valid.
         """
         client = self._client_for_issuer(str(pending["identity"]))
         about = pending["about"]
@@ -463,12 +474,12 @@ class AccountLinking:
         return await self._redeem(str(about["ticket"]), await client.finish_login(response, pending))
 
     async def identify_by_key(self, ticket: str, key: str) -> Mapping[str, Any]:
-        """Return the stored data of a link after its caller has entered an API key.
+        """Return the stored data of a link if the entered API key is a key of the link's caller.
 
-        A wrong key invalidates the link, so that keys cannot be guessed.
+        A wrong key invalidates the link, so that the page cannot be used to guess keys.
 
         Raises:
-            SignInFailed: The key is not valid, or belongs to another caller.
+            SignInFailed: The key or the link is not valid, or the key belongs to another caller.
         """
         return await self._redeem(ticket, self._checks.holder_of(key))
 
@@ -478,12 +489,12 @@ class AccountLinking:
         return self._checks.issuers()
 
     async def start_access(self, issuer: str, cookie: str | None, address: str) -> tuple[str, str]:
-        """Start a user's sign-in to the gateway itself; return the URL of the issuer, and the browser's cookie.
+        """Start a user's sign-in to the gateway itself; return the URL at the issuer, and the cookie for the browser.
 
         Args:
             issuer: The identifier of an accepted issuer.
-            cookie: The cookie that the browser has from an earlier sign-in.
-            address: The address of the browser.
+            cookie: The cookie that the browser has from an earlier sign-in; None if it has none.
+            address: The network address of the browser.
 
         Raises:
             SignInFailed: The issuer is unknown or cannot be reached, or too many sign-ins are in progress.
@@ -499,7 +510,7 @@ class AccountLinking:
     async def finish_access(
         self, response: AuthorizationResponse, pending: Mapping[str, Any], cookie: str | None
     ) -> str:
-        """Store the access token of a user who has signed in to the gateway; return the ticket to fetch it with.
+        """Complete a user's sign-in to the gateway, store the access token, and return the ticket for fetching it.
 
         Raises:
             SignInFailed: The user has continued in another browser, or the issuer returned no token.
@@ -511,7 +522,7 @@ class AccountLinking:
         check_browser(browser, cookie)
         token = await client.finish_access(response, pending)
         ticket = secrets.token_urlsafe(_RANDOM_BYTES)
-        # Encrypted with the ticket, which is not stored: a token that nobody fetches must not stay readable.
+        # Encrypt the token with the ticket, which is not stored: a token that is never fetched must not stay readable.
         encrypted = base64.b64encode(Encryption(ticket).encrypt(token.encode(), name=browser)).decode()
         document = {"token": encrypted, "browser": browser, "expires": time.time() + _TOKEN_S}
         try:
@@ -521,7 +532,7 @@ class AccountLinking:
         return ticket
 
     async def redeem_access(self, ticket: str, cookie: str | None) -> str:
-        """Return the access token that was stored for a browser, once.
+        """Return the access token that was stored for a browser, and delete it from the store.
 
         Raises:
             SignInFailed: The ticket is unknown, was used, has expired, or belongs to another browser.
@@ -569,14 +580,14 @@ class AccountLinking:
 def user_of(principal: Principal) -> str:
     """Return the name under which the sign-in of a caller is stored.
 
-    The name does not include the OAuth client, so that a person who uses another host is still signed in.
+    The name does not include the OAuth client, so that a person who changes to another host is still signed in.
     """
-    # An API key can have the reserved name of the local user.
+    # An API key may have the name that is reserved for the local user; the suffix distinguishes them.
     return f"{principal.name} (key)" if principal.name == LOCAL.name and principal is not LOCAL else principal.name
 
 
 def cookie_digest(cookie: str) -> str:
-    """Return the digest of a browser cookie; the cookie itself is not stored."""
+    """Return the digest of a browser's cookie, which is stored instead of the cookie."""
     return hashlib.sha256(cookie.encode("utf-8", "replace")).hexdigest()
 
 
@@ -584,10 +595,11 @@ def check_browser(digest: object, cookie: str | None) -> None:
     """Check that the browser is the one in which the sign-in was started.
 
     Args:
-        digest: Stored digest of that browser's cookie; None if any browser may continue.
+        digest: Stored digest of the first browser's cookie; None if any browser may continue.
+        cookie: Cookie of the present browser; None if the browser sent none.
 
     Raises:
-        SignInFailed: The cookie does not match.
+        SignInFailed: The cookie does not match the digest.
     """
     if digest is not None and not hmac.compare_digest(str(digest), cookie_digest(cookie or "")):
         raise SignInFailed(
@@ -599,6 +611,6 @@ def resource_for(issuer: Issuer, resource: str | None) -> str:
     """Return the resource indicator (RFC 8707) of a token for the gateway; empty if no accepted audience is a URL."""
     usual = f"{base_of(resource)}/mcp" if resource is not None else None
     urls = [audience for audience in issuer.audiences if is_trusted_url(audience)]
-    # A token for a profile opens this profile only.
+    # Prefer the gateway's usual URL, then other URLs without a profile: a token for a profile opens only that profile.
     urls.sort(key=lambda audience: (audience != usual, profile_of_audience(audience, resource) is not None))
     return next(iter(urls), "")

@@ -26,7 +26,7 @@ CONNECT_PATH: Final = "/oauth/connect"
 """Path of the page on which callers identify themselves before they sign in to an upstream."""
 
 
-# Timeout for opening a local port. This takes milliseconds, but the task that opens it may be busy.
+# Timeout for opening a local port. Opening takes milliseconds, but the task that opens the port may be busy.
 _OPEN_S: Final = 5.0
 
 
@@ -34,7 +34,7 @@ class BrowserOrigin:
     """The origin at which browsers reach this gateway.
 
     Attributes:
-        url: The origin such as `http://127.0.0.1:8765`; None without one.
+        url: The origin, such as `http://127.0.0.1:8765`; None if browsers cannot reach the gateway.
         needed: Set as soon as a user has to sign in to any upstream.
     """
 
@@ -49,13 +49,13 @@ class BrowserOrigin:
         self._opened = anyio.Event() if opens_on_demand else None
 
     def open(self, url: str | None) -> None:
-        """Use a port that was opened on demand; None if no port can be opened."""
+        """Set the origin with the port that was opened on demand; None if no port could be opened."""
         self.url = url
         if self._opened is not None:
             self._opened.set()
 
     async def until_open(self) -> None:
-        """Ask for a port if it opens on demand, and wait until it is open."""
+        """If the port opens on demand, request the port and wait until it is open, for `_OPEN_S` at most."""
         if self._opened is not None:
             self.needed.set()
             with anyio.move_on_after(_OPEN_S):
@@ -64,7 +64,7 @@ class BrowserOrigin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """URLs under which browsers and authorization servers reach this gateway.
+    """URLs at which browsers and authorization servers reach this gateway.
 
     Attributes:
         redirect_uri: Returns the redirect URI for browsers; None if no HTTP server runs.
@@ -80,7 +80,7 @@ class Addresses:
 def public_url_of(settings: GatewayConfig) -> str | None:
     """Return the configured public URL of the gateway; None if there is none."""
     if settings.public_url is None and settings.auth.oauth is not None and settings.auth.oauth.resource is not None:
-        # Clients reach the gateway under its resource URL, so browsers can use the same origin.
+        # MCP clients reach the gateway at its resource URL, so browsers can use the origin of this URL.
         return origin_of(settings.auth.oauth.resource)
     return settings.public_url
 
@@ -90,7 +90,7 @@ def addresses_at(public_url: Callable[[], str | None], origin: Callable[[], str 
 
     Args:
         public_url: Returns the configured public URL.
-        origin: Returns the URL on which the gateway listens, used without a public URL.
+        origin: Returns the URL on which the gateway listens, which is used if no public URL is configured.
     """
 
     def at(path: str) -> str | None:
@@ -107,9 +107,9 @@ def addresses_at(public_url: Callable[[], str | None], origin: Callable[[], str 
     )
 
 
-# 256 bits, as RFC 7636, section 7.1, recommends for a code verifier. `state` and `nonce` have the same strength.
+# 256 bits, as RFC 7636, section 7.1, recommends for a code verifier; also used for `state` and `nonce`.
 _RANDOM_BYTES: Final = 32
-# Limit for an error text from the query string, which anyone can write.
+# Limit for an error text from the redirect's query string, which anyone can write.
 _MAX_ERROR_CHARS: Final = 200
 
 
@@ -123,7 +123,7 @@ def new_verifier() -> str:
 
 
 def new_state() -> str:
-    """Create a value for `state`, which identifies one sign-in."""
+    """Create a random value for `state`, which identifies one sign-in, or for `nonce`."""
     return secrets.token_urlsafe(_RANDOM_BYTES)
 
 
@@ -144,12 +144,12 @@ def authorization_url(
     consent: bool = True,
     nonce: str | None = None,
 ) -> str:
-    """Return the URL to open in the browser; an existing query of the endpoint is kept.
+    """Return the URL to open in the browser.
 
     Args:
-        endpoint: Authorization endpoint.
-        consent: Whether the server accepts `prompt=consent`, which belongs to the scope `offline_access`.
-        nonce: Value to be repeated in the identity token; None if no identity token is requested.
+        endpoint: Authorization endpoint, whose query parameters stay in the URL.
+        consent: Whether to send `prompt=consent` together with the scope `offline_access`.
+        nonce: Value that the identity token has to repeat; None if no identity token is requested.
     """
     parts = urlsplit(endpoint)
     added = {
@@ -173,7 +173,13 @@ def authorization_url(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizationResponse:
-    """An authorization response."""
+    """An authorization response that was parsed, but whose issuer was not checked.
+
+    Attributes:
+        issuer: The parameter `iss`; None if the response does not name its issuer.
+        error: The error code with its description; None if the response reports no error.
+        error_code: The error code alone; empty if the response reports no error.
+    """
 
     state: str
     code: str | None
@@ -211,14 +217,14 @@ def parse_authorization_response(query: str) -> AuthorizationResponse:
 
 
 def check_issuer(response: AuthorizationResponse, *, issuer: str, is_required: bool) -> None:
-    """Check the issuer of an authorization response, including error responses, by exact comparison (RFC 9207).
+    """Check by exact comparison that an authorization response, or an error response, is from the issuer (RFC 9207).
 
     Args:
         issuer: Issuer to which the authorization request was sent.
         is_required: Whether the server declares that its responses always name the issuer.
 
     Raises:
-        InvalidAuthorizationResponse: The response names another issuer, or omits a required one.
+        InvalidAuthorizationResponse: The response names another issuer, or does not name the issuer but is required to.
     """
     if response.issuer is None and is_required:
         raise InvalidAuthorizationResponse(
@@ -231,7 +237,7 @@ def check_issuer(response: AuthorizationResponse, *, issuer: str, is_required: b
 
 
 def authorization_code(response: AuthorizationResponse) -> str:
-    """Return the authorization code of a response whose issuer was checked.
+    """Return the authorization code of a response; call `check_issuer` first.
 
     Raises:
         InvalidAuthorizationResponse: The response reports an error, or has no code.

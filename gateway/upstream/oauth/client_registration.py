@@ -31,22 +31,23 @@ METHODS: Final[tuple[AuthMethod, ...]] = ("none", "client_secret_basic", "client
 CLIENT_NAME: Final = "typegate"
 _GRANTS: Final = ("authorization_code", "refresh_token")
 _ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-# Lifetime of a client assertion. It is used at once; the rest allows for clock differences.
+# Lifetime of a client assertion. The assertion is sent at once, so the lifetime only has to cover clock differences.
 _ASSERTION_S: Final = 120
 _EDWARDS: Final = ("Ed25519", "Ed448")
 _MAX_CHARS: Final = 4_096
-# 13 digits of seconds since 1970 reach beyond the year 33658.
+# An expiry string of this length or more is ignored: 12 digits of seconds since 1970 already reach the year 33658.
 _MAX_DIGITS: Final = 13
 
 
 CLIENT_ERRORS: Final = frozenset({"invalid_client", "unauthorized_client"})
-"""Errors for a client that is unknown, or is not allowed to use this grant."""
-# Typical responses of an authorization endpoint to an unknown client. 403 and 404 usually have other causes.
+"""OAuth error codes for a client that is unknown, or is not allowed to use the grant."""
+# HTTP statuses with which authorization endpoints typically reject an unknown client. 403 and 404 usually have other
+# causes.
 _CLIENT_REJECTED: Final = frozenset({400, 401, 422})
 
 
 class ClientAssertionFailed(ValueError):
-    """The gateway cannot act as a client without help from the operator; the message says what to do."""
+    """The configured private key cannot sign a client assertion; the message says what the key should be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,9 @@ class Client:
     """The gateway as a client of one authorization server.
 
     Attributes:
-        origin: Source of the client: `configured`, `document` (the client ID is a URL) or `registered`.
-        redirect_uri: The redirect URI of the registration; empty if unknown.
+        origin: How the authorization server learned of the client: `configured` (the operator registered the client),
+            `document` (the client ID is the URL of a client ID metadata document) or `registered` (dynamically).
+        redirect_uri: The registered redirect URI; empty if unknown.
         expires_at_s: Expiry of the secret, in seconds since 1970; None if it does not expire.
     """
 
@@ -75,7 +77,7 @@ class Client:
         return not expired and (self.origin != "registered" or self.redirect_uri == redirect_uri)
 
     def document(self) -> dict[str, Any]:
-        """Return the form in which the client is stored, without secrets that are in the configuration."""
+        """Return the client as a JSON object for the store, without secrets that are in the configuration."""
         stored = asdict(self)
         if self.origin == "configured":
             stored["secret"] = stored["private_key"] = None
@@ -83,7 +85,7 @@ class Client:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Client:
-        """Restore a client from the form returned by `document`."""
+        """Restore a client from the JSON object that `document` returned."""
         return cls(**document)
 
 
@@ -93,10 +95,10 @@ def method_for(
     """Choose the authentication method of a configured client.
 
     Args:
-        offered: Methods that the authorization server supports; None if unknown, which means `client_secret_basic`
-            (RFC 8414).
+        offered: Methods that the authorization server supports; None if its metadata states none, which means
+            `client_secret_basic` (RFC 8414).
         secret, private_key: Whether the configuration has a secret or a private key.
-        configured: Configured method.
+        configured: Method that the operator has configured; None to choose a method.
     """
     if configured is not None:
         return configured
@@ -124,7 +126,7 @@ def client_metadata(redirect_uris: Sequence[str], *, method: str, scopes: Sequen
         "grant_types": list(_GRANTS),
         "response_types": ["code"],
         "token_endpoint_auth_method": method,
-        # OpenID Connect Registration, section 2: only native clients have loopback addresses.
+        # OpenID Connect Registration, section 2: only native clients register loopback URIs, which use plain HTTP.
         "application_type": "native" if local else "web",
         **({"scope": " ".join(scopes)} if scopes else {}),
     }
@@ -136,7 +138,7 @@ def client_document(url: str, redirect_uri: str) -> dict[str, Any]:
 
 
 def is_document_url(url: str) -> bool:
-    """Return whether a URL is a valid client ID: HTTPS, with a path and without a fragment."""
+    """Return whether a metadata document's URL can be a client ID: HTTPS, with a path and without a fragment."""
     parts = urlsplit(url)
     return parts.scheme == "https" and bool(parts.hostname) and parts.path not in ("", "/") and not parts.fragment
 
@@ -176,7 +178,7 @@ def read_registration(document: object, *, requested: AuthMethod, redirect_uri: 
 def client_authentication(
     client: Client, server: ServerMetadata | None, *, now_s: float, issuer: str = ""
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Authenticate a client at the token endpoint; return headers and form parameters.
+    """Return the headers and the form parameters that authenticate a client at the token endpoint.
 
     Args:
         server: Metadata of the authorization server; None if only its token endpoint is known.
@@ -239,7 +241,7 @@ def _assertion(client: Client, audience: str, offered: Sequence[str], now_s: flo
 def _algorithm_for(kind: str, key: Any, offered: Sequence[str]) -> str:
     edwards = next((name for name in _EDWARDS if name in kind), None)
     if edwards is not None:
-        # Use the new algorithm name (RFC 9864) only if the server does not support the old one.
+        # Use the new algorithm name (RFC 9864) only if the server supports that name and not `EdDSA`.
         return edwards if edwards in offered and "EdDSA" not in offered else "EdDSA"
     if "RSA" in kind:
         return next((algorithm for algorithm in ("PS256", "RS256") if algorithm in offered), "RS256")
@@ -255,7 +257,7 @@ _METHODS_BY_NAME: Final[dict[str, AuthMethod]] = {
 
 
 def configured_client(config: SignInConfig, server: ServerMetadata) -> Client:
-    """Return the client that the operator has registered."""
+    """Return the client that the operator has registered and configured."""
     method = method_for(
         server.auth_methods,
         secret=config.client_secret is not None,
@@ -266,7 +268,10 @@ def configured_client(config: SignInConfig, server: ServerMetadata) -> Client:
 
 
 def with_secret(client: Client, config: SignInConfig) -> Client:
-    """Return a client with its secrets from the configuration, which are never stored."""
+    """Return a configured client with its secrets, which come from the configuration and are never stored.
+
+    Other clients are returned unchanged.
+    """
     if client.origin != "configured":
         return client
     return replace(
@@ -280,7 +285,10 @@ def with_secret(client: Client, config: SignInConfig) -> Client:
 
 
 class ClientRegistration:
-    """Registers the gateway at the authorization servers of one upstream; all users share the client of a server."""
+    """Registers the gateway at the authorization servers of one upstream.
+
+    All users share the client that is registered at an authorization server.
+    """
 
     def __init__(
         self,
@@ -306,7 +314,11 @@ class ClientRegistration:
         self._owner = owner
 
     def find_client(self, existing: Client | None, server: ServerMetadata, redirect_uri: str) -> Client | None:
-        """Return the gateway as a client of an authorization server; None if it has to be registered first."""
+        """Return the client that the gateway uses at an authorization server; None if the gateway must register first.
+
+        Args:
+            existing: The client from an earlier registration, which is returned if it is still usable.
+        """
         config = self._config
         if config.client_id is not None:
             return configured_client(config, server)
@@ -319,10 +331,11 @@ class ClientRegistration:
     async def get_client(
         self, existing: Client | None, server: ServerMetadata, redirect_uri: str, scopes: tuple[str, ...]
     ) -> Client:
-        """Return the gateway as a client of an authorization server, and register it if necessary.
+        """Return the client that the gateway uses at an authorization server; register the gateway if necessary.
 
         Raises:
             SignInFailed: The server does not register the gateway; the message gives the next step.
+            InvalidMetadata: The registration response has no usable client.
             AddressRefused: The registration endpoint has an address that is not allowed.
         """
         client = self.find_client(existing, server, redirect_uri)
@@ -360,14 +373,14 @@ class ClientRegistration:
         scopes: tuple[str, ...],
         url_for: Callable[[Client], str],
     ) -> Client:
-        """Return a registered client, or register a new one if the authorization server no longer knows it.
+        """Return a registered client, or register a new client if the authorization server no longer accepts this one.
 
         Args:
             client: The registered client.
             url_for: Returns the sign-in link for a client.
 
         Raises:
-            SignInFailed, AddressRefused: See `get_client`.
+            SignInFailed, InvalidMetadata, AddressRefused: As from `get_client`.
         """
         if await self.is_accepted(client, url_for):
             return client
@@ -375,10 +388,11 @@ class ClientRegistration:
         return await self.get_client(None, server, redirect_uri, scopes)
 
     async def is_accepted(self, client: Client, url_for: Callable[[Client], str]) -> bool:
-        """Return whether an authorization endpoint accepts sign-in links; false only if it does not know the client.
+        """Return whether the authorization endpoint accepts a client; False only if the endpoint rejects the client.
 
-        Servers that keep clients in memory forget them at each restart. They report this only to the browser (RFC 6749,
-        section 4.1.2.1), so every further sign-in would fail there.
+        Servers that store registrations in memory lose the registrations at each restart. Such a server reports the
+        unknown client only to the browser (RFC 6749, section 4.1.2.1), so without this check every further sign-in
+        would fail in the browser.
 
         Raises:
             AddressRefused: The URL is not allowed.
@@ -395,7 +409,7 @@ class ClientRegistration:
         return status not in _CLIENT_REJECTED and error not in CLIENT_ERRORS
 
     async def load(self, issuer: str) -> Client | None:
-        """Return the client registered at an issuer; None if there is none in the store."""
+        """Return the client registered at an issuer; None if the store has no readable client."""
         stored = await self._store.load(self._key(issuer))
         if stored is None:
             return None
@@ -416,7 +430,7 @@ class ClientRegistration:
             log.debug("client registration not stored", extra={"server": self._server})
 
     async def delete(self, issuer: str) -> None:
-        """Delete the client of an issuer that no longer knows it, so that the next sign-in registers a new one."""
+        """Delete the client registered at an issuer, so that the next sign-in registers a new client."""
         try:
             await self._store.remove(self._key(issuer))
         except StoreFailed:

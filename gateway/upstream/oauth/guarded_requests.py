@@ -1,8 +1,8 @@
 """Send the HTTP requests of a sign-in: check addresses, and limit size, time and redirects.
 
 The URLs of a sign-in come from the upstream or from a server that the upstream names, so they may point at internal
-services. Each host name is resolved once, all its addresses are checked, and the connection uses one of them, so that a
-later change of the DNS record has no effect.
+services. For each connection, the host name is resolved once and all its addresses are checked. The connection then
+uses one of the checked addresses, so that a later change of the DNS record has no effect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gateway.protocol.gateway_errors import ConnectionLost, GatewayError, HttpSt
 _MAX_URL_CHARS: Final = 2_048
 # Maximum number of addresses to try for one name. Large providers return up to eight.
 _MAX_ADDRESSES: Final = 8
-# Prefixes of IPv6 addresses that a NAT64 gateway translates to the IPv4 address in their last 32 bits.
+# A NAT64 gateway translates an IPv6 address with one of these prefixes to the IPv4 address in the last 32 bits.
 _NAT64: Final = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
 _LOCAL_NAMES: Final = frozenset({"localhost", "ip6-localhost", "ip6-loopback"})
 
@@ -44,10 +44,11 @@ class AddressGuard:
     """The addresses that the sign-in to one upstream may use.
 
     Attributes:
-        loopback: Whether loopback addresses are allowed, also with plain HTTP, because the upstream has one itself.
-        private_hosts: Private names, addresses and networks that the operator allows, also with plain HTTP.
+        loopback: Whether loopback addresses are allowed, even with plain HTTP, because the upstream's own address is a
+            loopback address.
+        private_hosts: Private names, addresses and networks that the operator allows, even with plain HTTP.
         setting: The configuration key of `private_hosts`, for messages.
-        origin_of_urls: What the URLs come from, for messages.
+        origin_of_urls: Where the URLs come from, for messages.
     """
 
     loopback: bool = False
@@ -56,7 +57,7 @@ class AddressGuard:
     origin_of_urls: str = "the metadata"
 
     def check_url(self, url: str) -> Origin:
-        """Check a URL without resolving its host, and return its origin.
+        """Check a URL without resolving its host name, and return the origin (scheme, host and port).
 
         Raises:
             AddressRefused: The URL must not be requested or opened in a browser.
@@ -81,7 +82,7 @@ class AddressGuard:
         return origin
 
     async def resolve(self, origin: Origin) -> Sequence[str]:
-        """Resolve a host, and return its addresses after checking all of them.
+        """Resolve the host of an origin, check all its addresses, and return them.
 
         Raises:
             AddressRefused: One of the addresses is not allowed.
@@ -121,7 +122,7 @@ class AddressGuard:
 
 
 def create_guard(url: str, private_hosts: Sequence[str] = ()) -> AddressGuard:
-    """Return the guard for an upstream with this URL, which comes from the configuration."""
+    """Return the guard for an upstream whose configured URL is `url`."""
     host = urlsplit(url).hostname or ""
     literal = _literal(host)
     local = literal.is_loopback if literal is not None else host.lower() in _LOCAL_NAMES
@@ -158,9 +159,10 @@ def _inner(address: Address) -> Address:
 
 
 REQUEST_S: Final = 10.0
-"""Timeout of one request. A user waits for the response, and other processes wait up to 30 s for the store lock."""
+"""Timeout of one request. A user may wait for the response, and other processes may wait for the store lock that is
+held during the request; they give up after 30 s."""
 _CONNECT_S: Final = 5.0
-# Metadata with all registered members, and token responses, have up to ten kilobytes.
+# Limit for response bodies. Metadata with all registered members, and token responses, have up to ten kilobytes.
 _MAX_BODY_BYTES: Final = 256 * 1024
 # One redirect to another host and one to another path are common; more than three indicate a loop.
 _MAX_REDIRECTS: Final = 3
@@ -174,8 +176,8 @@ class OAuthResponse:
     """An HTTP response.
 
     Attributes:
-        document: The parsed JSON body; None if the body is not JSON.
-        nonce: The DPoP nonce for the next proof; empty if there is none.
+        document: The parsed body; None if the body is neither JSON nor, from a token endpoint, form-encoded.
+        nonce: The nonce that the next DPoP proof must contain; empty if the server sent none.
     """
 
     status: int
@@ -184,7 +186,7 @@ class OAuthResponse:
 
 
 class GuardedRequests:
-    """Sends the requests of the sign-in to one upstream, if its guard allows their URLs."""
+    """Sends the requests of the sign-in to one upstream, and refuses URLs that the upstream's guard does not allow."""
 
     def __init__(self, guard: AddressGuard, proxy: ProxyChoice = None) -> None:
         self.guard = guard
@@ -268,7 +270,8 @@ class GuardedRequests:
 
 def _json(body: bytes) -> Any:
     try:
-        return json_bytes.loads(body.removeprefix(codecs.BOM_UTF8))  # as `fetch` and httpx read it
+        # Ignore a byte order mark, as `fetch` and httpx do.
+        return json_bytes.loads(body.removeprefix(codecs.BOM_UTF8))
     except json_bytes.MalformedJson:
         return None
 
@@ -283,7 +286,7 @@ def _json_or_form(body: bytes) -> Any:
 
 
 class IssuerFetch:
-    """Sends requests to an issuer of access tokens, with a timeout and without redirects to other origins."""
+    """Sends requests to an issuer of access tokens, with a timeout."""
 
     def __init__(self, client: HttpClient, *, within_s: float = FETCH_S) -> None:
         self._client = client
@@ -292,7 +295,7 @@ class IssuerFetch:
     async def __call__(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes, *, limit_bytes: int
     ) -> Fetched:
-        """Return the response.
+        """Send a request and return the response.
 
         Raises:
             GatewayError: The request failed, or the body is larger than `limit_bytes`.

@@ -36,7 +36,7 @@ class Challenge:
 
     Attributes:
         scheme: Authentication scheme in lower case.
-        parameters: Values by lower-case name; the first value counts if a name is repeated.
+        parameters: Values by lower-case name; if a name is repeated, its first value.
     """
 
     scheme: str
@@ -56,7 +56,7 @@ class Challenge:
 
     @property
     def requires_proof(self) -> bool:
-        """True if tokens must be sent with a proof of possession (RFC 9449, section 7.1)."""
+        """True if each request must contain a DPoP proof in addition to the token (RFC 9449, section 7.1)."""
         return self.scheme == "dpop"
 
     @property
@@ -83,7 +83,7 @@ def parse_challenges(header: str) -> tuple[Challenge, ...]:
 
 
 def token_challenge(header: str) -> Challenge | None:
-    """Return the challenge that requires a token, preferring Bearer over DPoP; None if there is none."""
+    """Return the header's Bearer challenge, or else its DPoP challenge; None if there is neither."""
     by_scheme = {challenge.scheme: challenge for challenge in reversed(parse_challenges(header))}
     return by_scheme.get("bearer") or by_scheme.get("dpop")
 
@@ -104,18 +104,20 @@ def scopes_to_request(
     requested_before: Sequence[str] = (),
     offered_by_server: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Return the scopes for an authorization request; empty to omit the parameter.
+    """Return the scopes for an authorization or token request; empty to omit the parameter.
 
     Args:
         configured: Scopes from the configuration, which replace `supported`.
-        challenged: Scopes from the latest challenge of the upstream.
+        challenged: Scopes from the upstream's latest challenge; they replace `supported` too.
         supported: Scopes from the resource metadata.
-        requested_before: Scopes of the present token, which the new token replaces.
+        requested_before: Scopes of the current token, and scopes that the upstream has required since; the new token
+            needs all of them, because it replaces the current token.
         offered_by_server: `scopes_supported` of the authorization server.
     """
     advertised: Sequence[str] = challenged if challenged is not None else supported or ()
     scopes = union(requested_before, configured, challenged if configured else advertised)
-    # Servers that support this scope return a refresh token only if it is requested; others may reject it as unknown.
+    # A server that supports `offline_access` returns a refresh token only if this scope is requested. Another server
+    # may reject the scope as unknown.
     return union(scopes, (OFFLINE,)) if scopes and OFFLINE in offered_by_server else scopes
 
 
@@ -138,8 +140,8 @@ class ResourceMetadata:
     Attributes:
         resource: Resource identifier, for which tokens are requested.
         authorization_servers: Accepted issuers, in order of preference; empty if the upstream is its own issuer.
-        scopes_supported: None if the metadata does not state them.
-        requires_proof: Whether tokens must be sent with a proof of possession (RFC 9449, section 5.2).
+        scopes_supported: Supported scopes; None if the metadata does not state them.
+        requires_proof: Whether each request must contain a DPoP proof in addition to the token (RFC 9449, section 5.2).
     """
 
     resource: str
@@ -155,7 +157,7 @@ class ServerMetadata:
     Attributes:
         auth_methods: Authentication methods of the token endpoint; None if the metadata does not state them.
         names_issuer: Whether authorization responses name the issuer (RFC 9207).
-        takes_client_documents: Whether the URL of a client ID metadata document can be a client ID.
+        takes_client_documents: Whether the server accepts the URL of a client ID metadata document as a client ID.
     """
 
     issuer: str
@@ -185,7 +187,7 @@ def canonical_resource(url: str) -> str:
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port of a URL, without a default port."""
+    """Return the scheme, the host and a non-default port of a URL."""
     return canonical_resource(urlsplit(url)._replace(path="").geturl())
 
 
@@ -215,7 +217,7 @@ def read_resource_metadata(document: object, url: str) -> ResourceMetadata:
     """Parse the metadata of the upstream at this URL.
 
     Raises:
-        InvalidMetadata: The metadata belongs to another resource.
+        InvalidMetadata: The metadata is not an object, or belongs to another resource.
     """
     if not isinstance(document, dict):
         raise InvalidMetadata("the resource metadata is not a JSON object")
@@ -232,7 +234,7 @@ def read_resource_metadata(document: object, url: str) -> ResourceMetadata:
 
 
 def covers(resource: str, url: str) -> bool:
-    """Return whether a token for this resource is valid for the URL: same origin, and same path or a path below."""
+    """Return whether a token for the resource is valid for the URL: the URL is the resource, or a path below it."""
     try:
         if urlsplit(resource).fragment or origin_of(resource) != origin_of(url):
             return False
@@ -250,7 +252,7 @@ def read_server_metadata(document: object, issuer: str, *, interactive: bool) ->
         interactive: Whether a user will sign in, which requires an authorization endpoint and PKCE.
 
     Raises:
-        InvalidMetadata: The metadata belongs to another issuer, or lacks an endpoint or PKCE.
+        InvalidMetadata: The metadata is not an object, belongs to another issuer, or lacks an endpoint or PKCE.
     """
     if not isinstance(document, dict):
         raise InvalidMetadata("the authorization server metadata is not a JSON object")
@@ -329,12 +331,12 @@ class SignInUpstream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveredIssuer:
-    """The authorization server of an upstream.
+    """The issuer of an upstream's tokens, with what the upstream requires of the tokens.
 
     Attributes:
         resource: Resource indicator for which tokens are requested.
-        scopes_supported: Scopes from the resource metadata; None if it does not state them.
-        requires_proof: Whether tokens must be sent with a proof of possession.
+        scopes_supported: Scopes from the resource metadata; None if the metadata does not state them.
+        requires_proof: Whether each request must contain a DPoP proof in addition to the token.
     """
 
     issuer: str
@@ -344,7 +346,7 @@ class DiscoveredIssuer:
 
 
 class Discovery:
-    """Finds the authorization server of one upstream, and fetches its metadata."""
+    """Finds the authorization server of one upstream, and fetches the server's metadata."""
 
     def __init__(self, requests: GuardedRequests, upstream: SignInUpstream) -> None:
         self._requests = requests
@@ -355,8 +357,8 @@ class Discovery:
         """Find the authorization server; return None if there is none.
 
         Args:
-            challenge: Challenge of the latest refusal.
-            current: Issuer of the present sign-in, which is preferred if the upstream still names it.
+            challenge: The challenge in the latest 401 or 403 response of the upstream; None if there was none.
+            current: Issuer of the current sign-in, which is preferred if the upstream still names this issuer.
 
         Raises:
             InvalidMetadata: The metadata is not valid, or could not be fetched.
@@ -366,7 +368,7 @@ class Discovery:
             issuer = self._choose_issuer(resource, current)
             name, supported = resource.resource, resource.scopes_supported
             if issuer is None:
-                # Before RFC 9728 an upstream was its own issuer; this upstream has metadata but names no other issuer.
+                # The metadata names no issuer, so the upstream is its own issuer, as it was before RFC 9728.
                 issuer = origin_of(self._url)
         elif self._config.issuer is not None:
             issuer, name, supported = self._config.issuer, canonical_resource(self._url), None
@@ -384,7 +386,7 @@ class Discovery:
         """Fetch the metadata of an authorization server.
 
         Raises:
-            InvalidMetadata: The metadata is missing or not valid.
+            InvalidMetadata: The metadata is missing or not valid, or names an address that is not allowed.
         """
         server = await self._fetch_first(
             server_metadata_urls(issuer),
@@ -435,7 +437,7 @@ class Discovery:
                 try:
                     return read(response.document)
                 except InvalidMetadata as error:
-                    # Continue: some servers answer every URL with a document, so a later URL may have the right one.
+                    # Continue: some servers answer every URL with some document, so a later URL may have the right one.
                     failure = error if not isinstance(failure, InvalidMetadata) else failure
             elif response.status >= 500:
                 failure = failure or GatewayError(f"{url[:200]} answered HTTP {response.status}")
@@ -446,7 +448,11 @@ class Discovery:
         return None
 
     def _choose_issuer(self, resource: ResourceMetadata, current: str | None) -> str | None:
-        """Return the issuer to use: the configured one, or one that the upstream names; None if there is none."""
+        """Return the configured issuer, or else an issuer that the upstream names; None if it names none.
+
+        Raises:
+            InvalidMetadata: The upstream names issuers, but not the configured one.
+        """
         offered, configured = resource.authorization_servers, self._config.issuer
         if configured is not None:
             # Use the configured spelling: upstreams often add or omit a slash at the end.

@@ -1,4 +1,8 @@
-"""The sign-in of one principal to one upstream: its tokens and their renewal."""
+"""The sign-in to one upstream, of one principal (a caller, or all callers together): its tokens and their renewal.
+
+A sign-in is interactive if a user logs in at the authorization server in a browser. A step-up requests tokens with more
+scopes, because the upstream has rejected a call for lack of scopes.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +29,22 @@ from gateway.upstream.upstream_credentials import NotSignedIn, SignInFailed, Sig
 
 log = logging.getLogger(__name__)
 
-# Interval for reading changes by other processes, so that a sign-in in one process soon works in all of them.
+# Interval for reading changes that other processes stored, so that a sign-in in one process soon works in all of them.
 _LOAD_S: Final = 1.0
-# Minimum time between discoveries, so that many concurrent refusals cause only one.
+# Minimum time between discoveries of the authorization server, so that many concurrent 401 responses cause only one.
 _DISCOVERY_INTERVAL_S: Final = 2.0
-# Timeout of discovery while a connection is being opened. Creating a sign-in link repeats the discovery without it.
+# Timeout of discovery after a 401 response. Creating a sign-in link repeats the discovery without this timeout.
 _DISCOVERY_S: Final = 6.0
-# "A few times" (MCP 2025-11-25, "Scope Challenge Handling"), per hour: some servers ask for more scopes every time.
+# Limit for step-ups without a user: "a few times" (MCP 2025-11-25, "Scope Challenge Handling") in each period of
+# `_STEP_UPS_S`, because some servers require more scopes every time.
 _MAX_STEP_UPS: Final = 3
 _STEP_UPS_S: Final = 3_600.0
-# Delay after a failed refresh. Refreshing starts with a fifth of the lifetime left, which leaves time for retries.
+# Delay after a failed refresh. The first attempt is made with a fifth of the lifetime left, so there is time to retry.
 _RETRY_S: Final = 15.0
 # Timeout of a revocation, below the 30 s for which other processes wait for the store lock.
 _REVOKE_S: Final = 25.0
-# The delay doubles with each failure up to this bound, so that a server that is down gets few requests.
+# Longest delay after a failed refresh. `_RETRY_S` doubles with each failure up to this bound, so that a server that is
+# down gets few requests.
 _LONGEST_RETRY_S: Final = 120.0
 # Fail calls at once for this long after a store failure, instead of letting each wait for the store's timeout.
 _STORE_AGAIN_S: Final = 2.0
@@ -51,14 +57,15 @@ _NO_AUTHORIZATION_SERVER: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignInPorts:
-    """The callbacks of a sign-in.
+    """The callbacks of a sign-in, and the list of users that a sign-in updates.
 
     Attributes:
         on_needed: Called whenever a user has to sign in.
-        until_listening: Waits until the gateway listens for browsers, if it opens a port only on demand.
+        until_listening: Waits until the gateway listens for browsers, if the gateway opens a port only on demand.
         subject: Returns the caller's own token, for token exchange.
-        create_caller_link: Creates a link that identifies the principal first; None if callers share the sign-in.
-        users: List of signed-in users to update; None if all callers share the sign-in.
+        create_caller_link: Creates a link whose page identifies the caller before the sign-in begins; None if callers
+            share the sign-in.
+        users: List of signed-in users to update; None if callers share the sign-in.
     """
 
     on_needed: Callable[[], None]
@@ -77,9 +84,9 @@ class SignIn:
 
     Attributes:
         server, url, config: The upstream and its sign-in configuration.
-        principal: Owner of the sign-in; empty if all callers share it.
+        principal: The caller who owns the sign-in; empty if all callers share it.
         needed: Reason why a user has to sign in; None if no sign-in is known to be required.
-        version, headers, anonymous, needs_proof: See `Credentials`.
+        version, headers, anonymous, needs_proof: As in `Credentials`.
     """
 
     def __init__(
@@ -93,12 +100,12 @@ class SignIn:
         counts: SignInCounts,
         ports: SignInPorts,
     ) -> None:
-        """Create the sign-in without reading the store, which `prepare` does.
+        """Create the sign-in; `prepare` reads it from the store.
 
         Args:
             upstream: The upstream and its sign-in configuration.
             tasks: Runs changes of the sign-in, so that they finish even if the caller is cancelled.
-            principal: Owner of the sign-in; empty if all callers share it.
+            principal: The caller who owns the sign-in; empty if all callers share it.
             addresses: The URLs of this gateway.
         """
         server, url = upstream.server, upstream.url
@@ -118,7 +125,7 @@ class SignIn:
         self._stamp: object = None
         self._loaded = False
         self._changed = anyio.Event()
-        # Signs proofs for a token that is bound to a key.
+        # Signs a DPoP proof for each request; None for a token that is not bound to a key.
         self._prover: DpopKey | None = None
         # Error of the latest attempt to create a link.
         self._failure: str | None = None
@@ -140,7 +147,7 @@ class SignIn:
     def ready(self) -> bool:
         """True if a request can be sent without calling `prepare`."""
         tokens = self._stored.tokens
-        # Without tokens the request is sent without credentials: the refusal names the authorization server.
+        # Without tokens, send the request without credentials: the 401 response names the authorization server.
         return self._loaded and (tokens is None or not tokens.is_expired(time.time()))
 
     async def prepare(self) -> None:
@@ -148,14 +155,14 @@ class SignIn:
         await self.load_changes()
         tokens = self._stored.tokens
         if tokens is None:
-            # An interactive sign-in first sends a request without credentials: its refusal names the scopes to request.
+            # An interactive sign-in first sends a request without credentials: the 401 response names the scopes.
             if not self.config.interactive and self._stored.server is not None:
                 await self._renew()
         elif tokens.is_expired(time.time()):
             await self._renew()
 
     async def handle_refusal(self, status: int, challenge: str, version: int, nonce: str = "") -> bool:
-        """Handle a 401 or 403; see `Credentials.handle_refusal`."""
+        """Handle a 401 or 403, as described in `Credentials.handle_refusal`."""
         if version != self.version:
             return True
         parsed = token_challenge(challenge)
@@ -168,7 +175,7 @@ class SignIn:
             work = partial(self._step_up, parsed, version)
         else:
             work = partial(self._replace_refused, parsed, version)
-        # Many concurrent requests may get the same refusal; the key lets them share one attempt.
+        # Many concurrent requests may get the same response; the key lets them share one attempt.
         return await self._tasks.run(work, key=(self, status, challenge, version))
 
     async def wait_for_renewal(self) -> None:
@@ -216,7 +223,7 @@ class SignIn:
         return {"dpop": self._prover.proof(method, url, token=tokens.access)}
 
     async def wait_changed(self, version: int) -> None:
-        """Wait until the credentials have another version than this."""
+        """Wait until the version of the credentials is no longer `version`."""
         while self.version == version:
             event = self._changed
             with anyio.move_on_after(_LOAD_WAITING_S):
@@ -224,12 +231,12 @@ class SignIn:
             await self.load_changes()
 
     async def has_newer_credentials(self, version: int) -> bool:
-        """Return whether newer credentials than those of this version exist."""
+        """Return whether credentials newer than `version` exist."""
         await self.load_changes()
         return self.version != version and self._stored.tokens is not None
 
     async def load_changes(self) -> None:
-        """Apply changes that another process has stored."""
+        """Load the sign-in if another process has stored a change, or if it has not been loaded yet."""
         stamp = await self._store.stamp(self._key)
         if not self._loaded or stamp != self._stamp:
             await self._reload()
@@ -237,11 +244,11 @@ class SignIn:
     # used by administrators and callers
 
     async def create_link(self, *, browser: str | None = None) -> SignInLink:
-        """Return a link to sign in, which is reused while enough of its lifetime is left.
+        """Return a link to sign in; a link for any browser is returned again while enough of its lifetime is left.
 
         Args:
-            browser: Digest of the cookie of the only browser that may use the link; None to allow any browser, if the
-                link is shown only to a person who may sign in.
+            browser: Digest of a browser's cookie, if only this browser may use the link. None allows any browser; such
+                a link must be shown only to a person who may sign in.
 
         Raises:
             SignInFailed: The upstream has no interactive sign-in, or no link can be created.
@@ -270,7 +277,7 @@ class SignIn:
         """Store the tokens of a completed sign-in.
 
         Raises:
-            SignInFailed: Another process holds the lock for too long.
+            SignInFailed: Another process has held the store lock for too long.
         """
         async with self._renewal_lock, self._store_lock():
             await self._reload()
@@ -288,7 +295,8 @@ class SignIn:
         """Revoke and delete the tokens, and return whether there were any.
 
         Raises:
-            SignInFailed: Another process holds the lock for too long, or the stored tokens could not be deleted.
+            SignInFailed: Another process has held the store lock for too long, or the stored tokens could not be
+                deleted.
         """
         return await self._tasks.run(self._revoke_and_delete, key=(self, "sign out"))
 
@@ -301,7 +309,7 @@ class SignIn:
                 with anyio.move_on_after(_REVOKE_S):
                     revoked = await self.flow.endpoint(stored).revoke(tokens)
                     log.info("tokens revoked by the issuer" if revoked else "tokens deleted without revocation")
-            # Register again at the next sign-in, because the server may have forgotten a client that it registered.
+            # Register again at the next sign-in, because the server may have lost the registration.
             is_registered = client is not None and client.origin == "registered"
             if stored.issuer is not None and is_registered:
                 await self.flow.registration.delete(stored.issuer)
@@ -332,7 +340,7 @@ class SignIn:
 
     @property
     def signed_in(self) -> bool:
-        """True if there are tokens, valid or expired."""
+        """True if there are tokens, even if they have expired."""
         return self._stored.tokens is not None
 
     @property
@@ -345,7 +353,7 @@ class SignIn:
         return {**self._stored.row(self.config), "needed": self.needed, "error": self._failure}
 
     async def create_link_for_caller(self) -> SignInLink:
-        """Return a link that identifies the owner of this sign-in before it signs in.
+        """Return a link whose page identifies the user as the owner of this sign-in before the sign-in begins.
 
         Raises:
             SignInFailed: All callers share the sign-in, or no link can be created.
@@ -356,7 +364,7 @@ class SignIn:
 
     @property
     def source(self) -> SignInSource:
-        """The means to sign in, for errors that require it."""
+        """The functions that an error about a missing sign-in offers for signing in."""
         return SignInSource(
             create_link=self.create_link,
             wait_changed=self.wait_changed,
@@ -367,11 +375,11 @@ class SignIn:
         )
 
     async def _find_authorization_server(self) -> bool:
-        """Find the authorization server, and return whether there is one; a changed issuer invalidates the sign-in.
+        """Find the authorization server, and return whether there is one; if the issuer has changed, drop the tokens.
 
         Raises:
             NotSignedIn: The metadata of an upstream with interactive sign-in did not arrive in time.
-            HttpStatusError: The metadata is not valid.
+            HttpStatusError: The metadata is not valid, or could not be fetched.
         """
         names_metadata = self._challenge is not None and self._challenge.resource_metadata is not None
         updated: StoredSignIn | None = None
@@ -396,12 +404,12 @@ class SignIn:
         return True
 
     async def _replace_refused(self, challenge: Challenge | None, version: int) -> bool:
-        """Replace credentials that were rejected with 401; see `Credentials.handle_refusal`."""
+        """Replace credentials that were rejected with 401, as described in `Credentials.handle_refusal`."""
         await self.load_changes()
         async with self._renewal_lock:
             if version != self.version:
                 return True
-            # Many concurrent requests may get the same refusal.
+            # Many concurrent requests may get a 401; one discovery is enough for them.
             if time.monotonic() - self._discovered_at_s >= _DISCOVERY_INTERVAL_S:
                 self._challenge = challenge or self._challenge
                 if not await self._find_authorization_server():
@@ -412,7 +420,7 @@ class SignIn:
             if self._stored.tokens is None and self.config.interactive:
                 raise self._not_signed_in("signed out" if self._stored.signed_out else "no user has signed in yet")
             if version == self._forced_version and version != self._accepted_version:
-                # This token replaced a rejected one and was itself never accepted, so another token would not help.
+                # This token replaced a rejected token, and has itself never been accepted, so a third would not help.
                 if self.config.interactive:
                     raise self._not_signed_in("the server also rejects the new token")
                 return False
@@ -429,7 +437,7 @@ class SignIn:
                 return True
             stored = self._stored
             recent = tuple(at_s for at_s in stored.step_ups if now_s - at_s < _STEP_UPS_S)
-            # A scope that was requested but not granted would not be granted if requested again.
+            # Do not request the same scopes again: a scope that was not granted then would not be granted now.
             if not scopes or set(scopes) <= set(stored.scopes) or len(recent) >= _MAX_STEP_UPS:
                 return False
             async with self._store.lock(self._key):
@@ -444,7 +452,7 @@ class SignIn:
         return True
 
     async def _renew(self) -> None:
-        """Renew the tokens in a task that continues if the caller is cancelled; concurrent callers share it.
+        """Renew the tokens in a task that concurrent callers share, and that continues if a caller is cancelled.
 
         Raises:
             NotSignedIn: A user has to sign in.
@@ -463,13 +471,13 @@ class SignIn:
             raise CredentialsUnavailable(self._store_failure)
         try:
             async with self._store.lock(self._key):
-                learnt = self._stored
+                before_reload = self._stored
                 await self._reload()
                 if version != self.version and self._stored.tokens is not None:
                     return
                 if self._stored.issuer is None:
-                    # The store may not have the issuer yet.
-                    self._stored = learnt
+                    # Discovery does not store the issuer, so the loaded sign-in may lack it.
+                    self._stored = before_reload
                 # Sending a refresh token may invalidate it, so the response must be stored despite cancellation.
                 with anyio.CancelScope(shield=self.config.interactive):
                     await self._request_tokens()
@@ -532,7 +540,7 @@ class SignIn:
             raise SignInFailed(str(error)) from None
 
     async def _reload(self) -> None:
-        # Assign the stamp only after the document was loaded: if this method is cancelled, the next call must load it.
+        # Assign the stamp only after loading the document: if this call is cancelled, the next call must load it.
         stamp, stored = await self._store.stamp(self._key), await self._store.load(self._key)
         self._stamp = stamp
         sign_in = StoredSignIn()
@@ -551,7 +559,7 @@ class SignIn:
         before = self._stored.tokens
         self._stored = stored
         tokens = stored.tokens
-        # Without tokens the request is sent without credentials: the refusal names the authorization server.
+        # Without tokens, send the request without credentials: the 401 response names the authorization server.
         self.anonymous = self._loaded and tokens is None
         if (tokens.access if tokens else None) == (before.access if before else None):
             return
@@ -568,13 +576,13 @@ class SignIn:
         event.set()
 
     async def _save(self, stored: StoredSignIn) -> StoreFailed | None:
-        """Store the sign-in, while holding the store lock; return the error if it is only in memory now."""
+        """Store the sign-in; return the error if this fails. The caller must hold the store lock."""
         failure = None
         try:
             document = replace(stored, kind=self.config.type).document(server=self.server, principal=self.principal)
             self._stored_version = await self._store.save(self._key, document, expected=self._stored_version)
         except Conflict:
-            # Another process has written without the lock. Its document is newer than the one loaded here, so use it.
+            # Another process has stored a newer sign-in without holding the lock, so use that sign-in.
             log.warning("sign-in was stored concurrently by another process", extra={"server": self.server})
             await self._reload()
             return StoreFailed("another process changed the sign-in concurrently")

@@ -1,4 +1,7 @@
-"""All sign-ins of a gateway."""
+"""All sign-ins of a gateway, one for each pair of an upstream and a principal.
+
+A principal is the caller who owns the sign-in; its name is empty if all callers share one sign-in.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,8 @@ log = logging.getLogger(__name__)
 Record = Callable[[str, str | None, str, str | None], None]
 
 
-# Bounds memory: one sign-in for each link of a caller (`MAX_USER_LINKS`), and as many that have no link here.
+# Bounds memory: one sign-in for each connection that belongs to a caller (`MAX_USER_LINKS`), and as many sign-ins of
+# callers without a connection in this process.
 _MAX_SIGN_INS: Final = 1_024
 
 
@@ -65,7 +69,8 @@ class CallbackResult:
     Attributes:
         server: Alias of the upstream.
         redirect_url: URL at which the browser has to continue; None if the sign-in is complete.
-        access_ticket: Ticket with which the page of callers fetches its access token, after a sign-in to the gateway.
+        access_ticket: Ticket with which the callers' page, `/me`, fetches the access token after a sign-in to the
+            gateway itself; None for other sign-ins.
     """
 
     server: str = ""
@@ -78,7 +83,7 @@ class SignIns:
 
     Attributes:
         addresses: The URLs of this gateway.
-        users: Lists of signed-in users of upstreams to which each caller signs in separately.
+        users: The signed-in users of each upstream to which every caller signs in separately.
     """
 
     def __init__(
@@ -94,7 +99,7 @@ class SignIns:
 
         Args:
             tasks: Runs work that must finish even if its caller is cancelled.
-            store: Store of all sign-ins; by default in memory.
+            store: Store of all sign-ins; None to store the sign-ins in memory.
             addresses: The URLs of this gateway.
             record: Writes an audit entry: server, principal, action, and error if it failed.
             checks: The ways to identify the user at a browser.
@@ -104,9 +109,9 @@ class SignIns:
         self._record = record if record is not None else _no_record
         self._store = store if store is not None else MemoryTokenStore()
         self.users = SignedInUsers(self._store)
-        # Latest configuration of each server: a browser may return to a process that has not created its sign-in.
+        # Latest configuration of each server. A browser may return to a process that has not created the `SignIn` yet.
         self._configs: dict[str, ServerConfig] = {}
-        # The token of each caller with a connection, for upstreams that accept tokens exchanged for it.
+        # Callables that return the access token of a connected caller, for token exchange; by server and principal.
         self._subjects: dict[tuple[str, str], SubjectToken] = {}
         self._sign_ins: dict[tuple[str, str], tuple[ServerConfig, SignIn]] = {}
         self.addresses = addresses if addresses is not None else Addresses()
@@ -120,15 +125,15 @@ class SignIns:
         """Return the sign-in to an upstream; None if the upstream needs none.
 
         Args:
-            user: Name of the caller, in the form of `user_of`, if callers sign in separately; empty if the gateway does
+            user: Name of the caller, as returned by `user_of`, if callers sign in separately; empty if the gateway does
                 not distinguish callers.
-            subject: Returns the caller's own token, if it is exchanged for one of the upstream; None for the callable
-                of an earlier call.
+            subject: Returns the caller's own access token, for upstreams that exchange it for their own token; None to
+                use the callable from an earlier call of this method.
         """
         if not isinstance(config, CredentialsConfig) or (sign_in_config := config.sign_in) is None:
             return None
         self._configs[server] = config
-        # A separate sign-in always has a principal: a configuration change must not turn it into the shared sign-in.
+        # A separate sign-in always has a principal: after a configuration change, it must not become the shared one.
         principal = (user or LOCAL.name) if sign_in_config.is_per_user else ""
         if subject is not None:
             self._subjects[server, principal] = subject
@@ -162,7 +167,7 @@ class SignIns:
         return sign_in
 
     async def load_users(self, servers: Mapping[str, ServerConfig]) -> None:
-        """Update the users that `user_rows` returns, including those who signed in with another process."""
+        """Load the users whom `user_rows` returns, including users who signed in through another process."""
         for server, config in servers.items():
             if config.per_user and isinstance(config, CredentialsConfig):
                 await self.users.load(server, config.address or "")
@@ -180,7 +185,7 @@ class SignIns:
         return rows
 
     def _release_oldest(self) -> None:
-        """Drop the oldest caller's sign-in from memory; it stays in the store and in connections that use it."""
+        """Drop the oldest sign-in of a caller from memory; it stays in the store and in connections that use it."""
         of_callers = (
             key for key, (_, sign_in) in self._sign_ins.items() if sign_in.config.is_per_user and key[1] != LOCAL.name
         )
@@ -188,7 +193,7 @@ class SignIns:
             self._drop(oldest)
 
     def release(self, server: str, user: str) -> None:
-        """Drop the sign-in of a caller whose connection has ended from memory; it stays in the store."""
+        """After a caller's connection has ended, drop the sign-in from memory; it stays in the store."""
         self._subjects.pop((server, user), None)
         self._drop((server, user))
 
@@ -211,17 +216,17 @@ class SignIns:
             sign_in.flow.close()
 
     async def start_with_key(self, ticket: str, key: str, cookie: str) -> CallbackResult:
-        """Begin the sign-in of a caller who has entered an API key on the page of a link.
+        """Begin the sign-in of a caller who has followed a link and entered an API key on its page.
 
         Raises:
             SignInFailed: The link was created for another caller, or is not valid.
         """
         return await self._start(self.linking.identify_by_key(ticket, key), cookie)
 
-    async def _start(self, finding: Awaitable[Mapping[str, Any]], cookie: str | None) -> CallbackResult:
-        """Begin a sign-in after the user at the browser was identified."""
+    async def _start(self, identification: Awaitable[Mapping[str, Any]], cookie: str | None) -> CallbackResult:
+        """Wait until the user at the browser is identified, and begin the sign-in."""
         try:
-            about = await finding
+            about = await identification
         except WrongCaller as error:
             self._record(
                 str(error.about["server"]), str(error.about["user"]), "sign_in", "the link was used by another caller"
@@ -236,7 +241,7 @@ class SignIns:
 
         Args:
             query: Query string of the redirect.
-            cookie: Cookie of the browser; None if it sent none.
+            cookie: Cookie of the browser; None if the browser sent none.
 
         Raises:
             SignInFailed: The sign-in failed; the message is shown to the user.
@@ -245,11 +250,11 @@ class SignIns:
             response = parse_authorization_response(query)
         except InvalidAuthorizationResponse as error:
             raise SignInFailed(f"this address does not complete a sign-in: {error}") from None
-        # The code can be used only once, so the exchange must finish even if the user closes the page.
+        # The authorization code can be used only once, so the exchange must finish even if the user closes the page.
         return await self._tasks.run(partial(self._exchange_code, response, cookie), shield=True)
 
     async def _exchange_code(self, response: AuthorizationResponse, cookie: str | None) -> CallbackResult:
-        # Taking the pending sign-in ensures that each state is used only once, whatever the result.
+        # Remove the pending sign-in first, so that each `state` can be used only once, even if the sign-in fails.
         try:
             pending = await self._store.pop(pending_key("state", response.state))
         except StoreFailed as error:
@@ -302,7 +307,7 @@ class SignIns:
         return CallbackResult(server=server)
 
     def _pending_sign_in(self, server: str, principal: str, url: str) -> SignIn:
-        """Return the sign-in for a redirect; another process may have started it.
+        """Return the sign-in that a redirect belongs to; another process may have started the sign-in.
 
         Raises:
             SignInFailed: The configuration of the upstream has changed.

@@ -1,5 +1,7 @@
 """Request tokens with each supported grant, parse the responses, and prove possession of a key (DPoP).
 
+A grant is the authorization code, refresh token, assertion or client authentication for which the server issues tokens.
+
 Sources: RFC 6749, 7523 (jwt-bearer), 8693 (token exchange), 8707 (resource), 7009 (revocation); RFC 9449 (DPoP),
 sections 4.2, 5, 7.1, 8 and 9.
 """
@@ -34,23 +36,24 @@ REFRESH_AT: Final = 0.8
 """Fraction of a token's lifetime after which it is refreshed; the rest allows for an unavailable server."""
 # Tokens of large providers have a few KiB; most servers reject header blocks above 8 to 64 KiB.
 _MAX_TOKEN_CHARS: Final = 32 * 1024
-# One year. A longer lifetime is ignored, as if it were missing: the token is used until the upstream rejects it.
+# One year. A longer lifetime is ignored, as if none were stated: the token is used until the upstream rejects it.
 _MAX_LIFE_S: Final = 366 * 24 * 60 * 60.0
 _MAX_ERROR_CHARS: Final = 300
 _SECONDS: Final = re.compile(r"\d{1,11}(\.\d{0,6})?")
-# The authorization server rejected the grant itself, so a retry cannot succeed.
-_SPENT: Final = frozenset({"invalid_grant", "bad_refresh_token", "invalid_refresh_token"})
+# Error codes with which a server rejects the grant itself, so that a retry cannot succeed.
+_GRANT_ERRORS: Final = frozenset({"invalid_grant", "bad_refresh_token", "invalid_refresh_token"})
 # Token types that require a proof (RFC 9449; OAuth token type registry) or are not access tokens (RFC 8693).
-_NO_BEARER: Final = frozenset({"dpop", "pop", "mac", "n_a"})
-_PASSING: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
+_NOT_BEARER: Final = frozenset({"dpop", "pop", "mac", "n_a"})
+# Error codes of temporary failures.
+_TEMPORARY_ERRORS: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
 
 
 class TokenRequestFailed(Exception):
     """The token endpoint did not return a usable token.
 
     Attributes:
-        code: OAuth error code; empty without one.
-        is_temporary: Whether the error is temporary, so that the presented grant remains valid.
+        code: OAuth error code; empty if the response has none.
+        is_temporary: Whether the error is temporary, so that the grant remains valid.
     """
 
     def __init__(self, reason: str, *, code: str = "", is_temporary: bool = False) -> None:
@@ -60,24 +63,24 @@ class TokenRequestFailed(Exception):
 
     @property
     def is_grant_invalid(self) -> bool:
-        """True if the presented grant is no longer valid."""
-        return self.code in _SPENT
+        """True if the grant is no longer valid."""
+        return self.code in _GRANT_ERRORS
 
     @property
     def is_client_rejected(self) -> bool:
-        """True if the client is unknown, or is not allowed to use this grant."""
+        """True if the client is unknown to the server, or is not allowed to use this type of grant."""
         return self.code in CLIENT_ERRORS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """Access token, refresh token and their properties.
+    """An access token and a refresh token, with their properties.
 
     Attributes:
         scopes: Granted scopes; None if the response does not state them.
-        obtained_at_s: Time of the request by the wall clock, in seconds since 1970: it stays valid across restarts.
+        obtained_at_s: Time of the token request, in seconds since 1970, so that it stays valid across restarts.
         expires_at_s: Expiry in seconds since 1970; None if the token is used until the upstream rejects it.
-        scheme: Authentication scheme: `Bearer`, or `DPoP` with a proof.
+        scheme: Authentication scheme: `Bearer`, or `DPoP` if each request needs a proof of possession.
     """
 
     access: str
@@ -94,27 +97,27 @@ class Tokens:
 
     @property
     def refresh_at_s(self) -> float | None:
-        """Time at which to refresh the token; None if its expiry is unknown."""
+        """Time at which to refresh the access token; None if its expiry is unknown."""
         if self.expires_at_s is None:
             return None
         return self.obtained_at_s + REFRESH_AT * (self.expires_at_s - self.obtained_at_s)
 
     def is_expired(self, now_s: float) -> bool:
-        """Return whether the token is known to have expired."""
+        """Return whether the access token is known to have expired."""
         return self.expires_at_s is not None and now_s >= self.expires_at_s
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether the token should be refreshed."""
+        """Return whether the access token should be refreshed."""
         due_s = self.refresh_at_s
         return due_s is not None and now_s >= due_s
 
     def document(self) -> dict[str, Any]:
-        """Return the form in which the tokens are stored."""
+        """Return the tokens as a JSON object for the store."""
         return asdict(self)
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Tokens:
-        """Restore tokens from the form returned by `document`."""
+        """Restore tokens from the JSON object that `document` returned."""
         scopes = document.get("scopes")
         return cls(
             access=str(document["access"]),
@@ -139,11 +142,11 @@ def read_tokens(
 
     Args:
         status: HTTP status.
-        document: Parsed JSON body; None if the body is not JSON.
+        document: Parsed body, as in `OAuthResponse`.
         now_s: Time of the request, so that a slow response does not extend the lifetime of a token.
-        before: Refreshed tokens, which supply values that the response omits.
-        bearer: Whether the token will be sent to the upstream. If it will be exchanged again, its type is not checked.
-        proven: Whether the request had a proof of possession, so that the token may be bound to its key.
+        before: The previous tokens, if this is a refresh; they supply values that the response omits.
+        bearer: Whether the gateway will send the token to an upstream. Otherwise the token's type is not checked.
+        proven: Whether the request had a proof of possession, so that the token may be bound to the key of the proof.
 
     Raises:
         TokenRequestFailed: The response has no usable token.
@@ -155,7 +158,7 @@ def read_tokens(
     kind = str(body.get("token_type") or "bearer").strip().lower()
     bound = proven and kind == "dpop"
     # Other values, such as `user` or `JWT`, are server-specific names for bearer tokens.
-    if bearer and not bound and kind in _NO_BEARER:
+    if bearer and not bound and kind in _NOT_BEARER:
         raise TokenRequestFailed("the token endpoint returned a token that is not a bearer token")
     refresh = body.get("refresh_token") or None
     for token in (access, *([] if refresh is None else [refresh])):
@@ -178,7 +181,7 @@ def read_tokens(
 
 
 def _expiry(life: object, now_s: float) -> float | None:
-    # Some servers send a string. Exclude booleans, which are integers in Python.
+    # Some servers send the number as a string. Exclude booleans, which are integers in Python.
     if isinstance(life, str) and _SECONDS.fullmatch(life.strip()):
         life = float(life)
     if isinstance(life, bool) or not isinstance(life, int | float) or not 0 < life <= _MAX_LIFE_S:
@@ -193,7 +196,7 @@ def _refusal(status: int, body: Mapping[str, Any]) -> TokenRequestFailed:
     detail = f": {excerpt(described, _MAX_ERROR_CHARS)}" if isinstance(described, str) and described else ""
     if code and status < 500:
         reason = f"the token endpoint returned {code}{detail}"
-        return TokenRequestFailed(reason, code=code, is_temporary=code in _PASSING or status == 429)
+        return TokenRequestFailed(reason, code=code, is_temporary=code in _TEMPORARY_ERRORS or status == 429)
     is_temporary = status >= 500 or status in (408, 425, 429)
     return TokenRequestFailed(f"the token endpoint returned HTTP {status} without a token", is_temporary=is_temporary)
 
@@ -201,12 +204,12 @@ def _refusal(status: int, body: Mapping[str, Any]) -> TokenRequestFailed:
 # ECDSA with P-256, the algorithm that servers are most likely to support (RFC 7518, section 3.1: "Recommended+").
 ALGORITHM: Final = "ES256"
 _RANDOM_BYTES: Final = 16
-# Limit for a server's nonce, which is sent back in a header.
+# Limit for a server's nonce, which the gateway sends back in a header.
 _MAX_NONCE_CHARS: Final = 1_024
 
 
 def new_dpop_key() -> str:
-    """Create a private key, in PEM."""
+    """Create a private key for DPoP proofs, and return it in PEM."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
@@ -218,7 +221,7 @@ class DpopKey:
     """Signs DPoP proofs with one private key.
 
     Attributes:
-        nonce: Latest nonce from the server, repeated in each proof; None if there is none.
+        nonce: The latest nonce from the server, which each proof must contain; None if the server has sent none.
     """
 
     def __init__(self, pem: str) -> None:
@@ -237,7 +240,7 @@ class DpopKey:
 
         Args:
             method, url: HTTP method and URL of the request.
-            token: Access token of the request; None for a request to the token endpoint.
+            token: The access token that the request contains; None for a request to the token endpoint.
         """
         import jwt
 
@@ -277,7 +280,7 @@ _TYPE: Final = "urn:ietf:params:oauth:token-type:"
 
 
 class TokenEndpoint:
-    """The token endpoint of one authorization server, used as one client."""
+    """Sends requests to the token endpoint of one authorization server, authenticated as one client."""
 
     def __init__(
         self,
@@ -292,10 +295,10 @@ class TokenEndpoint:
         """Create the endpoint.
 
         Args:
-            client: The client as which the gateway authenticates.
+            client: The OAuth client as which the gateway authenticates itself.
             resource: Resource indicator of the requested tokens (RFC 8707); empty to send none.
             owner: Key under which tokens are registered as secrets, so that logs and error texts omit them.
-            proof_key: Private key to which tokens are bound, in PEM; None for bearer tokens.
+            proof_key: The private key, in PEM, to which tokens are bound; None for bearer tokens.
         """
         self._proof_key = DpopKey(proof_key) if proof_key is not None else None
         self._requests = requests
@@ -313,7 +316,7 @@ class TokenEndpoint:
         return await self._ask(self._code_form(code, verifier, redirect_uri))
 
     async def exchange_code_for_identity(self, code: str, *, verifier: str, redirect_uri: str) -> str:
-        """Exchange an authorization code for an identity token, which is not verified here.
+        """Exchange an authorization code for an identity token, which the caller has to verify.
 
         Raises:
             TokenRequestFailed: The server returned no identity token.
@@ -337,7 +340,7 @@ class TokenEndpoint:
         }
 
     async def refresh_tokens(self, tokens: Tokens) -> Tokens:
-        """Use a refresh token, which may be valid only once.
+        """Request new tokens with the refresh token, which may be valid only once.
 
         Raises:
             TokenRequestFailed: The server returned no usable token.
@@ -353,7 +356,7 @@ class TokenEndpoint:
         return await self._ask({"grant_type": "client_credentials", **_scope(scopes)})
 
     async def exchange_assertion(self, assertion: str, scopes: Sequence[str]) -> Tokens:
-        """Exchange a JWT that another issuer has signed for tokens (RFC 7523).
+        """Request tokens with an assertion, a JWT that another issuer has signed (RFC 7523).
 
         Raises:
             TokenRequestFailed: The server returned no usable token.
@@ -367,7 +370,8 @@ class TokenEndpoint:
 
         Args:
             subject: Token to exchange.
-            subject_type, requested_type: Types of the given and the requested token, as `access_token` or a full URN.
+            subject_type: Type of `subject`: the last part of a token type URN, such as `access_token`, or a full URN.
+            requested_type: Type of the requested token, in the same form.
             audience: Audience of the requested token, in addition to the resource.
 
         Raises:
@@ -385,7 +389,7 @@ class TokenEndpoint:
         return await self._ask(form, bearer=requested_type == "access_token")
 
     async def revoke(self, tokens: Tokens) -> bool:
-        """Revoke tokens, and return whether the server has confirmed it."""
+        """Revoke tokens, and return whether the server has confirmed the revocation."""
         endpoint = self._server.revocation_endpoint
         if endpoint is None:
             return False
@@ -424,7 +428,7 @@ class TokenEndpoint:
         try:
             answer = await self._post(parameters, headers)
             key = self._proof_key
-            # RFC 9449, section 8: a request that lacked the nonce has not used up the grant, so it can be repeated.
+            # RFC 9449, section 8: a request without the nonce has not used up the grant, so repeat it with the nonce.
             if key is not None and _wants_nonce(answer) and key.use_nonce(answer.nonce):
                 answer = await self._post(parameters, headers)
             return answer

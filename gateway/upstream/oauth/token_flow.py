@@ -1,4 +1,8 @@
-"""Obtain tokens: find the authorization server, register a client and request the tokens."""
+"""Obtain tokens: find the authorization server, register a client and request the tokens.
+
+A sign-in is interactive if a user logs in at the authorization server in a browser. The other sign-ins request tokens
+with a grant that needs no user, such as client credentials or token exchange.
+"""
 
 from __future__ import annotations
 
@@ -57,16 +61,16 @@ class StoredSignIn:
     Attributes:
         issuer: Issuer of the authorization server.
         resource: Resource indicator for which tokens are requested.
-        supported: Scopes from the resource metadata; None if it does not state them.
-        scopes: Scopes requested for the present tokens.
-        wanted: Scopes to request in addition next time.
+        supported: Scopes from the resource metadata; None if the metadata does not state them.
+        scopes: Scopes that were requested for the current tokens.
+        wanted: Scopes that the next token request has to include, because the upstream has rejected calls without them.
         server: Metadata of the authorization server.
-        client: The gateway as a client of the authorization server.
+        client: The OAuth client as which the gateway is known to the authorization server.
         signed_in_at_s, refreshed_at_s: Times of the sign-in and of the latest renewal, in seconds since 1970.
-        step_ups: Times at which more scopes were requested without a user.
+        step_ups: Times at which the gateway requested more scopes without a user, in seconds since 1970.
         signed_out: Whether a user has signed out.
-        kind: `auth.type` of the configuration that was used.
-        proof_key: Private key to which tokens are bound, in PEM; None for bearer tokens.
+        kind: `auth.type` of the configuration with which the sign-in was stored.
+        proof_key: The private key, in PEM, to which tokens are bound; None for bearer tokens.
     """
 
     issuer: str | None = None
@@ -85,7 +89,12 @@ class StoredSignIn:
     proof_key: str | None = field(default=None, repr=False)
 
     def without_tokens(self, *, signed_out: bool = False, client: bool = True) -> StoredSignIn:
-        """Return a copy without tokens, and without the client if the server no longer knows it."""
+        """Return a copy without tokens.
+
+        Args:
+            signed_out: Whether the tokens are removed because a user has signed out.
+            client: Whether the copy includes the client; without it, the gateway registers again.
+        """
         return StoredSignIn(
             issuer=self.issuer,
             resource=self.resource,
@@ -98,7 +107,7 @@ class StoredSignIn:
         )
 
     def fits(self, config: SignInConfig) -> bool:
-        """Return whether issuer, client and type agree with the current configuration."""
+        """Return whether issuer, client and type match the current configuration."""
         issuer, client_id, client = config.issuer, config.client_id, self.client
         if self.issuer is not None and issuer is not None and self.issuer.rstrip("/") != issuer.rstrip("/"):
             return False
@@ -126,7 +135,10 @@ class StoredSignIn:
         }
 
     def document(self, *, server: str, principal: str) -> dict[str, Any]:
-        """Return the form in which the sign-in is stored; `name` and `principal` help people who inspect the file."""
+        """Return the sign-in as a JSON object for the store.
+
+        `name` and `principal` are not read back; they help people who inspect the file.
+        """
         return {
             "name": server,
             "principal": principal,
@@ -148,10 +160,10 @@ class StoredSignIn:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> StoredSignIn:
-        """Restore a sign-in from the form returned by `document`.
+        """Restore a sign-in from the JSON object that `document` returned.
 
         Raises:
-            UnreadableSignIn: The stored form comes from an incompatible version.
+            UnreadableSignIn: The JSON object comes from an incompatible version.
         """
         try:
             return cls._from_document(document)
@@ -186,17 +198,17 @@ def _server(document: Mapping[str, Any]) -> ServerMetadata:
 
 
 LINK_S: Final = 600.0
-"""Lifetime of a sign-in link: enough to find a password, but of little use to anyone who finds the link later."""
-# Return the same link again only while at least this much of its lifetime is left.
+"""Lifetime of a sign-in link: enough time to find a password, and too short for someone who finds the link later."""
+# The same link is returned again only while at least this much of its lifetime is left.
 _LEFT_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Latest:
-    """The most recent link.
+    """The most recent sign-in link.
 
     Attributes:
-        reuse_key: Inputs from which the link was made.
+        reuse_key: Values from which the link was built; the link is reused only if all of them are unchanged.
         key: Store key of the pending sign-in.
     """
 
@@ -210,7 +222,7 @@ class TokenFlow:
 
     Attributes:
         discovery: Finds the authorization server.
-        registration: The gateway as a client of that server.
+        registration: Registers the gateway as a client of the authorization server.
     """
 
     def __init__(
@@ -244,12 +256,12 @@ class TokenFlow:
         self._requests = GuardedRequests(guard, upstream.proxy)
         self.discovery = Discovery(self._requests, upstream)
         self.registration = ClientRegistration(self._requests, store, upstream, addresses, owner=owner)
-        # False after the server rejected `prompt=consent`, which other servers require for refresh tokens.
+        # False once the server has rejected `prompt=consent`, which other servers require for a refresh token.
         self._requests_consent = True
         self._latest: _Latest | None = None
 
     def request_without_consent(self) -> None:
-        """Omit `prompt=consent` from now on, because the server has rejected it."""
+        """Omit `prompt=consent`, which the server has rejected, from later authorization requests."""
         self._requests_consent = False
 
     def close(self) -> None:
@@ -257,11 +269,11 @@ class TokenFlow:
         self._requests.close()
 
     async def find_authorization_server(self, challenge: Challenge | None, stored: StoredSignIn) -> StoredSignIn | None:
-        """Find the authorization server of the upstream; return None if there is none.
+        """Find the upstream's authorization server, and return the sign-in with its issuer; None if there is no server.
 
         Args:
-            challenge: Challenge of the latest refusal.
-            stored: The present sign-in, which is continued if it has the same issuer.
+            challenge: The challenge in the latest 401 or 403 response of the upstream; None if there was none.
+            stored: The current sign-in, which is updated if it has the same issuer, and otherwise replaced.
 
         Raises:
             InvalidMetadata: The metadata is not valid, or could not be fetched.
@@ -293,7 +305,7 @@ class TokenFlow:
         )
 
     def _indicator(self, stored: StoredSignIn) -> str:
-        """Return the resource indicator of requests (RFC 8707); empty to send none."""
+        """Return the resource indicator for requests (RFC 8707); empty to send none."""
         resource = self._config.resource
         return resource if isinstance(resource, str) else stored.resource if resource else ""
 
@@ -308,10 +320,10 @@ class TokenFlow:
         """Create a sign-in link.
 
         Args:
-            stored: The present sign-in.
-            challenge: Challenge of the latest refusal.
-            principal: Owner of the sign-in; empty if all callers share it.
-            browser: See `SignIn.create_link`.
+            stored: The current sign-in.
+            challenge: The challenge in the latest 401 or 403 response of the upstream; None if there was none.
+            principal: The caller who owns the sign-in; empty if all callers share it.
+            browser: As in `SignIn.create_link`.
 
         Raises:
             SignInFailed: No link can be created; the message gives the reason and the next step.
@@ -389,19 +401,19 @@ class TokenFlow:
         return new_link
 
     async def _reuse_link(self, reuse_key: tuple[object, ...]) -> SignInLink | None:
-        """Return the most recent link; None if it is no longer valid or has little time left."""
+        """Return the most recent link; None if the link is not valid any more or expires soon."""
         latest = self._latest
         if latest is None or latest.reuse_key != reuse_key or latest.link.expires_at_s - time.time() < _LEFT_S:
             return None
         try:
-            # The link may have been used in another process, or the store may have lost it.
+            # The link may have been used in another process, or the store may have lost the pending sign-in.
             pending = await self._store.load(latest.key)
         except StoreFailed as error:
             raise SignInFailed(str(error)) from None
         return latest.link if pending is not None else None
 
     def forget_link(self) -> None:
-        """Create another link next time, because the most recent one was used."""
+        """Stop reusing the most recent link, because it was used or may be out of date."""
         self._latest = None
 
     async def request_tokens(self, stored: StoredSignIn, challenge: Challenge | None) -> tuple[StoredSignIn, Tokens]:
@@ -409,7 +421,9 @@ class TokenFlow:
 
         Raises:
             TokenRequestFailed: The server returned no usable token.
-            InvalidMetadata, SignInFailed: The authorization server or the token to exchange is missing or not usable.
+            InvalidMetadata: The metadata of the authorization server is missing or not valid.
+            SignInFailed: The authorization server is unknown, the caller has no token to exchange, or the configured
+                `auth.type` requires a user.
         """
         config = self._config
         sign_in: StoredSignIn | None = stored
@@ -468,7 +482,7 @@ class TokenFlow:
     def scopes(
         self, stored: StoredSignIn, challenge: Challenge | None, server: ServerMetadata | None
     ) -> tuple[str, ...]:
-        """Return the scopes to request."""
+        """Return the scopes to request; see `scopes_to_request`."""
         return scopes_to_request(
             configured=self._config.scopes,
             challenged=challenge.scopes if challenge is not None else None,

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class KeyedLocks:
-    """One lock for each key; a lock is dropped when no task uses it."""
+    """One lock for each key; a lock is discarded when no task uses it."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
@@ -42,7 +42,7 @@ class KeyedLocks:
         return len(self._locks)
 
     def get_lock(self, key: str) -> anyio.Lock:
-        """Return the lock of a key. Enter it without an `await` in between, because only a reference keeps it alive."""
+        """Return the lock of a key. Enter the lock at once: it is discarded when no task has a reference to it."""
         lock = self._locks.get(key)
         if lock is None:
             lock = self._locks[key] = anyio.Lock()
@@ -53,7 +53,7 @@ VARIABLE: Final = "TYPEGATE_STATE_KEY"
 FILE_VARIABLE: Final = "TYPEGATE_STATE_KEY_FILE"
 KEYRING: Final = "keyring"
 """Value of `TYPEGATE_STATE_KEY` that selects the keyring of the operating system."""
-# Length of 128 random bits in base64; in hexadecimal they need 32 characters.
+# Minimum length of a key: 128 random bits need 22 characters in base64, and 32 in hexadecimal.
 _MIN_CHARS: Final = 22
 _MAX_KEY_BYTES: Final = 4096
 # Length of an AES-GCM nonce (NIST SP 800-38D, section 8.2).
@@ -72,7 +72,7 @@ class UndecryptableContent(ValueError):
 
 
 class Encryption:
-    """Encrypts with one key; without a key, content stays unencrypted."""
+    """Encrypts stored content with one key; without a key, the content stays unencrypted."""
 
     def __init__(self, key: str | None = None) -> None:
         self._key = key
@@ -89,17 +89,17 @@ class Encryption:
         return AESGCM(hmac.digest((self._key or "").encode(), _PURPOSE, hashlib.sha256))
 
     def encrypt(self, content: bytes, *, name: str) -> bytes:
-        """Encrypt content, bound to the name under which it is stored; without a key, return it unchanged."""
+        """Encrypt content so that it can be decrypted only under this name; without a key, return it unchanged."""
         if self._key is None:
             return content
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return _MAGIC + nonce + self._cipher.encrypt(nonce, content, name.encode())
 
     def decrypt(self, content: bytes, *, name: str) -> bytes:
-        """Decrypt stored content; content from before there was a key is returned unchanged.
+        """Decrypt stored content; return unencrypted content, stored before a key was configured, unchanged.
 
         Raises:
-            UndecryptableContent: The key or the name differs from the one used for encryption.
+            UndecryptableContent: The content was encrypted with another key or name, or no key is configured.
         """
         if not content.startswith(_MAGIC):
             return content
@@ -107,15 +107,15 @@ class Encryption:
             raise UndecryptableContent(f"the file is encrypted, but {VARIABLE} is not set")
         from cryptography.exceptions import InvalidTag
 
-        sealed = content[len(_MAGIC) :]
+        encrypted = content[len(_MAGIC) :]
         try:
-            return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name.encode())
+            return self._cipher.decrypt(encrypted[:_NONCE_BYTES], encrypted[_NONCE_BYTES:], name.encode())
         except (InvalidTag, ValueError):
             raise UndecryptableContent(f"the file is encrypted with another {VARIABLE}") from None
 
 
 def encryption_from(environ: Mapping[str, str] | None = None) -> Encryption:
-    """Create the encryption that is configured by environment variables.
+    """Create the encryption that environment variables configure.
 
     Raises:
         ConfigError: A key is configured but cannot be used.
@@ -162,7 +162,7 @@ def _key_from_keyring() -> str:
         stored = keyring.get_password(_SERVICE, _ENTRY)
         if not stored:
             keyring.set_password(_SERVICE, _ENTRY, secrets.token_urlsafe(_KEY_BYTES))
-            # Read the key back: another process may have stored one at the same time, and some keyrings store nothing.
+            # Read the key back: another process may have stored a key concurrently, and some keyrings store nothing.
             stored = keyring.get_password(_SERVICE, _ENTRY)
     except Exception as error:  # boundary: each keyring backend has its own errors
         what = f"the keyring of this system cannot be used ({type(error).__name__}); {_EXPECTED_KEY}"
@@ -175,19 +175,22 @@ def _key_from_keyring() -> str:
 
 FOLDER: Final = "sign-ins"
 LOCK_S: Final = 30.0
-"""Timeout for a lock. Its owner holds it for one request and one write, about a third of this time."""
-# Polling interval for a lock: short, because a call may be waiting, and cheap, because locks are rarely contended.
+"""Timeout for acquiring a lock. A task usually holds a lock for one request and one write, at most a third of this
+time."""
+# Interval at which a waiting task tries to acquire a file lock. The interval is short, because a call may be waiting;
+# polling costs little, because tasks rarely have to wait.
 _LOCK_POLL_S: Final = 0.02
-# Maximum number of pending sign-ins, more than the users of one process start within ten minutes.
+# Maximum number of pending sign-ins in memory, more than the users of one process start within ten minutes.
 _MAX_PENDING: Final = 256
-# Enough for tokens of 32 KiB, metadata and a client registration, encrypted.
+# Maximum size of a document's file: enough for tokens of 32 KiB, metadata and a client registration, encrypted.
 _MAX_BYTES: Final = 256 * 1024
 
 
 def pending_key(purpose: Literal["state", "link", "token"], secret: str) -> str:
     """Return the key of a document that is used only once; the prefix `pending:` lets `sweep` remove it.
 
-    Browsers send the secrets, so the purpose prevents that a document is used for another purpose than its own.
+    A browser sends the secret to the gateway. The purpose is part of the key, so that the secret of a link, for
+    example, is not accepted as the `state` of a sign-in.
     """
     return f"pending:{purpose}-{secret}"
 
@@ -201,7 +204,7 @@ class StoreFailed(Exception):
 
 
 class LockTimeout(StoreFailed):
-    """Another process has held a lock for longer than its work should take."""
+    """A lock could not be acquired, because another process held it for `LOCK_S`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +212,7 @@ class StoredDocument:
     """A stored document.
 
     Attributes:
-        version: Incremented by each change of the document.
+        version: A number that each change of the document increments.
     """
 
     version: int
@@ -217,20 +220,26 @@ class StoredDocument:
 
 
 class TokenStore(Protocol):
-    """Stores documents under keys of the form `kind:name`, shared by all processes with the same configuration."""
+    """Stores JSON objects, called documents, under keys of the form `kind:name`.
+
+    All processes with the same configuration share the documents, except those in a `MemoryTokenStore`.
+    """
 
     async def load(self, key: str) -> StoredDocument | None:
-        """Return a document; None if it does not exist or is not valid.
+        """Return a document; None if the document does not exist or is not valid.
 
         Raises:
             StoreFailed: The store is unavailable.
         """
 
     async def save(self, key: str, document: Mapping[str, Any], *, expected: int) -> int:
-        """Store a document, replacing the expected version (0 if none), and return the new version.
+        """Store a document, and return its new version.
+
+        Args:
+            expected: The version that the new document replaces; 0 if the document does not exist yet.
 
         Raises:
-            Conflict: The stored document has another version.
+            Conflict: The stored document does not have the expected version.
             StoreFailed: The document could not be stored.
         """
 
@@ -242,20 +251,20 @@ class TokenStore(Protocol):
         """
 
     async def pop(self, key: str) -> dict[str, Any] | None:
-        """Delete a document and return it, to only one of several concurrent callers; None if it does not exist.
+        """Delete a document and return it; None if it does not exist. Only one of several concurrent callers gets it.
 
         Raises:
             StoreFailed: The store is unavailable.
         """
 
     async def sweep(self, kind: str, older_than_s: float) -> None:
-        """Delete documents of a kind that are older than this."""
+        """Delete the documents of one kind that are older than `older_than_s`."""
 
     async def stamp(self, key: str) -> object:
-        """Return a value that changes whenever the document does; faster than `load`."""
+        """Return a value that changes whenever the document changes; faster than `load`."""
 
     def lock(self, key: str) -> AbstractAsyncContextManager[None]:
-        """Hold the exclusive lock of a key, across tasks and processes.
+        """Return a context manager that holds the exclusive lock of a key, across tasks and processes.
 
         Raises:
             LockTimeout: Another task or process held the lock for too long.
@@ -263,7 +272,7 @@ class TokenStore(Protocol):
 
 
 class MemoryTokenStore:
-    """Keeps documents in memory until the process ends."""
+    """Stores documents in memory until the process ends."""
 
     def __init__(self) -> None:
         self._stored: dict[str, StoredDocument] = {}
@@ -287,7 +296,8 @@ class MemoryTokenStore:
         return stored.document if stored is not None else None
 
     async def sweep(self, kind: str, older_than_s: float) -> None:
-        # The documents end with the process, so this limits their number instead of their age. The oldest come first.
+        # Documents in memory are lost with the process, so limit their number instead of their age. The dictionary
+        # iterates in insertion order, so the oldest keys come first.
         keys = [key for key in self._stored if key.startswith(f"{kind}:")]
         for key in keys[:-_MAX_PENDING]:
             del self._stored[key]
@@ -303,19 +313,19 @@ class MemoryTokenStore:
 
 
 class FileTokenStore:
-    """Stores each document in a file that only its owner may read."""
+    """Stores each document in a file that only the user who runs the gateway may read."""
 
     def __init__(self, state_dir: Path, encryption: Encryption) -> None:
         self._folder = state_dir / FOLDER
         self._encryption = encryption
-        # File locks are held by the process as a whole, so tasks need locks of their own.
+        # Locks between the tasks of this process: they need no polling, and work where files cannot be locked.
         self._locks = KeyedLocks()
 
     async def load(self, key: str) -> StoredDocument | None:
         return await anyio.to_thread.run_sync(self._load, key)
 
     async def save(self, key: str, document: Mapping[str, Any], *, expected: int) -> int:
-        """Store a document; the caller must hold the lock of the key if other processes may write it."""
+        """Store a document; the caller must hold the key's lock if other processes may write the document."""
         try:
             return await anyio.to_thread.run_sync(self._save, key, dict(document), expected)
         except OSError as error:
@@ -368,7 +378,7 @@ class FileTokenStore:
 
     async def _lock_file(self, key: str) -> int | None:
         if sys.platform == "win32":
-            return None  # on Windows a gateway has only one process, so the task lock is sufficient
+            return None  # on Windows a gateway has only one process, so the lock between tasks is sufficient
         import fcntl
 
         try:
@@ -431,24 +441,24 @@ def _unwritable(error: OSError) -> StoreFailed:
     return StoreFailed(f"the state directory cannot be written ({error.strerror})")
 
 
-# Bounds the size of the document. Removing the oldest entry only shortens the list: the user stays signed in.
+# Bounds the size of the list. Removing the oldest entry only shortens the list: that user stays signed in.
 _MAX_USERS: Final = 2_000
 
 
 class SignedInUsers:
-    """List of the users who are signed in to each server, with the time of their sign-in in seconds since 1970."""
+    """Lists of the users who are signed in to each server, with the times of sign-in in seconds since 1970."""
 
     def __init__(self, store: TokenStore) -> None:
         self._store = store
         self._cached: dict[tuple[str, str], tuple[object, dict[str, float]]] = {}
 
     def cached_users(self, server: str, url: str) -> dict[str, float]:
-        """Return the users by name, as the latest call of `load` found them."""
+        """Return the times of sign-in by user name, as the latest call of `load` found them."""
         cached = self._cached.get((server, url))
         return cached[1] if cached is not None else {}
 
     async def load(self, server: str, url: str) -> dict[str, float]:
-        """Return the current users by name; the store is read only if the list has changed."""
+        """Return the current times of sign-in by user name; the store is read only if the list has changed."""
         key = _users_key(server, url)
         stamp = await self._store.stamp(key)
         cached = self._cached.get((server, url))
@@ -457,7 +467,7 @@ class SignedInUsers:
         return cached[1]
 
     async def record(self, server: str, url: str, user: str, since_s: float | None) -> None:
-        """Record the time at which a user signed in, or with None that the user is no longer signed in."""
+        """Record when a user signed in; None removes a user who is no longer signed in."""
         key = _users_key(server, url)
         if (await self.load(server, url)).get(user) == since_s:
             return

@@ -19,15 +19,15 @@ from gateway.protocol.gateway_errors import GatewayError
 from registry.intake.issues import ItemIssue
 from registry.schema.display_text import excerpt
 
-# The largest documents of the tests have 12 MB; parsing 64 MiB takes about a second and half a gigabyte.
+# The largest documents in the tests have 12 MB. Parsing 64 MiB takes about a second, and half a gigabyte of memory.
 MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
 # The YAML parser reads about 7 MB each second.
 MAX_YAML_BYTES: Final = 32 * 1024 * 1024
-# An API that is split into one file for each path and schema has a few hundred.
+# An API that is split into one file for each path and schema has a few hundred files.
 MAX_DOCUMENTS: Final = 1_000
-# The limit of `registry.schema.schemas`, minus the levels that a tool definition adds.
+# `MAX_SCHEMA_DEPTH` of `registry.schema.schemas`, minus the levels that a tool definition adds.
 MAX_DEPTH: Final = 190
-# References that lead to references; real documents have one or two.
+# Limit for a chain of references, each of which leads to another reference; real documents have one or two.
 MAX_HOPS: Final = 16
 _MAX_DETAIL: Final = 300
 _EXTERNAL: Final = re.compile(rb"""\$ref["']?\s*:\s*["']?(?![#"'\s])""")
@@ -62,7 +62,7 @@ class OperationRefused(GatewayError):
 
 
 def parse_document(data: bytes, name: str) -> dict[str, Any]:
-    """Parse one document, JSON or YAML.
+    """Parse one JSON or YAML document.
 
     Args:
         name: The file name or URL, for messages.
@@ -77,7 +77,7 @@ def parse_document(data: bytes, name: str) -> dict[str, Any]:
         try:
             root = json_bytes.loads(text)
         except json_bytes.MalformedJson as error:
-            # A YAML flow mapping may begin with a brace too, but OpenAPI documents are hardly ever written that way.
+            # A YAML document may begin with a brace too, but OpenAPI documents are hardly ever written that way.
             raise DocumentRefused(f"{name}: is not JSON ({excerpt(str(error), 200)})") from None
     else:
         root = _yaml(text, name)
@@ -98,8 +98,13 @@ def _yaml(data: bytes, name: str) -> Any:
 
 
 def external_documents(data: bytes, root: object, uri: str) -> Iterator[str]:
-    """Yield the URIs of other documents to which the references of a document lead."""
-    if not _EXTERNAL.search(data):  # fast path: a walk over a large document takes long
+    """Yield the URI of each external document that a document refers to; a URI may be repeated.
+
+    Args:
+        data: The document as bytes.
+        root: The same document, parsed.
+    """
+    if not _EXTERNAL.search(data):  # fast path: walking through a large document takes long
         return
     pending = [root]
     seen: set[int] = set()
@@ -118,7 +123,7 @@ def external_documents(data: bytes, root: object, uri: str) -> Iterator[str]:
 
 
 def join_uri(base: str, reference: str) -> str:
-    """Resolve a reference; an invalid one stays as it is, and is reported when it is looked up."""
+    """Resolve a reference; return an invalid reference unchanged, because it is reported when it is looked up."""
     try:
         return urljoin(base, reference)
     except ValueError:
@@ -127,10 +132,14 @@ def join_uri(base: str, reference: str) -> str:
 
 @dataclass(slots=True)
 class Node:
-    """A value with its place, in relation to which its references are resolved.
+    """A value in a document, with its position, which is needed to resolve references in the value.
 
-    Never changed; not frozen, because a frozen dataclass takes three times as long to create, and a large document
-    needs hundreds of thousands.
+    Nodes are never changed. The class is not frozen, because creating a frozen dataclass takes three times as long, and
+    a large document needs hundreds of thousands of nodes.
+
+    Attributes:
+        uri: The URI of the document.
+        pointer: The JSON pointer of the value.
     """
 
     value: Any
@@ -138,7 +147,7 @@ class Node:
     pointer: str
 
     def child(self, *steps: str | int) -> Node:
-        """Return the value below these keys, or None as the value if there is none."""
+        """Return the node at these keys, one for each level; its value is None if there is no such value."""
         value, pointer = self.value, self.pointer
         for step in steps:
             if isinstance(value, dict):
@@ -151,19 +160,19 @@ class Node:
         return Node(value, self.uri, pointer)
 
     def items(self) -> Iterator[tuple[str, Node]]:
-        """Yield the members of an object; nothing for other values."""
+        """Yield the keys and values of an object; yield nothing for other values."""
         if isinstance(self.value, dict):
             for key, value in self.value.items():
                 yield key, Node(value, self.uri, f"{self.pointer}/{_step(key)}")
 
     def elements(self) -> Iterator[Node]:
-        """Yield the items of a list; nothing for other values."""
+        """Yield the items of a list; yield nothing for other values."""
         if isinstance(self.value, list):
             for index, value in enumerate(self.value):
                 yield Node(value, self.uri, f"{self.pointer}/{index}")
 
     def text(self, *steps: str) -> str:
-        """Return the text below these keys, or an empty string."""
+        """Return the text at these keys, one for each level; empty if there is no text."""
         value = self.value
         for step in steps:
             value = value.get(step) if isinstance(value, dict) else None
@@ -171,17 +180,18 @@ class Node:
 
 
 def _step(key: str | int) -> str | int:
-    """Return one step of a JSON pointer."""
+    """Return a key as it is escaped in a JSON pointer."""
     if isinstance(key, int) or ("/" not in key and "~" not in key):
         return key
     return key.replace("~", "~0").replace("/", "~1")
 
 
 class Documents:
-    """A document, and the documents to which its references lead.
+    """An OpenAPI document, and the documents that it refers to.
 
     Attributes:
-        version: The version of the specification that the main document follows.
+        root: The whole main document.
+        version: The OpenAPI version of the main document.
     """
 
     def __init__(self, uri: str, parsed: Mapping[str, dict[str, Any]], *, name: str) -> None:
@@ -189,7 +199,7 @@ class Documents:
 
         Args:
             uri: The URI of the main document.
-            parsed: Every document by its URI.
+            parsed: All documents by URI, including the main document.
             name: The file name or URL of the main document, for messages.
 
         Raises:
@@ -213,10 +223,10 @@ class Documents:
         return OperationRefused(code, detail, self.place(node))
 
     def follow(self, node: Node) -> Node:
-        """Return the target of a reference, through further references; a node without a reference itself.
+        """Follow the reference at a node, and further references at its target; return the first node without one.
 
         Raises:
-            OperationRefused: The reference does not lead to a value.
+            OperationRefused: A reference does not lead to a value, or the chain of references is too long.
         """
         for _ in range(MAX_HOPS):
             reference = node.value.get("$ref") if isinstance(node.value, dict) else None

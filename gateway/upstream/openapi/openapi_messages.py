@@ -1,4 +1,4 @@
-"""Write the request of a call.
+"""Build the HTTP request for a tool call.
 
 Sources: OpenAPI 3.1.1, sections "Style Values" and "Encoding Object"; RFC 6570; RFC 7578 for multipart bodies.
 """
@@ -22,28 +22,29 @@ from registry.schema.display_text import excerpt
 Place = Literal["path", "query", "header", "cookie"]
 BodyKind = Literal["json", "form", "multipart", "text", "binary"]
 BODY: Final = "body"
-"""The argument with the request body."""
-# Reserved characters that can stand in a query without ending a value (RFC 3986, section 3.4).
+"""The name of the tool argument with the request body."""
+# Reserved characters that a value in a query may contain unencoded, because they do not end it (RFC 3986, section 3.4).
 _RESERVED_IN_QUERY: Final = ":/?@!$'()*,;"
-# The literal parts of a path template may be percent-encoded already.
+# Characters that stay unencoded in the literal parts of a path template, including `%`: an author may have
+# percent-encoded these parts already.
 _LITERAL: Final = "/%:@!$&'()*+,;=~-._"
 _DELIMITERS: Final = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C", "tabDelimited": "%09"}
 VARIABLE: Final = re.compile(r"\{([^{}]+)\}")
-"""A variable of a path or of a server's URL."""
+"""A variable in a path or in a server's URL."""
 _FILE: Final = "file"
 _BRACE: Final = re.compile(r"[{}]")
 _DATA_URL: Final = re.compile(r"data:([^;,]*)(?:;[^,]*?)?;base64,", re.IGNORECASE)
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# `deepObject` values nested deeper than this are no filters.
+# Maximum nesting of `deepObject` values, which usually are filters; real filters have fewer levels.
 _MAX_DEEP: Final = 16
 
 
 class ArgumentRefused(GatewayError):
-    """An argument cannot be written into the request; the text names the argument and the reason."""
+    """An argument cannot be written into the request; the text gives the argument and the reason."""
 
 
 class PathRefused(GatewayError):
-    """A path of a document cannot be written into requests; the text gives the reason."""
+    """No request can be built for a path of a document; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,8 @@ class Parameter:
     """A parameter and how it is written into the request.
 
     Attributes:
-        argument: The argument of the tool, which differs from the name if several parameters share the name.
-        media_type: The media type of a parameter with `content`; None for a parameter with a style.
+        argument: The name of the tool argument, which differs from `name` if several parameters have this name.
+        media_type: The media type of a parameter that is defined with `content`; None for a parameter with a style.
     """
 
     name: str
@@ -70,7 +71,8 @@ class Encoding:
     """How one property of a form or multipart body is written.
 
     Attributes:
-        style: None for the default of the media type of the property.
+        style: The style; None if the document states none. In a form, objects are then written as JSON, and other
+            values in the style `form`.
     """
 
     content_type: str | None = None
@@ -92,9 +94,12 @@ class Body:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """The plan of a request, and the tool definition.
+    """A tool definition, and the plan for building the tool's requests.
 
     Attributes:
+        path: The path template, with the query parameters and the fragment that the document fixes.
+        definition: The tool definition.
+        accept: The Accept header.
         server: The absolute URL of the operation's own server; None for the server of the whole document.
     """
 
@@ -110,11 +115,11 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestParts:
-    """A request without its server.
+    """A request without the address of the server.
 
     Attributes:
-        target: The path, percent-encoded, and the query.
-        cookie: The cookies of the parameters; empty without.
+        target: The percent-encoded path, and the query.
+        cookie: The Cookie header with the cookie parameters; empty if there are none.
     """
 
     method: str
@@ -125,7 +130,7 @@ class RequestParts:
 
 
 def request_target(path: str, parameters: Sequence[Parameter]) -> tuple[str, list[Parameter]]:
-    """Return a path with its fixed query, and the parameters as they are sent.
+    """Return the path with its fixed query parameters, and the other parameters as they are sent.
 
     Documents may write `?user={id}` into a path: the parameter `id` is then sent in the query, as `user`.
 
@@ -146,18 +151,22 @@ def request_target(path: str, parameters: Sequence[Parameter]) -> tuple[str, lis
         if _BRACE.search(key if variable is not None else pair):
             raise PathRefused(f"the query part {excerpt(pair, 60)} is not supported; expected a value or NAME={{NAME}}")
         if variable is not None:
-            index = _place_of(variable[1], ("query", "path"), parameters)
+            index = _parameter_index(variable[1], ("query", "path"), parameters)
             style = parameters[index].style if parameters[index].place == "query" else "form"
             sent[index] = replace(parameters[index], name=unquote_plus(key), place="query", style=style)
         elif not any(p.place == "query" and p.required and p.name == unquote_plus(key) for p in parameters):
             fixed.append(pair)
     for name in VARIABLE.findall(plain):
-        _place_of(name, ("path",), parameters)
+        _parameter_index(name, ("path",), parameters)
     return f"{plain}?{'&'.join(fixed)}{mark}{fragment}" if fixed else f"{plain}{mark}{fragment}", sent
 
 
-def _place_of(name: str, places: Sequence[Place], parameters: Sequence[Parameter]) -> int:
-    """Return the index of the parameter of this name in the first of the places that has one."""
+def _parameter_index(name: str, places: Sequence[Place], parameters: Sequence[Parameter]) -> int:
+    """Return the index of the parameter with this name; if several places have one, in the first of `places`.
+
+    Raises:
+        PathRefused: None of the places has a parameter with this name.
+    """
     for place in places:
         for index, parameter in enumerate(parameters):
             if (parameter.place, parameter.name) == (place, name):
@@ -166,10 +175,10 @@ def _place_of(name: str, places: Sequence[Place], parameters: Sequence[Parameter
 
 
 def request_of(operation: Operation, arguments: Mapping[str, Any]) -> RequestParts:
-    """Write the request of a call.
+    """Return the request for a call of an operation.
 
     Raises:
-        ArgumentRefused: An argument is missing, or its value cannot be part of the request.
+        ArgumentRefused: An argument is missing, or its value cannot be written into the request.
     """
     query: list[str] = []
     cookies: list[str] = []
@@ -189,7 +198,7 @@ def request_of(operation: Operation, arguments: Mapping[str, Any]) -> RequestPar
             headers[parameter.name.lower()] = _header_value(parameter, value)
         else:
             cookies += _cookie_pairs(parameter, value)
-    # Some documents tell operations of one path apart by a fragment, which is never sent, or by a fixed query.
+    # Some documents distinguish operations with equal paths by a fragment, which is never sent, or by a fixed query.
     path, _, fixed = operation.path.partition("#")[0].partition("?")
     query = [quote(fixed, safe=_LITERAL + "?"), *query] if fixed else query
     target = quote(path, safe=_LITERAL + "{}")
@@ -212,7 +221,7 @@ def request_of(operation: Operation, arguments: Mapping[str, Any]) -> RequestPar
 
 
 def _text(value: Any) -> str:
-    """Return a primitive as text, as JavaScript and most servers write it."""
+    """Return a primitive value as text: a string unchanged, other values as JSON writes them."""
     if isinstance(value, str):
         return value
     return json_bytes.dumps(value).decode()
@@ -226,7 +235,7 @@ def _encode(value: Any, *, allow_reserved: bool = False) -> str:
 
 
 def _members(value: Any) -> list[tuple[str, Any]]:
-    """Return the members of an object that have a value."""
+    """Return the members of an object whose value is not None."""
     return [(str(name), member) for name, member in value.items() if member is not None]
 
 
@@ -235,7 +244,7 @@ def _present(value: Any) -> list[Any]:
 
 
 def _path_value(parameter: Parameter, value: Any) -> str:
-    """Write a path parameter. Source: RFC 6570, sections 3.2.2, 3.2.5 and 3.2.7."""
+    """Return the text of a path parameter. Source: RFC 6570, sections 3.2.2, 3.2.5 and 3.2.7."""
     name = quote(parameter.name, safe="")
     if parameter.media_type is not None:
         return _encode(json_bytes.dumps(value).decode())
@@ -262,7 +271,7 @@ def _path_value(parameter: Parameter, value: Any) -> str:
 
 
 def _check_pieces(argument: str, value: Any) -> None:
-    """Refuse values that leave their segment on servers that decode a path before they resolve it."""
+    """Refuse values with dot segments, with which a server that decodes a path before resolving it leaves the path."""
     if isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             _check_pieces(argument, item)
@@ -275,7 +284,7 @@ def _check_pieces(argument: str, value: Any) -> None:
 
 
 def _check_segments(target: str, operation: Operation) -> None:
-    """Refuse a path in which several values together form a dot segment."""
+    """Refuse a path in which values together with their surroundings form a dot segment."""
     if any(unquote(segment) in (".", "..") for segment in target.split("/")):
         names = ", ".join(p.argument for p in operation.parameters if p.place == "path")
         raise ArgumentRefused(f"the path {excerpt(target, 100)} leads out of {operation.path}; check {names}")
@@ -292,7 +301,7 @@ def _query_pairs(parameter: Parameter, value: Any) -> Iterator[str]:
 
 
 def _pairs(name: str, value: Any, *, style: str, explode: bool, allow_reserved: bool) -> Iterator[str]:
-    """Write a value as `name=value` pairs of a query or a form."""
+    """Yield the `name=value` pairs of a value in a query, a form or a cookie."""
     if style == "deepObject":
         yield from _deep_pairs(name, value, allow_reserved, 0)
     elif isinstance(value, dict):
@@ -312,7 +321,7 @@ def _pairs(name: str, value: Any, *, style: str, explode: bool, allow_reserved: 
 
 
 def _deep_pairs(name: str, value: Any, allow_reserved: bool, depth: int) -> Iterator[str]:
-    """Write nested values as `name[key][0]=value`, the form that servers with nested parameters read."""
+    """Yield nested values as `name[key][0]=value`, the format that servers with nested parameters expect."""
     if depth > _MAX_DEEP:
         raise ArgumentRefused(f"{unquote(name)} is nested more than {_MAX_DEEP} levels")
     if isinstance(value, dict | list):
@@ -327,7 +336,7 @@ def _header_value(parameter: Parameter, value: Any) -> str:
     if not _HEADER_NAME.fullmatch(parameter.name):
         raise ArgumentRefused(f"{parameter.argument} cannot be sent: its name is not a valid header name")
     if parameter.media_type is not None:
-        # Escapes keep JSON within ASCII.
+        # Escape all other characters, because a header contains only ASCII.
         text = json_bytes.dumps(value).decode()
         text = "".join(character if character.isascii() else _escape_character(character) for character in text)
     elif isinstance(value, dict):
@@ -348,7 +357,7 @@ def _escape_character(character: str) -> str:
 
 
 def _cookie_pairs(parameter: Parameter, value: Any) -> Iterator[str]:
-    """Write a cookie; values are percent-encoded, because a cookie cannot contain `;` or a space."""
+    """Yield the pairs of a cookie parameter, percent-encoded, because a cookie cannot contain `;` or a space."""
     name = quote(parameter.name, safe="")
     if parameter.media_type is not None:
         yield f"{name}={_encode(json_bytes.dumps(value).decode())}"
@@ -365,7 +374,7 @@ def _body(body: Body, value: Any) -> tuple[bytes, str]:
     if body.kind == "binary":
         return _decode_file(BODY, value)[0], body.media_type
     if body.kind == "multipart" and isinstance(value, str | list):
-        # Some documents describe the bytes of a file as a whole multipart body; most servers then read a part `file`.
+        # Some documents declare a multipart body as just the bytes of a file; most servers then expect a part `file`.
         return _multipart(replace(body, encodings={_FILE: Encoding(is_binary=True)}), {_FILE: value})
     if not isinstance(value, dict):
         raise ArgumentRefused(f"{BODY} is not an object; expected the fields of the form")
@@ -400,14 +409,14 @@ def _multipart(body: Body, value: Mapping[str, Any]) -> tuple[bytes, str]:
         encoding = body.encodings.get(name, Encoding())
         for item in _present(member) if isinstance(member, list) else [member]:
             parts.append(_part(name, item, encoding))
-    # Derived from the content, so that equal calls send equal bytes, and no part can contain the boundary by intent.
+    # The boundary is a hash of the content, so equal calls send equal bytes, and no part can be crafted to contain it.
     boundary = hashlib.sha256(b"\0".join(head + content for head, content in parts)).hexdigest()[:32]
     lines = [b"--%b\r\n%b\r\n\r\n%b\r\n" % (boundary.encode(), head, content) for head, content in parts]
     return b"".join([*lines, b"--%b--\r\n" % boundary.encode()]), f'{body.media_type}; boundary="{boundary}"'
 
 
 def _part(name: str, value: Any, encoding: Encoding) -> tuple[bytes, bytes]:
-    # Escaped as browsers do (HTML, "Multipart form data").
+    # Escape the name as browsers do (HTML, "Multipart form data").
     escaped_name = name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
     if encoding.is_binary and isinstance(value, str):
         content, kind = _decode_file(name, value)
@@ -430,7 +439,11 @@ def _utf8(text: str) -> bytes:
 
 
 def _content_item(text: str) -> tuple[str, str]:
-    """Return the base64 and the media type of a content item; a handle of a picture expands to its item as JSON."""
+    """Return the base64 and the media type of an MCP content item, written as JSON; return other text unchanged.
+
+    A caller can pass a handle, a reference to an earlier result, as the argument. The gateway then replaces the handle
+    of a picture by the picture's content item.
+    """
     try:
         item = json_bytes.loads(text.encode())
     except (json_bytes.MalformedJson, UnicodeEncodeError):
@@ -441,7 +454,7 @@ def _content_item(text: str) -> tuple[str, str]:
 
 
 def _decode_file(name: str, value: Any) -> tuple[bytes, str]:
-    """Decode base64, also in a `data:` URL or a content item, and return the bytes with their media type."""
+    """Return the bytes and the media type of base64 text, a base64 `data:` URL, or a content item written as JSON."""
     if not isinstance(value, str):
         raise ArgumentRefused(f"{name} is not text; expected base64")
     kind = "application/octet-stream"
@@ -459,11 +472,12 @@ def _decode_file(name: str, value: Any) -> tuple[bytes, str]:
 
 
 def is_json(kind: str) -> bool:
-    """Return whether a media type without parameters is JSON."""
+    """Return whether a media type without parameters is JSON, or a wildcard that includes JSON."""
     return kind in ("application/json", "text/json", "*/*", "application/*") or kind.endswith("+json")
 
 
 def body_kind(name: str) -> BodyKind:
+    """Return how a body with this media type is written."""
     kind = media_type(name)
     if is_json(kind):
         return "json"
@@ -475,9 +489,9 @@ def body_kind(name: str) -> BodyKind:
 
 
 def preference(name: str, kind: BodyKind) -> tuple[int, int]:
-    """Return the rank of a media type among those that an operation accepts: JSON before forms before others."""
+    """Return the sort key for the media types that an operation accepts: JSON first, then forms, then others."""
     plain = media_type(name)
-    # A patch as a list of changes is hard to write; a merge patch has the form of the resource.
+    # A JSON Patch, a list of changes, is harder to write than a merge patch, which looks like the resource.
     order = {"application/json": 0, "application/merge-patch+json": 1, "application/json-patch+json": 3}
     return ("json", "form", "multipart", "text", "binary").index(kind), order.get(plain, 4 if "*" in plain else 2)
 

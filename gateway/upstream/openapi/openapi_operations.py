@@ -1,6 +1,7 @@
-"""Convert each operation of an OpenAPI document to a tool definition and a plan of its request.
+"""Convert each operation of an OpenAPI document to a tool definition and a plan for building its requests.
 
-Pure. An operation that cannot become a tool is rejected alone, with the file and the JSON pointer of the defect.
+The conversion has no side effects. An operation that cannot become a tool is reported with the file and the JSON
+pointer of the defect, and does not affect the other operations.
 
 Sources: OpenAPI 3.1.1, 3.0.4 and 2.0, sections "Operation Object", "Parameter Object" and "Media Type Object".
 """
@@ -46,17 +47,18 @@ from registry.schema.display_text import clean, excerpt
 METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "trace", "query")
 _PLACES: Final[tuple[Place, ...]] = ("path", "query", "header", "cookie")
 OPERATION_KEY: Final = "openapi/operation"
-"""The member of a definition's `_meta` with the method and the path. The lock covers it, so that a changed path is
-noticed."""
-# About 2,000 tokens. Three of four output schemas of GitHub's document are below; larger ones lose their inner parts.
+"""The member of a definition's `_meta` with the method and the path. The lock file, which records approved definitions,
+includes it, so that a changed path is noticed."""
+# Limit for an output schema, about 2,000 tokens. Three of four output schemas in GitHub's document are smaller; larger
+# schemas lose their inner parts.
 MAX_OUTPUT_BYTES: Final = 8 * 1024
 _MAX_NAME: Final = 128
 _MAX_ABOUT: Final = 500
 _MAX_EXAMPLE_BYTES: Final = 2_000
-# Far more than the largest published documents have (Microsoft Graph: about 16,000).
+# More than the largest published documents have (Microsoft Graph: about 16,000).
 MAX_OPERATIONS: Final = 20_000
-# All tools together, since each contains the components that it reaches: a document can refer to one large component
-# thousands of times. Kubernetes' tools have 19 MB.
+# Limit for the definitions of all tools together. Each definition contains the schemas that it refers to, and a
+# document can refer to one large schema thousands of times. The tools of Kubernetes have 19 MB.
 MAX_TOOLS_BYTES: Final = 64 * 1024 * 1024
 _DEFAULT_STYLES: Final = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
 _STYLES: Final = {
@@ -65,7 +67,7 @@ _STYLES: Final = {
     "header": frozenset({"simple"}),
     "cookie": frozenset({"form"}),
 }
-# Swagger 2.0, "Parameter Object", `collectionFormat`: the style and `explode` of OpenAPI 3.
+# The style and `explode` of OpenAPI 3 for each `collectionFormat` (Swagger 2.0, "Parameter Object").
 _COLLECTION_FORMATS: Final = {
     "csv": ("form", False),
     "ssv": ("spaceDelimited", False),
@@ -75,13 +77,13 @@ _COLLECTION_FORMATS: Final = {
 }
 # Members of a Swagger 2.0 parameter that are not part of its schema.
 _NOT_SCHEMA: Final = frozenset({"name", "in", "required", "description", "collectionFormat", "allowEmptyValue"})
-# OpenAPI 3.1.1, "Parameter Object": parameters with the first three names are ignored. The others belong to the
-# connection, so that an argument must not set them.
+# Headers that do not become arguments. OpenAPI 3.1.1, "Parameter Object", says to ignore parameters with the first
+# three names. The other headers belong to the connection, so an argument must not set them.
 _NOT_ARGUMENTS: Final = frozenset(
     {"accept", "content-type", "authorization", "host", "content-length", "transfer-encoding", "connection", "cookie"}
     | {"accept-encoding", "proxy-authorization", "te", "trailer", "upgrade", "expect", "keep-alive"}
 )
-# Vendor extensions that turn an operation off, rename it, or give it annotations.
+# Vendor extensions that disable an operation, rename it, or give it annotations.
 _VENDOR_HINTS: Final = ("x-mcp", "x-speakeasy-mcp", "x-gram", "x-zuplo-mcp")
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 _JSON: Final[tuple[str, BodyKind]] = ("application/json", "json")
@@ -93,8 +95,11 @@ class ApiTools:
     """The tools of a document.
 
     Attributes:
-        about: The beginning of the description of the API.
+        about: The summary or the beginning of the description of the API.
         server: The absolute URL of the document's first server; None if there is none.
+        operations: The operations that became tools, by tool name.
+        refused: The operations that did not become tools, with the reasons.
+        noted: Defects of operations that became tools nevertheless.
     """
 
     title: str
@@ -107,7 +112,7 @@ class ApiTools:
 
 
 def tools_of(documents: Documents, selection: Selection) -> ApiTools:
-    """Return the tools of a document, in its order; never raises because of a single operation."""
+    """Return the tools of a document, in the document's order; a defective operation does not raise an error."""
     return _Builder(documents, selection).build()
 
 
@@ -116,10 +121,11 @@ class _Builder:
         self._documents = documents
         self._selection = selection
         self._schemas = SchemaConverter(documents)
+        # Swagger 2.0 declares bodies, media types and servers in other places than OpenAPI 3.
         self._old = documents.version == "2.0"
         self._operations: dict[str, Operation] = {}
         self._outputs: dict[tuple[str, bytes], tuple[dict[str, Any] | None, str]] = {}
-        self._room = MAX_TOOLS_BYTES
+        self._bytes_left = MAX_TOOLS_BYTES
         self._refused: list[ItemIssue] = []
         self._noted: list[ItemIssue] = []
 
@@ -166,21 +172,21 @@ class _Builder:
             hints = self._hints(node)
             if hints is None or not self._selection.selects(method, path, node.text("operationId"), _tags(node)):
                 return
-            if self._room < 0:
+            if self._bytes_left < 0:
                 what = f"the tools before this operation have more than {MAX_TOOLS_BYTES} bytes"
                 raise self._documents.refuse("too_large", what, node)
             name = self._name(node, hints, path, method)
             self._operations[name] = operation = self._operation(name, node, item, path, method, hints)
-            self._room -= len(json_bytes.dumps(operation.definition))
+            self._bytes_left -= len(json_bytes.dumps(operation.definition))
         except OperationRefused as refused:
             self._refused.append(refused.finding(label))
         except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
-            # Boundary: a defect in one operation, of whatever kind, must not affect the others.
+            # Boundary: a defect of any kind in one operation must not affect the other operations.
             defect = self._documents.refuse("bad_operation", f"{type(error).__name__}: {error}", node)
             self._refused.append(defect.finding(label))
 
     def _hints(self, node: Node) -> Mapping[str, Any] | None:
-        """Return the vendor hints of an operation; None if one of them turns the operation off."""
+        """Return the members of an operation's vendor extensions; None if an extension disables the operation."""
         merged: dict[str, Any] = {}
         for key in _VENDOR_HINTS:
             hint = node.value.get(key)
@@ -194,7 +200,7 @@ class _Builder:
         return merged
 
     def _name(self, node: Node, hints: Mapping[str, Any], path: str, method: str) -> str:
-        """Return a unique name: that of the vendor hint, the operation id, or one formed from method and path."""
+        """Return a unique name: the name in a vendor extension, the operation id, or a name from method and path."""
         words = _UNCLEAN.sub("_", path).strip("_")
         formed = f"{method.lower()}_{words or 'root'}"[:_MAX_NAME]
         stated = clean(str(hints.get("name") or node.text("operationId"))).strip()
@@ -263,7 +269,7 @@ class _Builder:
         )
 
     def _parameters(self, node: Node, item: Node) -> list[tuple[Node, str]]:
-        """Return the parameters with their places; those of the operation replace those of the path."""
+        """Return the parameters and their places; a parameter of the operation replaces the same one of the path."""
         parameters: dict[tuple[str, str], Node] = {}
         for entry in (*item.child("parameters").elements(), *node.child("parameters").elements()):
             parameter = self._documents.follow(entry)
@@ -279,7 +285,7 @@ class _Builder:
         return [(parameter, place) for (_, place), parameter in parameters.items()]
 
     def _name_arguments(self, declared: Sequence[tuple[Node, str]], *, has_body: bool) -> list[tuple[Parameter, Node]]:
-        """Give every parameter an argument name: its own name, or with its place if the name occurs twice."""
+        """Give every parameter an argument name: its own name, or name and place if the name is already used."""
         used_names = {BODY} if has_body else set[str]()
         own = {str(node.value["name"]) for node, _ in declared}
         result: list[tuple[Parameter, Node]] = []
@@ -341,9 +347,9 @@ class _Builder:
         return schema
 
     def _body(self, node: Node, declared: Sequence[tuple[Node, str]]) -> tuple[Node | None, Body | None]:
-        """Return the schema and the plan of the request body."""
+        """Return the node that contains the schema of the request body, and how the body is written."""
         if self._old:
-            return self._old_body(node, declared)
+            return self._swagger_body(node, declared)
         if node.child("requestBody").value is None:
             return None, None
         source = self._documents.follow(node.child("requestBody"))
@@ -358,8 +364,8 @@ class _Builder:
         required = source.value.get("required") is True
         return media, Body(media_type=content_type, kind=kind, required=required, encodings=encodings)
 
-    def _old_body(self, node: Node, declared: Sequence[tuple[Node, str]]) -> tuple[Node | None, Body | None]:
-        """Return the body of a Swagger 2.0 operation, from its `body` or `formData` parameters."""
+    def _swagger_body(self, node: Node, declared: Sequence[tuple[Node, str]]) -> tuple[Node | None, Body | None]:
+        """Return the same as `_body` for a Swagger 2.0 operation, from its `body` or `formData` parameters."""
         consumes = node.child("consumes").value or self._documents.root.child("consumes").value
         options = [(name, body_kind(name)) for name in consumes or () if isinstance(name, str)]
         body_parameter = next((parameter for parameter, place in declared if place == "body"), None)
@@ -441,7 +447,7 @@ class _Builder:
         return schema
 
     def _output(self, node: Node, name: str) -> tuple[str, dict[str, Any] | None]:
-        """Return the Accept header, and the schema of the structured result."""
+        """Return the Accept header, and the schema of the structured result; None if there is no schema."""
         chosen: Node | None = None
         accepted: list[str] = []
         responses = node.child("responses")
@@ -463,13 +469,13 @@ class _Builder:
         return accept, self._output_schema(chosen, name) if chosen is not None else None
 
     def _output_schema(self, node: Node, name: str) -> dict[str, Any] | None:
-        """Return the schema of a structured result, with a note if a part of it is missing."""
+        """Return the schema of a structured result; add a note for the operator if the schema was cut or dropped."""
         key = (node.uri, json_bytes.dumps(node.value))
         if key not in self._outputs:
             try:
                 self._outputs[key] = self._converted_output(node)
             except OperationRefused as refused:
-                # The operation can be called without it.
+                # The operation can be called without an output schema.
                 self._outputs[key] = None, excerpt(f"the output schema was dropped: {refused}", 300)
         schema, note = self._outputs[key]
         if note:
@@ -477,7 +483,7 @@ class _Builder:
         return schema
 
     def _converted_output(self, node: Node) -> tuple[dict[str, Any] | None, str]:
-        """Return the schema of a structured result, and a note; empty if nothing was cut."""
+        """Return the schema of a structured result, and a note for the operator, which is empty if nothing was cut."""
         schema, keys = self._schemas.convert(node, "response")
         definitions, cut = self._schemas.definitions_within(keys, "response", MAX_OUTPUT_BYTES)
         if not isinstance(schema, dict) or not schema:
@@ -485,7 +491,7 @@ class _Builder:
         if "type" not in schema:
             target = self._documents.follow(node).value
             if isinstance(target, dict) and target.get("type") == "object" and target.get("nullable") is not True:
-                schema = {"type": "object", **schema}  # clients of earlier versions need the type at the root
+                schema = {"type": "object", **schema}  # clients with earlier protocol versions need it
         is_cut = bool(cut)
         if len(json_bytes.dumps(schema)) > MAX_OUTPUT_BYTES:
             schema = {key: schema[key] for key in ("type", "description") if key in schema}
@@ -496,7 +502,7 @@ class _Builder:
         return (accepting_more(schema, cut) if cut else schema) or None, note if is_cut else ""
 
     def _server(self, node: Node) -> str | None:
-        """Return the absolute URL of the first server that an object names, with its variables."""
+        """Return the absolute URL of the first server that an object names, with the values of the URL's variables."""
         if self._old:
             if node.pointer:
                 return None
@@ -515,10 +521,10 @@ class _Builder:
         return self._absolute(url)
 
     def _absolute(self, url: str) -> str | None:
-        """Resolve the URL of a server against that of the document."""
+        """Resolve the URL of a server against the URL of the document; None if the result is not an HTTP URL."""
         base = self._documents.root.uri
         if url.startswith("//") and urlsplit(base).scheme not in ("http", "https"):
-            url = f"https:{url}"  # a document in a file has no scheme that the URL could take over
+            url = f"https:{url}"  # the URL of a document in a file has no HTTP scheme to inherit
         try:
             absolute = urljoin(base, url) if urlsplit(base).scheme in ("http", "https") else url
             parts = urlsplit(absolute)
@@ -540,7 +546,7 @@ def _tags(node: Node) -> list[str]:
 
 
 def _description(node: Node, hints: Mapping[str, Any], label: str) -> str:
-    """Return the summary and the description, then method, path and tags, by which tools are searched too."""
+    """Return the summary and the description, then method, path and tags, so that a tool search finds these too."""
     stated = hints.get("description")
     summary, text = node.text("summary"), node.text("description")
     texts = [stated] if isinstance(stated, str) and stated.strip() else [summary, "" if text == summary else text]
@@ -552,7 +558,7 @@ def _description(node: Node, hints: Mapping[str, Any], label: str) -> str:
 
 
 def _annotations(method: str, hints: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the annotations of a method, as RFC 9110, section 9.2 defines them, replaced by vendor hints."""
+    """Return the annotations that follow from the method (RFC 9110, section 9.2); vendor extensions override them."""
     reads = method in ("GET", "HEAD", "OPTIONS", "TRACE", "QUERY")
     tool_annotations: dict[str, Any] = {"readOnlyHint": reads}
     if method == "DELETE":

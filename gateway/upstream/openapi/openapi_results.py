@@ -1,6 +1,6 @@
-"""Convert the response of an API to the result of the call.
+"""Convert the HTTP response of an API to the result of the tool call.
 
-Sources: MCP 2026-07-28, "Tools"; RFC 9457 for the bodies of errors; RFC 8288 for links.
+Sources: MCP 2026-07-28, "Tools"; RFC 9457 for the bodies of error responses; RFC 8288 for links.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from gateway.upstream.openapi.openapi_messages import BODY, Operation
 from registry.schema.display_text import clean, excerpt
 
 META_KEY: Final = "typegate/http"
-"""The member of a result's `_meta` with the status, and the headers that continue or limit requests."""
+"""The member of a result's `_meta` with the HTTP status, and the response headers that matter for further requests,
+such as links to the next page and rate limits."""
 _PASSED_HEADERS: Final = frozenset(
     {"link", "location", "retry-after", "etag", "last-modified", "content-range", "deprecation", "sunset"}
     | {"x-total", "x-total-count", "x-total-pages", "x-page", "x-per-page", "x-next-page", "x-prev-page"}
@@ -31,12 +32,13 @@ _RELATION: Final = re.compile(r';\s*rel="?([\w -]{1,60})"?', re.IGNORECASE)
 _MAX_HEADER: Final = 2_000
 _MAX_ERROR: Final = 4_000
 _MAX_FINDINGS: Final = 10
-# Characters of an error page that are read for its words.
+# Bytes of an error page that are searched for a message.
 _MAX_PAGE: Final = 8_000
 _TAG: Final = re.compile(r"<(?:script|style)\b.{0,2000}?</(?:script|style)\s*>|<[^<>]{0,500}>", re.DOTALL | re.I)
-# Members with the message of an error, most specific first: Problem Details (RFC 9457), Google, Stripe, OAuth, others.
+# Members of an error body that may contain its message, most specific first: Problem Details (RFC 9457), Google,
+# Stripe, OAuth, others.
 _MESSAGES: Final = ("detail", "message", "msg", "error_description", "description", "reason", "title", "error", "code")
-# Members that name the argument to which an error refers.
+# Members of an error body that may name the part of the request to which the error refers.
 _SUBJECTS: Final = ("pointer", "parameter", "param", "field", "loc", "path", "name", "property", "attribute", "key")
 
 
@@ -51,7 +53,7 @@ class ApiAnswer:
 
     @property
     def kind(self) -> str:
-        """The media type without parameters."""
+        """The media type of the body, without parameters; empty if the response states none."""
         return media_type(self.headers.get("content-type", ""))
 
 
@@ -59,8 +61,9 @@ def result_of(answer: ApiAnswer, operation: Operation) -> dict[str, Any]:
     """Convert a response to the result of a tool call.
 
     Raises:
-        HttpStatusError: The server failed, so that the outcome of the request may be unknown.
-        UnusableAnswer: The body is declared as JSON and is not JSON.
+        HttpStatusError: The server failed, so that the outcome of the request may be unknown, or redirected the request
+            without a target.
+        UnusableAnswer: The body is declared as JSON, but is not JSON.
     """
     meta = {META_KEY: _meta(answer)}
     if answer.status >= 500:
@@ -102,7 +105,7 @@ def _looks_like_json(answer: ApiAnswer) -> bool:
 
 
 def _content(answer: ApiAnswer) -> dict[str, Any]:
-    """Return a body that is not JSON as text, image, audio, or an embedded resource."""
+    """Return a body that is not JSON as a content item: text, an image, audio, or an embedded resource."""
     kind = answer.kind
     if kind.startswith("text/") or kind.endswith(("xml", "yaml", "javascript", "x-ndjson", "csv")) or not kind:
         charset = re.search(r'charset="?([\w-]{1,40})', answer.headers.get("content-type", ""), re.IGNORECASE)
@@ -141,7 +144,7 @@ def _meta(answer: ApiAnswer) -> dict[str, Any]:
 
 
 def _error_text(answer: ApiAnswer, operation: Operation) -> str:
-    """Return the status, the arguments that the body names, and the body."""
+    """Return the text of an error result: the status, errors by argument, and the body of the response."""
     words = _words(answer)
     lines = [f"HTTP {answer.status}{f': {words}' if words else ''}"]
     if (delay := answer.headers.get("retry-after")) is not None:
@@ -167,7 +170,7 @@ def _parse_body(answer: ApiAnswer) -> Any:
 
 
 def _words(answer: ApiAnswer) -> str:
-    """Return the message of an error in one line."""
+    """Return the message in an error response, as one line; empty if the body has no message."""
     value = _parse_body(answer)
     if value is not None:
         return excerpt(_message(value, 0), 500)
@@ -189,7 +192,10 @@ def _message(value: Any, depth: int) -> str:
 
 
 def _findings(value: Any, depth: int) -> Iterator[tuple[Any, str]]:
-    """Yield the errors in a body that name a part of the request, in the forms of common frameworks."""
+    """Yield the errors in a body, in the formats of common frameworks, that name a part of the request.
+
+    Each error is a pair: the part of the request, as the body names it, and the message.
+    """
     if depth > 6:
         return
     if isinstance(value, list):
@@ -203,7 +209,7 @@ def _findings(value: Any, depth: int) -> Iterator[tuple[Any, str]]:
         for key, member in value.items():
             if key in ("errors", "error", "detail", "details", "fieldViolations", "invalid-params", "violations"):
                 if isinstance(member, dict) and member and all(map(_are_messages, member.values())):
-                    # Laravel, Rails, ASP.NET: messages by field.
+                    # Laravel, Rails and ASP.NET return lists of messages by field.
                     yield from ((name, excerpt(_message(entry, 0), 300)) for name, entry in member.items())
                 else:
                     yield from _findings(member, depth + 1)
@@ -214,7 +220,7 @@ def _are_messages(value: Any) -> bool:
 
 
 def _argument_of(subject: Any, operation: Operation) -> str | None:
-    """Return the argument that a part of an error means; None if there is no such argument."""
+    """Return the tool argument for a part of the request that an error names; None if there is no such argument."""
     steps = subject if isinstance(subject, list) else re.split(r"[./]", str(subject).lstrip("#/$."))
     names = [str(step) for step in steps if str(step)]
     while len(names) > 1 and names[0].lower() in ("body", "query", "path", "header", "cookie", "params"):

@@ -1,7 +1,8 @@
 """Convert the schemas of an OpenAPI document to JSON Schema 2020-12.
 
-References are never inlined. Every component that a tool reaches becomes one of the tool's `$defs`, so that recursive
-schemas stay recursive.
+References are never inlined. A component is a schema to which a reference leads. Every component that a tool's schemas
+refer to, directly or through other components, becomes one of the tool's `$defs`, so that recursive schemas stay
+recursive.
 
 Sources: OpenAPI 3.1.1, 3.0.4 and 2.0, section "Schema Object".
 """
@@ -19,25 +20,26 @@ from registry.schema.weakening import Edit, apply_edits
 
 Direction = Literal["request", "response"]
 _UNCLEAN: Final = re.compile(r"[^A-Za-z0-9_.-]+")
-# Keywords with one schema, a list of schemas, or an object of schemas.
+# Keywords whose value is one schema, a list of schemas, or an object of schemas.
 _ONE: Final = frozenset(
     {"additionalProperties", "not", "items", "contains", "if", "then", "else", "propertyNames"}
     | {"unevaluatedItems", "unevaluatedProperties"}
 )
 _LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _MAPS: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
-# Keywords that only describe the document, or whose meaning is converted to other keywords.
+# Keywords that do not constrain values, or whose meaning is converted to other keywords.
 _DROPPED: Final = frozenset(
     {"nullable", "discriminator", "xml", "externalDocs", "example", "readOnly", "writeOnly", "collectionFormat"}
     | {"$defs", "definitions", "$id", "id", "$anchor", "$schema", "$comment", "$vocabulary", "$dynamicAnchor"}
 )
-# Before 3.1, other keywords are ignored by the specification; these are commonly relied on nevertheless.
+# Keywords that are copied if they occur next to `$ref`. Before 3.1, the specification ignores every keyword next to
+# `$ref`, but authors commonly rely on these.
 _BESIDE_REFERENCE: Final = frozenset({"description", "title", "default", "deprecated"})
 _BINARY: Final = "Binary data, encoded as base64."
 
 
 def has_reference(example: Any) -> bool:
-    """Return whether an example contains a reference, which would not resolve in a tool."""
+    """Return whether an example contains a reference, which could not be resolved in a tool definition."""
     return isinstance(example, dict | list) and b'"$ref"' in json_bytes.dumps(example)
 
 
@@ -50,15 +52,17 @@ class SchemaConverter:
         self._taken: set[str] = set()
         self._components: dict[tuple[Key, Direction], tuple[Any, tuple[Key, ...], int]] = {}
         self._nodes: dict[Key, Node] = {}
-        # By content, because documents repeat small schemas such as that of a name for each operation.
+        # Keyed by content, because documents repeat small schemas, such as the schema of a name, in each operation.
         self._converted: dict[tuple[str, bytes, Direction], tuple[Any, frozenset[Key]]] = {}
         self._reached: dict[tuple[tuple[Key, ...], Direction, int | None], tuple[dict[str, Any], list[Any]]] = {}
 
     def convert(self, node: Node, direction: Direction) -> tuple[Any, frozenset[Key]]:
-        """Return the converted schema, which must not be changed, and the components to which it refers itself.
+        """Return the converted schema, and the components that it refers to directly.
+
+        Equal arguments return the same schema object, which must not be changed.
 
         Raises:
-            OperationRefused: The schema is not a schema, or refers to a missing one.
+            OperationRefused: The value is not a schema, or refers to a missing schema.
         """
         key = (node.uri, json_bytes.dumps(node.value), direction)
         if (cached := self._converted.get(key)) is not None:
@@ -69,26 +73,26 @@ class SchemaConverter:
         return self._converted[key]
 
     def definitions(self, keys: Iterable[Key], direction: Direction) -> dict[str, Any]:
-        """Return the components with these keys and all that they reach, by name.
+        """Return these components, and all components that they refer to, by name.
 
         Raises:
-            OperationRefused: A component is not a schema, or refers to a missing one.
+            OperationRefused: A component is not a schema, or refers to a missing schema.
         """
         return self.definitions_within(keys, direction, None)[0]
 
     def definitions_within(
         self, keys: Iterable[Key], direction: Direction, most_bytes: int | None
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Return the components with these keys and all that they reach, by name, and those that were cut.
+        """Return these components and all components that they refer to, by name, and a list of the cut components.
 
         Equal arguments return the same objects, which must not be changed.
 
         Args:
-            most_bytes: Cut components to their type as soon as all of them together have more bytes; the nearest ones
-                are kept.
+            most_bytes: Limit for the size of all components together; None for no limit. A component that does not fit
+                any more is cut to its type. Components are added in breadth-first order, starting from `keys`.
 
         Raises:
-            OperationRefused: A component is not a schema, or refers to a missing one.
+            OperationRefused: A component is not a schema, or refers to a missing schema.
         """
         pending = sorted(keys)
         cache_key = (tuple(pending), direction, most_bytes)
@@ -97,7 +101,7 @@ class SchemaConverter:
         reached: dict[Key, Any] = {}
         cut: list[dict[str, Any]] = []
         size = 0
-        for key in pending:  # grows while it is read, so that the nearest components come first
+        for key in pending:  # the list grows in this loop, so that the nearest components come first
             if key in reached:
                 continue
             if (key, direction) not in self._components:
@@ -133,7 +137,10 @@ class SchemaConverter:
 
 
 class _Conversion:
-    """Converts one schema without the components that it refers to."""
+    """Converts one schema, without the components that it refers to.
+
+    A property is hidden if it does not occur in the direction: `readOnly` in a request, `writeOnly` in a response.
+    """
 
     def __init__(
         self,
@@ -143,7 +150,7 @@ class _Conversion:
         referenced: set[Key],
     ) -> None:
         self._documents = documents
-        self._is_new = documents.version == "3.1"
+        self._is_3_1 = documents.version == "3.1"
         self._hidden = "readOnly" if direction == "request" else "writeOnly"
         self._direction = direction
         self._refer = refer
@@ -153,7 +160,7 @@ class _Conversion:
         """Return the converted schema.
 
         Args:
-            hidden: Names of properties that other members of the surrounding `allOf` hide.
+            hidden: Names of properties that another schema in the surrounding `allOf` marks as hidden.
         """
         value = node.value
         if isinstance(value, bool):
@@ -168,7 +175,7 @@ class _Conversion:
             name, key = self._refer(node, reference)
             self._found.add(key)
             converted["$ref"] = f"#/$defs/{name}"
-            if not self._is_new:
+            if not self._is_3_1:
                 return self._nullable(value, converted | {k: value[k] for k in _BESIDE_REFERENCE & value.keys()})
         if "properties" in value or "allOf" in value:
             hidden |= self._hidden_names(node, 0)
@@ -199,10 +206,10 @@ class _Conversion:
         self._convert_discriminator(node, converted)
         if not converted.get("required", True):
             del converted["required"]
-        return self._nullable(value, converted) if not self._is_new or value.get("nullable") is True else converted
+        return self._nullable(value, converted) if not self._is_3_1 or value.get("nullable") is True else converted
 
     def _hidden_names(self, node: Node, depth: int) -> frozenset[str]:
-        """Return the properties of an object, and of the members of its `allOf`, that this direction does not have."""
+        """Return the names of the hidden properties of a schema and of the schemas in its `allOf`."""
         if not isinstance(node.value, dict) or depth > MAX_HOPS:
             return frozenset()
         names: set[str] = set()
@@ -223,7 +230,7 @@ class _Conversion:
         try:
             return self._documents.follow(node)
         except OperationRefused:
-            return Node(None, node.uri, node.pointer)  # reported where the reference itself is converted
+            return Node(None, node.uri, node.pointer)  # the conversion of the reference itself reports the error
 
     def _convert_examples(self, value: Mapping[str, Any], converted: dict[str, Any]) -> None:
         examples = converted.pop("examples", None)
@@ -231,7 +238,7 @@ class _Conversion:
             examples = [value["example"]] if "example" in value else []
         if examples and (usable := [example for example in examples if not has_reference(example)]):
             converted["examples"] = usable
-        # Generators write null for "no default"; a model would send it.
+        # Generators of documents write `default: null` for "no default", but a model would send the null.
         accepts_null = value.get("nullable") is True or not isinstance(value.get("type"), str)
         if "default" in converted and converted["default"] is None and not accepts_null:
             del converted["default"]
@@ -251,8 +258,8 @@ class _Conversion:
         elif value.get("format") == "byte" and value.get("type") == "string":
             converted.pop("format", None)
             converted["contentEncoding"] = "base64"
-        elif "contentMediaType" in value and value.get("type", "string") == "string" and self._is_new:
-            # In 3.1, a text with a media type and no encoding is binary data.
+        elif "contentMediaType" in value and value.get("type", "string") == "string" and self._is_3_1:
+            # In OpenAPI 3.1, a string with a media type and without an encoding is binary data.
             converted.setdefault("type", "string")
             converted.setdefault("contentEncoding", "base64")
         else:
@@ -261,7 +268,7 @@ class _Conversion:
             converted["description"] = f"{converted.get('description') or ''} {_BINARY}".strip()
 
     def _convert_discriminator(self, node: Node, converted: dict[str, Any]) -> None:
-        """Require the value that the discriminator's mapping gives to each alternative."""
+        """Make each alternative require the discriminator values that the mapping assigns to it."""
         discriminator = node.value.get("discriminator")
         if not isinstance(discriminator, dict) or not isinstance(discriminator.get("mapping"), dict):
             return
@@ -275,7 +282,7 @@ class _Conversion:
                 try:
                     target, _ = self._refer(node, self._component(reference))
                 except OperationRefused:
-                    continue  # a mapping only selects among schemas, so a missing one selects nothing
+                    continue  # a mapping only selects among the alternatives, so a missing schema selects nothing
                 values.setdefault(f"#/$defs/{target}", []).append(word)
         for option in converted[keyword]:
             if isinstance(option, dict) and (words := values.get(option.get("$ref", ""))) and len(option) == 1:
@@ -283,7 +290,7 @@ class _Conversion:
                 option["required"] = [name]
 
     def _component(self, reference: str) -> str:
-        """Return the reference that a value of a mapping means, which may be the name of a component."""
+        """Return the reference for a value in a discriminator's mapping: a reference, or the name of a component."""
         if "/" in reference or "#" in reference or "." in reference:
             return reference
         return f"{self._documents.root.uri}#/components/schemas/{reference}"
@@ -297,16 +304,16 @@ class _Conversion:
             added = {"enum": [*options, None]} if isinstance(options, list) and None not in options else {}
             return {**converted, "type": [kind, "null"], **added}
         if not converted.keys() & (_LISTS | {"$ref", "type", "enum", "not"}):
-            return converted  # any value, and so null too
+            return converted  # the schema accepts any value, including null
         annotations = converted.keys() & {"title", "description", "default"}
         inner = {key: member for key, member in converted.items() if key not in annotations}
         return {**{key: converted[key] for key in sorted(annotations)}, "anyOf": [inner, {"type": "null"}]}
 
 
 def accepting_more(schema: dict[str, Any], cut: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a schema without the keywords that would refuse values because the cut components accept more."""
+    """Return a schema without keywords such as `not` that would reject values because cut components accept more."""
     text = json_bytes.dumps(schema)
     if not any(keyword in text for keyword in (b'"not":', b'"if":', b'"oneOf":', b'"contains":')):
-        return schema  # a walk over the schema takes a hundred times as long
+        return schema  # fast path: walking through the schema takes a hundred times as long as this search
     accepting_more = {id(component) for component in cut}
     return dict(apply_edits(schema, lambda part: Edit(widens=id(part) in accepting_more), SchemaDocument(schema)))

@@ -60,27 +60,30 @@ from registry.intake.issues import ItemIssue
 from registry.schema.display_text import excerpt
 
 TOOLS: Final[tuple[ListKind, ...]] = ("tools",)
-# Polls reuse a fetched document of up to this age, so that only every fourth poll asks the server.
+# Polls reuse a fetched document up to this age. Polls are a minute apart, so only every fourth asks the server.
 _DOCUMENT_AGE_S: Final = 240.0
 _MAX_REDIRECTS: Final = 3
-# Documents in other places that are reported; the rest have the same cause.
+# Maximum number of reported documents that are not loaded because they are in another place; the others have the same
+# cause.
 _MAX_REPORTED: Final = 5
 # Some APIs refuse requests without a User-Agent.
 _USER_AGENT: Final = {"user-agent": f"typegate/{__version__}"}
 _ACCEPT_DOCUMENT: Final = {**_USER_AGENT, "accept": "application/json, application/yaml, */*;q=0.5"}
 
-# Connections of several callers to one API share the tools, which take megabytes for a large document.
+# Tools by the digests of their documents. Connections of several callers to one API share the tools, which need
+# megabytes of memory for a large document.
 _BUILT: Final[WeakValueDictionary[tuple[str, Selection], ApiTools]] = WeakValueDictionary()
 
 
 class DocumentLoader:
     """Loads the document of one upstream, and the documents to which it refers.
 
-    A reference leads only to files in the folder of the document, or to URLs of its origin.
+    References are followed only to files in the document's folder, or to URLs with the document's origin.
 
     Attributes:
         tools: The tools of the most recently loaded document; None before the first load.
-        credential: The header with credentials that this document requires.
+        credential: The header that the API requires, and its value with `{}` in place of the credential; None if the
+            document names no such header.
     """
 
     def __init__(self, config: OpenapiConfig, client: HttpClient) -> None:
@@ -96,11 +99,15 @@ class DocumentLoader:
         self.credential: tuple[str, str] | None = None
 
     async def load(self, *, polled: bool, limit_s: float) -> ApiTools:
-        """Return the tools; the same object if no document has changed.
+        """Load the documents and return the tools; return the same object if no document has changed.
+
+        Args:
+            polled: Whether this is a regular poll, for which a recently fetched document is good enough.
+            limit_s: Timeout.
 
         Raises:
             DocumentRefused: The document cannot be read or used.
-            ConnectionLost, HttpStatusError: The server of the document does not answer with it.
+            ConnectionLost, HttpStatusError: The document's server cannot be reached or does not return the document.
         """
         recent = anyio.current_time() - self._loaded_s < _DOCUMENT_AGE_S
         if self.tools is not None and polled and recent and self._file is None:
@@ -178,7 +185,7 @@ class DocumentLoader:
         raise HttpStatusError(response.status, "too many redirects")
 
     def _headers(self, url: str) -> dict[str, str]:
-        """Return the headers of a request for a document; the configured ones only at the origin of the API."""
+        """Return the headers for fetching a document; only the origin of `baseUrl` receives the configured headers."""
         base = self._config.base_url
         if base is not None and split_url(base)[0] == split_url(url)[0]:
             return standing_headers(self._config.headers, _ACCEPT_DOCUMENT)
@@ -193,7 +200,7 @@ def _path_of(uri: str) -> Path | None:
 
 def _read_file(path: Path) -> bytes:
     try:
-        # A pipe or a device would block, or never end.
+        # Reading a pipe or a device could block, or never end.
         if not path.is_file():
             raise DocumentRefused(f"spec: {path}: {'is not a file' if path.exists() else 'no such file'}")
         with path.open("rb") as stream:
@@ -225,9 +232,9 @@ class Preview:
     """What a document says about an API, before the API is configured.
 
     Attributes:
-        host: The host of the API; empty if it is a file without a server.
-        needs_base_url: Whether the configuration has to name the server.
-        credential: The header that the API requires, and its value with `{}` for the credential.
+        host: The host of the API; empty if the document is a file and names no server.
+        needs_base_url: Whether the configuration has to name the API's server, as `baseUrl`.
+        credential: The header that the API requires, as in `DocumentLoader`.
     """
 
     tools: ApiTools
@@ -237,11 +244,11 @@ class Preview:
 
 
 async def preview_document(config: OpenapiConfig) -> Preview:
-    """Load a document once, and connect to nothing else.
+    """Load a document and describe its API, without connecting to the API.
 
     Raises:
         DocumentRefused: The document cannot be read or used.
-        ConnectionLost, HttpStatusError: The server of the document does not answer with it.
+        ConnectionLost, HttpStatusError: The document's server cannot be reached or does not return the document.
     """
     client = HttpClient(connect_timeout_s=config.connect_timeout)
     try:
@@ -262,7 +269,7 @@ async def preview_document(config: OpenapiConfig) -> Preview:
 
 
 def _credential_of(root: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the header that the first requirement of a document names, and its value with `{}` for the credential."""
+    """Return the first header in a document's security requirements, and its value with `{}` for the credential."""
     main = Node(root, "", "")
     for requirement in main.child("security").elements():
         for name, _ in requirement.items():
@@ -279,7 +286,11 @@ def _credential_of(root: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 class ApiServer:
-    """Sends requests to the servers of an API, with credentials only to the origins that may have them."""
+    """Sends requests to the servers of an API.
+
+    Only the main server and the origins in `trustedOrigins` receive credentials. The main server is `baseUrl`, or else
+    the first server that the document names.
+    """
 
     def __init__(self, config: OpenapiConfig, client: HttpClient, credentials: Credentials | None) -> None:
         self._config = config
@@ -304,7 +315,7 @@ class ApiServer:
         """Check that requests can be sent to the main server.
 
         Raises:
-            DocumentRefused: The configuration has to name the server.
+            DocumentRefused: The configuration has to name the server, as `baseUrl`.
         """
         if self._config.base_url is not None:
             return
@@ -336,7 +347,7 @@ class ApiServer:
         base = operation.server or main
         moved = operation.server is not None and self._config.base_url is not None and tools.server is not None
         if moved and self._origin(base) == self._origin(tools.server or ""):
-            # The same server under another path; `baseUrl` says where this server is.
+            # The operation names the document's main server with another path. `baseUrl` replaces this server's origin.
             base = f"{self._origin(main)}{urlsplit(base).path}"
         prefix, _, fixed = base.partition("?")
         target, mark, query = parts.target.partition("?")
@@ -346,7 +357,7 @@ class ApiServer:
         return url, origin == self._origin(main) or str(origin) in self._config.trusted_origins
 
     def other_origin(self, operation: Operation, tools: ApiTools) -> Origin | None:
-        """Return the origin of an operation that does not belong to the main server; else None."""
+        """Return the origin of an operation on another server than the main server; None for the main server."""
         if operation.server is None:
             return None
         own = self._origin(operation.server)
@@ -356,11 +367,12 @@ class ApiServer:
     async def send(
         self, operation: Operation, parts: RequestParts, tools: ApiTools, trace: Mapping[str, str]
     ) -> ApiAnswer:
-        """Send a request and read the complete response; after a 401, once more with renewed credentials.
+        """Send a request and read the complete response; after a 401 or 403, send it again if credentials were renewed.
 
         Raises:
             AddressRefused: The document names a server whose address is not allowed.
-            GatewayError: The server does not answer, or the response is too large.
+            GatewayError: The server does not answer or answers 401, the response is too large, or the credentials are
+                unavailable.
         """
         url, trusted = self._url(operation, parts, tools)
         origin = self._origin(url)
@@ -376,7 +388,7 @@ class ApiServer:
             version = credentials.version if credentials is not None else 0
             headers = self._fields(parts, url, credentials, trace, trusted=trusted)
             async with client.send(parts.method, url, headers, parts.body) as response:
-                # A response to HEAD has no content, whatever its length says.
+                # A response to HEAD has no content, whatever its Content-Length says.
                 body = b"" if parts.method == "HEAD" else await response.read(MAX_MESSAGE_BYTES)
                 answer = ApiAnswer(status=response.status, headers=dict(response.headers), body=body, url=url)
             if answer.status not in (401, 403):
@@ -417,21 +429,21 @@ class ApiServer:
             fields |= credentials.headers
             fields |= credentials.proof(parts.method, url) or {}
         fields |= trace
-        # The client writes the Host header of the URL unless the first header replaces it.
+        # The HTTP client adds a Host header for the URL, except if `host` is the first of these headers.
         return {"host": fields.pop("host"), **fields} if "host" in fields else fields
 
 
 class OpenapiSession:
-    """A period in which the API is presumed reachable. HTTP APIs have no handshake, so nothing else is known.
+    """A session with an HTTP API, which exists only in the gateway: it opens without a handshake.
 
     Attributes:
-        abandoned: Whether the API turned out to be unreachable.
+        abandoned: Whether the session was given up because the API is unreachable.
     """
 
     protocol_version = "openapi"
     capabilities: Final[dict[str, Any]] = {"tools": {}}
     independent_requests = True
-    # Changes of a file are noticed at once, but those of a document on a server only by polling.
+    # The gateway notices changes of a file at once, but changes of a document on a server only by polling.
     announces_changes = False
 
     def __init__(self, loader: DocumentLoader, server: ApiServer, on_list_changed: OnListChanged) -> None:
@@ -456,7 +468,7 @@ class OpenapiSession:
     async def fetch_listing(
         self, kinds: Collection[ListKind] = ALL_KINDS, *, limit_s: float, polled: bool = False
     ) -> RawListing:
-        """Return the listing; without tools if no document has changed since this session listed them."""
+        """Return the listing; its tools are None if they are the same as in this session's previous listing."""
         tools = await self._loader.load(polled=polled, limit_s=limit_s)
         self._server.check(tools)
         unchanged = tools is self._listed
@@ -488,13 +500,13 @@ class OpenapiSession:
         except (ArgumentRefused, AddressRefused) as refused:
             return error_result(f"Not sent: {refused}.")
         except ValueError as error:
-            # A header or the URL cannot be written.
+            # A header or the URL would contain invalid characters.
             return error_result(f"Not sent: {excerpt(str(error), 300)}.")
         except (ConnectionLost, HttpStatusError) as error:
             origin = self._server.other_origin(operation, tools)
             if origin is None or isinstance(error, CredentialsUnavailable):
                 raise
-            # The circuit breaker must not refuse calls to the main server because another one fails.
+            # Return a result: an exception would let the circuit breaker refuse calls to the main server too.
             what = "Not sent" if isinstance(error, ConnectionLost) and not error.sent else "Failed"
             return error_result(f"{what}: {origin}, which the document names for this operation: {error}.")
 
@@ -502,10 +514,10 @@ class OpenapiSession:
         """Do nothing: an HTTP API accepts no notifications."""
 
     async def watch(self, watch_list: WatchList | None) -> None:
-        """Do nothing: the connector watches the file, and an API announces no changes."""
+        """Do nothing: `OpenapiConnector` watches the file, and an API announces no changes."""
 
     async def wait_closed(self) -> str:
-        """Wait until the credentials are no longer valid: a session without a connection cannot lose it."""
+        """Wait until the credentials are no longer valid. The session has no connection whose loss would end it."""
         await self._ended.wait()
         return "the credentials have expired or were revoked"
 
@@ -517,7 +529,7 @@ class OpenapiSession:
 
     @property
     def calls_need_listing(self) -> bool:
-        """Return whether the document has not been loaded yet."""
+        """True if the document has not been loaded yet."""
         return self._loader.tools is None
 
     def abandon(self) -> None:
@@ -525,7 +537,7 @@ class OpenapiSession:
 
 
 class OpenapiConnector:
-    """Connector of one API; keeps the loaded document across sessions."""
+    """Opens sessions with one API, which all use the same loaded document."""
 
     def __init__(
         self,
@@ -545,9 +557,12 @@ class OpenapiConnector:
 
     @asynccontextmanager
     async def open(self, ports: SessionPorts) -> AsyncIterator[UpstreamSession]:
-        """Open a session; after a lost connection, only once the API accepts connections again.
+        """Open a session; if the previous session was abandoned, require that `baseUrl` accepts connections.
 
         The first session does not require a reachable API, because the document defines the tools.
+
+        Raises:
+            ConnectionLost: The API does not accept connections.
         """
         config = self._config
         base = config.base_url if self._unreachable else None
@@ -555,10 +570,10 @@ class OpenapiConnector:
         if direct and not await accepts_connections(base or ""):
             raise ConnectionLost("the API cannot be reached", sent=False)
         if self._credentials is not None and not self._credentials.ready:
-            # Prepare credentials before the first call, so that a required sign-in is reported at once.
+            # Prepare the credentials before the first call, so that a required sign-in is reported at once.
             await self._credentials.prepare()
         if self._credentials is not None and config.sign_in is not None and not self._credentials.headers:
-            # Unlike an MCP server, an API may answer less instead of 401, so the token is requested before any call.
+            # Request a token before any call: without one, an API may return less data instead of 401.
             await self._credentials.handle_refusal(401, "Bearer", self._credentials.version)
         session = OpenapiSession(self._loader, self._api, ports.on_list_changed)
         async with anyio.create_task_group() as group:

@@ -1,7 +1,8 @@
-"""Parse YAML documents to the values that JSON has.
+"""Parse YAML documents to values that JSON can represent.
 
-LibYAML splits a document into events, without recursion. The events are composed here, because the composers of YAML
-libraries are recursive, and a document of a few kilobytes can exceed their stacks or expand to gigabytes.
+LibYAML splits a document into events, without recursion. This module composes the values from the events, because the
+composers of YAML libraries are recursive, and a document of a few kilobytes can exceed their stacks or expand to
+gigabytes.
 
 Source: YAML 1.2.2, section 10.3, "Core Schema". Merge keys (`<<`), of YAML 1.1, are supported too.
 """
@@ -19,10 +20,11 @@ from yaml import events
 from gateway.protocol.gateway_errors import GatewayError
 from registry.schema.display_text import excerpt
 
-# Values of a document with its aliases expanded: a small file could expand to billions. GitHub's document has 258,000.
+# Limit for the values of a document with all aliases expanded. Without it, a small file could expand to billions of
+# values. GitHub's document has 258,000.
 MAX_VALUES: Final = 2_000_000
 _MAX_DETAIL: Final = 200
-# Packages without LibYAML, for rare platforms, have a slower parser of the same events.
+# PyYAML packages for rare platforms lack LibYAML, and have only a slower parser, which yields the same events.
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MERGE: Final = "<<"
 _TAG: Final = "tag:yaml.org,2002:"
@@ -32,7 +34,7 @@ _INFINITE: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+")
 _OTHER_BASE: Final = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _NUMBER: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-# Tags of text, and tags whose values the core schema recognizes. Dates are text, as in JSON.
+# Tags whose values stay text, such as dates, and tags whose values the core schema recognizes without the tag.
 _TEXT_TAGS: Final = frozenset({"!", f"{_TAG}str", f"{_TAG}timestamp", f"{_TAG}binary"})
 _PLAIN_TAGS: Final = frozenset({f"{_TAG}{name}" for name in ("null", "bool", "int", "float")})
 _CONTAINER_TAGS: Final = frozenset({None, "!", *(f"{_TAG}{name}" for name in ("map", "seq", "set", "omap", "pairs"))})
@@ -47,10 +49,12 @@ class _Open:
     """A list or an object whose end has not been read.
 
     Attributes:
-        key: The key whose value comes next; None before a key.
-        is_merge: Whether this key is a merge key.
+        value: The list or the object, as far as it has been read.
+        anchor: The anchor of the list or the object; None if there is none.
+        key: The key whose value comes next; None if a key comes next.
+        is_merge: Whether `key` is a merge key.
         merged: The values of merge keys.
-        count: The values inside, with aliases expanded.
+        count: The number of values in this one, itself included, with aliases expanded.
     """
 
     value: dict[str, Any] | list[Any]
@@ -62,10 +66,10 @@ class _Open:
 
 
 def load_yaml(data: bytes, max_depth: int) -> Any:
-    """Parse one YAML document; of a repeated key, the first value is used.
+    """Parse one YAML document; if a key is repeated, use its first value.
 
     Args:
-        max_depth: The levels of nested lists and objects that are accepted.
+        max_depth: The maximum number of levels of nested lists and objects.
 
     Raises:
         MalformedYaml: The document is malformed, nested too deeply, or has too many values.
@@ -87,10 +91,10 @@ def load_yaml(data: bytes, max_depth: int) -> Any:
 
 
 class _Composer:
-    """Composes the events of a document.
+    """Composes the value of a document from its events.
 
     Attributes:
-        root: The value of the document.
+        root: The value of the document; complete after the last event.
     """
 
     def __init__(self, max_depth: int) -> None:
@@ -98,7 +102,7 @@ class _Composer:
         self.root: Any = None
         self._documents = 0
         self._open: list[_Open] = []
-        # Values and their counts by anchor. Aliases share the value, so that they need no memory.
+        # Values and their counts by anchor. Aliases share the value, so that an expanded alias needs no memory.
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._handlers: Mapping[type, Callable[[Any], None]] = {
             events.ScalarEvent: self._scalar,
@@ -127,7 +131,7 @@ class _Composer:
         if top is not None and top.key is None and type(top.value) is dict:
             if event.anchor is not None:
                 self._anchors[event.anchor] = text, 1
-            top.key = text  # keys of objects are text in JSON
+            top.key = text  # not converted, because keys are text in JSON
             top.is_merge = text == _MERGE and event.implicit[0]
             return
         value: Any = text
@@ -161,7 +165,7 @@ class _Composer:
             raise _malformed_error(event, f"the tag {excerpt(event.tag, 80)} is not supported")
         if len(self._open) >= self._max_depth:
             raise _malformed_error(event, f"is nested more than {self._max_depth} levels")
-        # The anchor has this value from here on, so that its former value is not found inside.
+        # The anchor now stands for this value, so an alias inside this value must not find the anchor's former value.
         self._anchors.pop(event.anchor, None)
         self._open.append(_Open(value=value, anchor=event.anchor))
 
@@ -178,7 +182,7 @@ class _Composer:
         self._place(done.value, done.count, event)
 
     def _place(self, value: Any, count: int, event: Any) -> None:
-        """Put a value into the innermost container that is open."""
+        """Add a value to the innermost list or object that is open, or make it the root."""
         if not self._open:
             self.root = value
             return
@@ -201,9 +205,9 @@ class _Composer:
 
 
 def _plain_value(text: str) -> Any:
-    """Return the value of text without quotes."""
+    """Return the value of a scalar that is written without quotes."""
     first = text[:1]
-    if first.isalpha() or first in "/#":  # fast path: neither a number nor, with few exceptions, a word of the schema
+    if first.isalpha() or first in "/#":  # fast path: text, except for the few words that mean null or a boolean
         return None if text in _NULLS else _BOOLEANS.get(text, text)
     if text in _NULLS:
         return None
