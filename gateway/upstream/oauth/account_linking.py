@@ -19,7 +19,6 @@ import hmac
 import logging
 import secrets
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,7 +49,7 @@ from gateway.upstream.oauth.guarded_requests import AddressRefused
 from gateway.upstream.oauth.metadata_discovery import InvalidMetadata, ServerMetadata, SignInUpstream, union
 from gateway.upstream.oauth.sign_in import SignIn
 from gateway.upstream.oauth.token_endpoint import TokenRequestFailed
-from gateway.upstream.oauth.token_flow import LINK_S, StoredSignIn, TokenFlow, UnreadableSignIn
+from gateway.upstream.oauth.token_flow import LINK_S, StartLimit, StoredSignIn, TokenFlow, UnreadableSignIn
 from gateway.upstream.oauth.token_store import (
     Conflict,
     Encryption,
@@ -292,7 +291,6 @@ _MAX_LINKS_OF_CALLER: Final = 200
 # and a chat preview visit a link a few times.
 _MAX_VISITS: Final = 10_000
 _MAX_VISITS_OF_LINK: Final = 50
-_TOO_MANY: Final = "too many sign-ins are in progress; try again in a few minutes"
 _INVALID_LINK: Final = (
     "this link is unknown, was already used, or is older than ten minutes; call the tool again for a new link"
 )
@@ -362,37 +360,6 @@ class WrongCaller(SignInFailed):
             "If you called the tool yourself, call it again and sign in with the account that your host uses"
         )
         self.about = about
-
-
-class StartLimit:
-    """Limits how many sign-ins, links or visits begin within ten minutes (`LINK_S`), in total and for each source.
-
-    A source is a network address, a caller or a link, whichever the limit applies to.
-    """
-
-    def __init__(self, most: int, most_of_source: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most = most
-        self._most_of_source = most_of_source
-        self._clock = clock
-        self._starts: deque[tuple[float, str]] = deque()
-        self._by_source: Counter[str] = Counter()
-
-    def count(self, source: str) -> None:
-        """Count one start.
-
-        Raises:
-            SignInFailed: The limit is reached.
-        """
-        now_s = self._clock()
-        while self._starts and now_s - self._starts[0][0] >= LINK_S:
-            _, oldest = self._starts.popleft()
-            self._by_source[oldest] -= 1
-            if not self._by_source[oldest]:
-                del self._by_source[oldest]
-        if len(self._starts) >= self._most or self._by_source[source] >= self._most_of_source:
-            raise SignInFailed(_TOO_MANY)
-        self._starts.append((now_s, source))
-        self._by_source[source] += 1
 
 
 class AccountLinking:

@@ -24,7 +24,7 @@ from gateway.upstream.oauth.authorization import Addresses
 from gateway.upstream.oauth.metadata_discovery import Challenge, InvalidMetadata, SignInUpstream, token_challenge, union
 from gateway.upstream.oauth.token_endpoint import DpopKey, TokenRequestFailed, Tokens
 from gateway.upstream.oauth.token_flow import SignInCounts, StoredSignIn, TokenFlow, UnreadableSignIn
-from gateway.upstream.oauth.token_store import Conflict, LockTimeout, SignedInUsers, StoreFailed, TokenStore
+from gateway.upstream.oauth.token_store import Conflict, SignedInUsers, StoreFailed, TokenStore
 from gateway.upstream.upstream_credentials import NotSignedIn, SignInFailed, SignInLink, SignInSource, SubjectToken
 
 log = logging.getLogger(__name__)
@@ -396,7 +396,7 @@ class SignIn:
             return False
         if self._stored.issuer is not None and updated.issuer != self._stored.issuer:
             log.warning("issuer of the upstream changed", extra={"server": self.server})
-            async with self._store.lock(self._key):
+            async with self._store_lock(CredentialsUnavailable):
                 await self._reload()
                 await self._save(updated)
         elif self._stored.issuer is None:
@@ -440,7 +440,7 @@ class SignIn:
             # Do not request the same scopes again: a scope that was not granted then would not be granted now.
             if not scopes or set(scopes) <= set(stored.scopes) or len(recent) >= _MAX_STEP_UPS:
                 return False
-            async with self._store.lock(self._key):
+            async with self._store_lock(CredentialsUnavailable):
                 await self._reload()
                 more = union(self._stored.scopes, self._stored.wanted, scopes)
                 step_ups = recent if self.config.interactive else (*recent, now_s)
@@ -532,12 +532,12 @@ class SignIn:
         return NotSignedIn(text, source=self.source, step_up=step_up)
 
     @asynccontextmanager
-    async def _store_lock(self) -> AsyncIterator[None]:
+    async def _store_lock(self, failure: type[GatewayError] = SignInFailed) -> AsyncIterator[None]:
         try:
             async with self._store.lock(self._key):
                 yield
-        except LockTimeout as error:
-            raise SignInFailed(str(error)) from None
+        except StoreFailed as error:
+            raise failure(str(error)) from None
 
     async def _reload(self) -> None:
         # Assign the stamp only after loading the document: if this call is cancelled, the next call must load it.

@@ -393,12 +393,12 @@ class TokenEndpoint:
         endpoint = self._server.revocation_endpoint
         if endpoint is None:
             return False
-        headers, proof = client_authentication(self._client, self._server, now_s=time.time())
         token, hint = (tokens.refresh, "refresh_token") if tokens.refresh else (tokens.access, "access_token")
-        form = {"token": token, "token_type_hint": hint, **proof}
         try:
+            headers, proof = client_authentication(self._client, self._server, now_s=time.time())
+            form = {"token": token, "token_type_hint": hint, **proof}
             return 200 <= (await self._requests.post_form(endpoint, form, headers)).status < 300
-        except GatewayError:
+        except (GatewayError, ClientAssertionFailed):
             return False
 
     async def _ask(self, form: Mapping[str, str], *, before: Tokens | None = None, bearer: bool = True) -> Tokens:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -201,6 +201,38 @@ LINK_S: Final = 600.0
 """Lifetime of a sign-in link: enough time to find a password, and too short for someone who finds the link later."""
 # The same link is returned again only while at least this much of its lifetime is left.
 _LEFT_S: Final = 300.0
+_TOO_MANY: Final = "too many sign-ins are in progress; try again in a few minutes"
+
+
+class StartLimit:
+    """Limits how many sign-ins, links or visits begin within ten minutes (`LINK_S`), in total and for each source.
+
+    A source is a network address, a caller or a link, whichever the limit applies to.
+    """
+
+    def __init__(self, most: int, most_of_source: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._most_of_source = most_of_source
+        self._clock = clock
+        self._starts: deque[tuple[float, str]] = deque()
+        self._by_source: Counter[str] = Counter()
+
+    def count(self, source: str) -> None:
+        """Count one start.
+
+        Raises:
+            SignInFailed: The limit is reached.
+        """
+        now_s = self._clock()
+        while self._starts and now_s - self._starts[0][0] >= LINK_S:
+            _, oldest = self._starts.popleft()
+            self._by_source[oldest] -= 1
+            if not self._by_source[oldest]:
+                del self._by_source[oldest]
+        if len(self._starts) >= self._most or self._by_source[source] >= self._most_of_source:
+            raise SignInFailed(_TOO_MANY)
+        self._starts.append((now_s, source))
+        self._by_source[source] += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,7 +379,7 @@ class TokenFlow:
             if principal and sign_in.client is None:
                 sign_in = replace(sign_in, client=await self.registration.load(sign_in.issuer or ""))
             client = await self.registration.get_client(sign_in.client, server, redirect_uri, scopes)
-        except (InvalidMetadata, AddressRefused) as error:
+        except (InvalidMetadata, AddressRefused, StoreFailed) as error:
             raise SignInFailed(str(error)) from None
         state, verifier, expires_at_s = new_state(), new_verifier(), time.time() + LINK_S
         SECRETS.hide_latest(f"{self._owner}: code", [verifier])
@@ -364,10 +396,13 @@ class TokenFlow:
                 consent=self._requests_consent,
             )
 
-        if client == sign_in.client:
-            client = await self.registration.check_client(client, server, redirect_uri, scopes, url_for)
-        if principal and client.origin == "registered" and client != sign_in.client:
-            await self.registration.store(server.issuer, client)
+        try:
+            if client == sign_in.client:
+                client = await self.registration.check_client(client, server, redirect_uri, scopes, url_for)
+            if principal and client.origin == "registered" and client != sign_in.client:
+                await self.registration.store(server.issuer, client)
+        except (InvalidMetadata, AddressRefused, StoreFailed) as error:
+            raise SignInFailed(str(error)) from None
         pending_sign_in = StoredSignIn(
             issuer=sign_in.issuer,
             resource=sign_in.resource,

@@ -172,7 +172,7 @@ class DocumentLoader:
             path = _path_of(uri) or self._file
             return await run_in_thread(partial(_read_file, path))
         url = uri
-        for _ in range(_MAX_REDIRECTS):
+        for _ in range(_MAX_REDIRECTS + 1):
             async with self._client.send("GET", url, self._headers(url)) as response:
                 if response.status in (301, 302, 303):
                     url = urljoin(url, response.headers.get("location", ""))

@@ -16,12 +16,23 @@ from support.tasks import owned_tasks
 
 from gateway.config.upstream_types.http_config import HttpConfig
 from gateway.process.tasks import OwnedTasks
-from gateway.protocol.gateway_errors import HttpStatusError
+from gateway.protocol.gateway_errors import CredentialsUnavailable, HttpStatusError
 from gateway.upstream.oauth import guarded_requests
 from gateway.upstream.oauth.authorization import Addresses
+from gateway.upstream.oauth.client_registration import Client
+from gateway.upstream.oauth.metadata_discovery import ServerMetadata
 from gateway.upstream.oauth.sign_in import SignIn
 from gateway.upstream.oauth.sign_ins import SignIns
-from gateway.upstream.oauth.token_store import FOLDER, Encryption, FileTokenStore, MemoryTokenStore, TokenStore
+from gateway.upstream.oauth.token_endpoint import Tokens
+from gateway.upstream.oauth.token_flow import StoredSignIn
+from gateway.upstream.oauth.token_store import (
+    FOLDER,
+    Encryption,
+    FileTokenStore,
+    LockTimeout,
+    MemoryTokenStore,
+    TokenStore,
+)
 from gateway.upstream.upstream_credentials import NotSignedIn, SignInFailed
 
 CALLBACK = "http://127.0.0.1:8765/oauth/callback"
@@ -250,6 +261,51 @@ async def test_additional_scopes_are_requested_once() -> None:
         # The scope was requested already, so another request would not help.
         assert await sign_in.handle_refusal(403, challenge, sign_in.version) is False
         assert await sign_in.handle_refusal(403, "Bearer", sign_in.version) is False
+
+
+class UnavailableLocks(MemoryTokenStore):
+    """A store whose locks another process never releases, from some time on."""
+
+    unavailable = False
+
+    @asynccontextmanager
+    async def lock(self, key: str) -> AsyncIterator[None]:
+        if self.unavailable:
+            raise LockTimeout("the store is away")
+        async with super().lock(key):
+            yield
+
+
+async def test_store_that_is_away_is_reported_wherever_a_sign_in_needs_it() -> None:
+    async with lying_server() as server, owned_tasks() as tasks:
+        server.tell_the_truth()
+        store = UnavailableLocks()
+        sign_ins = sign_ins_of(tasks, store)
+        sign_in = sign_ins.get("s", HttpConfig.model_validate({"url": server.url}))
+        assert sign_in is not None
+        await sign_in.prepare()
+        with pytest.raises(NotSignedIn):
+            await refused(sign_in)
+        await sign_ins.handle_callback(back_from((await sign_in.create_link()).url))
+        store.unavailable = True
+        challenge = 'Bearer error="insufficient_scope", scope="write"'
+        with pytest.raises(CredentialsUnavailable, match="the store is away"):
+            await sign_in.handle_refusal(403, challenge, sign_in.version)
+        with pytest.raises(CredentialsUnavailable):
+            await refused(sign_in)
+        with pytest.raises(SignInFailed, match="the store is away"):
+            await sign_ins.sign_out(sign_in)
+        sign_ins.close()
+
+
+async def test_user_with_an_unusable_client_key_can_sign_out() -> None:
+    client = Client(client_id="us", origin="configured", method="private_key_jwt", private_key="not a key")
+    async with lying() as (server, _, sign_in):
+        metadata = ServerMetadata(
+            issuer=server.origin, token_endpoint=f"{server.origin}/token", revocation_endpoint=f"{server.origin}/revoke"
+        )
+        endpoint = sign_in.flow.endpoint(StoredSignIn(server=metadata, client=client))
+        assert await endpoint.revoke(Tokens(access="t1", refresh="r1", obtained_at_s=0.0)) is False
 
 
 async def test_client_credentials_requests_are_bounded() -> None:
