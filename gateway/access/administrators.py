@@ -52,7 +52,7 @@ def stored_token(path: Path) -> str | None:
         reason = f"{path} cannot be read ({error.strerror}); remove it, or name another state directory"
         raise UntrustedFile(reason) from None
     if len(content) > _MAX_BYTES or not content.isascii():
-        raise UntrustedFile(f"{path} holds no token; remove it")
+        raise UntrustedFile(f"{path} does not contain a token; remove the file")
     return content.decode("ascii").strip() or None
 
 
@@ -238,7 +238,11 @@ class EndedSessions:
         except FileExistsError:
             return False
         except OSError as error:
-            log.error("an ended session is valid again after a restart: %s cannot be written (%s)", folder, error)
+            log.error(
+                "the end of an admin session is lost at a restart: %s cannot be written (%s)",
+                folder,
+                error,
+            )
         return True
 
     def _delete_old(self, folder: Path) -> None:

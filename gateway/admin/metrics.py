@@ -84,7 +84,9 @@ class _Collector(Collector):
             "Whether the process of an upstream is not running, because no call needs it.",
             labels=["server"],
         )
-        epochs = GaugeMetricFamily("typegate_upstream_epoch", "Number of the connection.", labels=["server"])
+        epochs = GaugeMetricFamily(
+            "typegate_upstream_epoch", "Connections made to the upstream so far.", labels=["server"]
+        )
         flight = GaugeMetricFamily("typegate_upstream_in_flight", "Calls in flight.", labels=["server"])
         tools = GaugeMetricFamily("typegate_upstream_tools", "Wrappers of an upstream's tools.", labels=["server"])
         for alias, link in self._fleet.links.items():
@@ -167,7 +169,7 @@ def _durations(durations: Durations) -> Iterator[Metric]:
 
 
 def _hook_metrics(hooks: ActiveHooks) -> Iterator[Metric]:
-    events = CounterMetricFamily("typegate_hook_events", "Events of hooks by kind.", labels=["hook", "event"])
+    events = CounterMetricFamily("typegate_hook_events", "Hook events by kind.", labels=["hook", "event"])
     seconds = CounterMetricFamily("typegate_hook_seconds", "Total duration of hooks.", labels=["hook"])
     opened = GaugeMetricFamily("typegate_hook_open", "Whether the circuit breaker of a hook is open.", labels=["hook"])
     for row in hooks.rows():

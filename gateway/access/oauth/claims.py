@@ -415,7 +415,7 @@ async def name_in(
     """
     signed = read_signed(token) if len(token) <= MAX_TOKEN_BYTES else None
     if signed is None or signed.issuer != key_set.issuer.issuer:
-        raise invalid("the issuer returned no identity token that it has issued itself")
+        raise invalid("the issuer did not return an identity token of its own")
     _check(signed, client_id=client_id, nonce=nonce, now_s=clock())
     algorithms = key_set.issuer.accepts(signed.algorithm)
     if not algorithms:

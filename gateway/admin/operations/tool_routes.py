@@ -448,7 +448,7 @@ class TryRoutes:
         """
         requested = await read_body(request, TryRequest)
         if (requested.method == "tools/call") is (requested.wrapper is None):
-            raise Refusal(400, "wrapper: expected the name of a tool for tools/call, and nothing for another method")
+            raise Refusal(400, "wrapper: expected the name of a tool for tools/call, and no value for other methods")
         try:
             principal = principal_in(
                 Question(principal=requested.principal, name=requested.wrapper or ""), self._auth()

@@ -234,7 +234,7 @@ def _assertion(client: Client, audience: str, offered: Sequence[str], now_s: flo
     except (ValueError, TypeError, NotImplementedError, jwt.PyJWTError) as error:
         # The text of the original error may contain parts of the key.
         raise ClientAssertionFailed(
-            f"auth.privateKey cannot sign ({type(error).__name__}); expected a PEM of a private key"
+            f"auth.privateKey cannot sign ({type(error).__name__}); expected a private key in PEM format"
         ) from None
 
 

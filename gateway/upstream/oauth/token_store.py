@@ -135,7 +135,9 @@ def encryption_from(environ: Mapping[str, str] | None = None) -> Encryption:
 
 def _check_key(key: str, variable: str) -> str:
     if len(key) < _MIN_CHARS:
-        what = f"is too short for a key; expected {_MIN_CHARS} random characters or more, as `openssl rand -hex 32`"
+        what = (
+            f"is too short for a key; expected {_MIN_CHARS} random characters, such as those of `openssl rand -hex 32`"
+        )
         raise ConfigError(what, file="environment", key=variable)
     return key
 

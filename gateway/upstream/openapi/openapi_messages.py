@@ -278,7 +278,7 @@ def _check_pieces(argument: str, value: Any) -> None:
         return
     text = _text(value)
     if any(piece in (".", "..") for piece in re.split(r"[/\\]", unquote(text))):
-        raise ArgumentRefused(f"{argument} is {excerpt(text, 60)!r}, which leads out of its place in the path")
+        raise ArgumentRefused(f"{argument} is {excerpt(text, 60)!r}, which would change the rest of the path")
     if any(character < " " or character == "\x7f" for character in text):
         raise ArgumentRefused(f"{argument} has control characters; expected text for the path")
 

@@ -149,7 +149,7 @@ class _Builder:
                     break
                 self._add(node, item, path, method.upper())
         if count > MAX_OPERATIONS:
-            detail = f"more than {MAX_OPERATIONS} operations; the others are left out"
+            detail = f"more than {MAX_OPERATIONS} operations; the rest is left out"
             self._refused.append(ItemIssue(tool="(document)", code="too_many", detail=detail))
         elif not count:
             empty = self._documents.refuse("no_operations", "the document has no operations", root.child("paths"))

@@ -177,7 +177,9 @@ class DocumentLoader:
                 if response.status in (301, 302, 303):
                     url = urljoin(url, response.headers.get("location", ""))
                     if not self._allows(url):
-                        raise HttpStatusError(response.status, f"it is at {excerpt(url, 200)}; expected this as spec")
+                        raise HttpStatusError(
+                            response.status, f"the document has moved to {excerpt(url, 200)}; set spec to it"
+                        )
                     continue
                 if response.status != 200:
                     raise HttpStatusError(response.status, f"the document {excerpt(url, 200)} cannot be loaded")
@@ -220,7 +222,9 @@ def _build(documents: Documents, selection: Selection, elsewhere: list[str]) -> 
         ItemIssue(
             tool="(document)",
             code="external_ref",
-            detail=excerpt(f"a reference to another place is not followed: {uri}; expected one document", 300),
+            detail=excerpt(
+                f"the reference to {uri} leads out of the folder or origin of the document and is not followed", 300
+            ),
         )
         for uri in elsewhere[:_MAX_REPORTED]
     ]
@@ -332,7 +336,7 @@ class ApiServer:
                 self._guard.check_url(tools.server)
             except AddressRefused as refused:
                 raise DocumentRefused(
-                    f"the document names a server that is not used: {refused}; expected baseUrl"
+                    f"the document names a server that is not allowed: {refused}; expected baseUrl"
                 ) from None
 
     def _origin(self, url: str) -> Origin:

@@ -102,5 +102,5 @@ def test_file_without_a_valid_token_is_refused(tmp_path: Path) -> None:
     for content in (b"x" * 5000, b"\xff\xfe"):
         path.write_bytes(content)
         path.chmod(0o600)
-        with pytest.raises(UntrustedFile, match="holds no token"):
+        with pytest.raises(UntrustedFile, match="does not contain a token"):
             stored_token(path)
