@@ -21,13 +21,13 @@ from registry.schema.display_text import excerpt
 
 # The largest documents in the tests have 12 MB. Parsing 64 MiB takes about a second, and half a gigabyte of memory.
 MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
-# The YAML parser reads about 7 MB each second.
+# The YAML parser reads about 7 MB per second.
 MAX_YAML_BYTES: Final = 32 * 1024 * 1024
-# An API that is split into one file for each path and schema has a few hundred files.
+# A document that is split into one file for each path and schema has a few hundred files.
 MAX_DOCUMENTS: Final = 1_000
-# `MAX_SCHEMA_DEPTH` of `registry.schema.schemas`, minus the levels that a tool definition adds.
+# Levels of nesting: `MAX_SCHEMA_DEPTH` of `registry.schema.schemas`, minus the levels that a tool definition adds.
 MAX_DEPTH: Final = 190
-# Limit for a chain of references, each of which leads to another reference; real documents have one or two.
+# Limit for the length of a chain in which each reference leads to the next; real chains have one or two references.
 MAX_HOPS: Final = 16
 _MAX_DETAIL: Final = 300
 _EXTERNAL: Final = re.compile(rb"""\$ref["']?\s*:\s*["']?(?![#"'\s])""")
@@ -38,7 +38,7 @@ Key = tuple[str, str]
 
 
 class DocumentRefused(GatewayError):
-    """A whole document cannot be used; the text gives the reason."""
+    """A whole document cannot be used; the message gives the reason."""
 
 
 class OperationRefused(GatewayError):
@@ -46,7 +46,7 @@ class OperationRefused(GatewayError):
 
     Attributes:
         code: Stable identifier of the reason.
-        place: The file and the JSON pointer of the defect.
+        place: The file name or URL, and the JSON pointer of the defect.
     """
 
     def __init__(self, code: str, detail: str, place: str) -> None:
@@ -56,7 +56,7 @@ class OperationRefused(GatewayError):
         self.place = place
 
     def finding(self, name: str) -> ItemIssue:
-        """Return the issue to show to the operator."""
+        """Return this error as an issue to show to the operator."""
         detail = excerpt(f"{self.place}: {self.detail}", _MAX_DETAIL)
         return ItemIssue(tool=excerpt(name, 128), code=self.code, detail=detail)
 
@@ -104,7 +104,7 @@ def external_documents(data: bytes, root: object, uri: str) -> Iterator[str]:
         data: The document as bytes.
         root: The same document, parsed.
     """
-    if not _EXTERNAL.search(data):  # fast path: walking through a large document takes long
+    if not _EXTERNAL.search(data):  # fast path: visiting every value of a large document is slow
         return
     pending = [root]
     seen: set[int] = set()
@@ -123,7 +123,7 @@ def external_documents(data: bytes, root: object, uri: str) -> Iterator[str]:
 
 
 def join_uri(base: str, reference: str) -> str:
-    """Resolve a reference; return an invalid reference unchanged, because it is reported when it is looked up."""
+    """Resolve a reference; return an invalid reference unchanged, so that the error occurs when it is looked up."""
     try:
         return urljoin(base, reference)
     except ValueError:
@@ -132,7 +132,7 @@ def join_uri(base: str, reference: str) -> str:
 
 @dataclass(slots=True)
 class Node:
-    """A value in a document, with its position, which is needed to resolve references in the value.
+    """A value in a document, with its position. References in the value are resolved against the URI.
 
     Nodes are never changed. The class is not frozen, because creating a frozen dataclass takes three times as long, and
     a large document needs hundreds of thousands of nodes.
@@ -180,7 +180,7 @@ class Node:
 
 
 def _step(key: str | int) -> str | int:
-    """Return a key as it is escaped in a JSON pointer."""
+    """Escape a key for use in a JSON pointer."""
     if isinstance(key, int) or ("/" not in key and "~" not in key):
         return key
     return key.replace("~", "~0").replace("/", "~1")
@@ -191,7 +191,7 @@ class Documents:
 
     Attributes:
         root: The whole main document.
-        version: The OpenAPI version of the main document.
+        version: The OpenAPI version whose rules apply to the main document; versions after 3.1 are read as 3.1.
     """
 
     def __init__(self, uri: str, parsed: Mapping[str, dict[str, Any]], *, name: str) -> None:
@@ -215,18 +215,18 @@ class Documents:
         self._found: dict[tuple[str, str], Node | None] = {}
 
     def place(self, node: Node) -> str:
-        """Return the file and the JSON pointer of a value."""
+        """Return the file name or URL, and the JSON pointer of a value, for messages."""
         return f"{self._names.get(node.uri, node.uri)}#{node.pointer}"
 
     def refuse(self, code: str, detail: str, node: Node) -> OperationRefused:
-        """Return the error for an operation that a defect at `node` makes unusable."""
+        """Return the error to raise if a defect at `node` makes an operation unusable."""
         return OperationRefused(code, detail, self.place(node))
 
     def follow(self, node: Node) -> Node:
         """Follow the reference at a node, and further references at its target; return the first node without one.
 
         Raises:
-            OperationRefused: A reference does not lead to a value, or the chain of references is too long.
+            OperationRefused: A reference does not lead to a value, or the chain has `MAX_HOPS` or more references.
         """
         for _ in range(MAX_HOPS):
             reference = node.value.get("$ref") if isinstance(node.value, dict) else None
@@ -236,10 +236,10 @@ class Documents:
         raise self.refuse("broken_ref", "the references form a cycle", node)
 
     def target(self, node: Node, reference: str) -> Node:
-        """Return the value to which a reference at `node` leads.
+        """Return the node to which `reference`, found at `node`, leads.
 
         Raises:
-            OperationRefused: There is no such value.
+            OperationRefused: The target does not exist.
         """
         cached = (node.uri, reference)
         if cached not in self._found:

@@ -23,7 +23,8 @@ Place = Literal["path", "query", "header", "cookie"]
 BodyKind = Literal["json", "form", "multipart", "text", "binary"]
 BODY: Final = "body"
 """The name of the tool argument with the request body."""
-# Reserved characters that a value in a query may contain unencoded, because they do not end it (RFC 3986, section 3.4).
+# Reserved characters that a value in a query may contain unencoded, as they do not end the value (RFC 3986, section
+# 3.4).
 _RESERVED_IN_QUERY: Final = ":/?@!$'()*,;"
 # Characters that stay unencoded in the literal parts of a path template, including `%`: an author may have
 # percent-encoded these parts already.
@@ -40,11 +41,11 @@ _MAX_DEEP: Final = 16
 
 
 class ArgumentRefused(GatewayError):
-    """An argument cannot be written into the request; the text gives the argument and the reason."""
+    """An argument cannot be written into the request; the message names the argument."""
 
 
 class PathRefused(GatewayError):
-    """No request can be built for a path of a document; the text gives the reason."""
+    """No request can be built for a path of a document; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,8 @@ class Parameter:
     """A parameter and how it is written into the request.
 
     Attributes:
-        argument: The name of the tool argument, which differs from `name` if several parameters have this name.
+        argument: The name of the tool argument. It differs from `name` if another parameter, or the request body,
+            already uses `name`.
         media_type: The media type of a parameter that is defined with `content`; None for a parameter with a style.
     """
 
@@ -130,12 +132,12 @@ class RequestParts:
 
 
 def request_target(path: str, parameters: Sequence[Parameter]) -> tuple[str, list[Parameter]]:
-    """Return the path with its fixed query parameters, and the other parameters as they are sent.
+    """Return the path with its fixed query parameters, and the parameters with the place where each one is sent.
 
     Documents may write `?user={id}` into a path: the parameter `id` is then sent in the query, as `user`.
 
     Raises:
-        PathRefused: The path is malformed, or a variable in it has no parameter.
+        PathRefused: The path is malformed, or contains a variable that no parameter fills.
     """
     if not path.startswith("/") or not path.isprintable():
         raise PathRefused("is not a path that begins with /")
@@ -162,7 +164,7 @@ def request_target(path: str, parameters: Sequence[Parameter]) -> tuple[str, lis
 
 
 def _parameter_index(name: str, places: Sequence[Place], parameters: Sequence[Parameter]) -> int:
-    """Return the index of the parameter with this name; if several places have one, in the first of `places`.
+    """Return the index of the parameter with this name; the first of `places` with such a parameter decides.
 
     Raises:
         PathRefused: None of the places has a parameter with this name.
@@ -221,7 +223,7 @@ def request_of(operation: Operation, arguments: Mapping[str, Any]) -> RequestPar
 
 
 def _text(value: Any) -> str:
-    """Return a primitive value as text: a string unchanged, other values as JSON writes them."""
+    """Return a string unchanged, and any other value as JSON text."""
     if isinstance(value, str):
         return value
     return json_bytes.dumps(value).decode()
@@ -235,7 +237,7 @@ def _encode(value: Any, *, allow_reserved: bool = False) -> str:
 
 
 def _members(value: Any) -> list[tuple[str, Any]]:
-    """Return the members of an object whose value is not None."""
+    """Return the members of an object, without members whose value is None."""
     return [(str(name), member) for name, member in value.items() if member is not None]
 
 
@@ -271,7 +273,10 @@ def _path_value(parameter: Parameter, value: Any) -> str:
 
 
 def _check_pieces(argument: str, value: Any) -> None:
-    """Refuse values with dot segments, with which a server that decodes a path before resolving it leaves the path."""
+    """Refuse control characters, and dot segments (`.` and `..`).
+
+    A dot segment would lead to another path on servers that decode a path before they resolve dot segments.
+    """
     if isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             _check_pieces(argument, item)
@@ -284,7 +289,7 @@ def _check_pieces(argument: str, value: Any) -> None:
 
 
 def _check_segments(target: str, operation: Operation) -> None:
-    """Refuse a path in which values together with their surroundings form a dot segment."""
+    """Refuse a path in which values, their separators and the text around them together form a dot segment."""
     if any(unquote(segment) in (".", "..") for segment in target.split("/")):
         names = ", ".join(p.argument for p in operation.parameters if p.place == "path")
         raise ArgumentRefused(f"the path {excerpt(target, 100)} leads out of {operation.path}; check {names}")
@@ -366,7 +371,7 @@ def _cookie_pairs(parameter: Parameter, value: Any) -> Iterator[str]:
 
 
 def _body(body: Body, value: Any) -> tuple[bytes, str]:
-    """Return the bytes of the body, and the Content-Type."""
+    """Return the bytes and the Content-Type of the request body."""
     if body.kind == "json":
         return json_bytes.dumps(value), body.media_type
     if body.kind == "text":
@@ -374,7 +379,7 @@ def _body(body: Body, value: Any) -> tuple[bytes, str]:
     if body.kind == "binary":
         return _decode_file(BODY, value)[0], body.media_type
     if body.kind == "multipart" and isinstance(value, str | list):
-        # Some documents declare a multipart body as just the bytes of a file; most servers then expect a part `file`.
+        # Some documents declare a multipart body as just the bytes of a file; most servers expect a part `file`.
         return _multipart(replace(body, encodings={_FILE: Encoding(is_binary=True)}), {_FILE: value})
     if not isinstance(value, dict):
         raise ArgumentRefused(f"{BODY} is not an object; expected the fields of the form")
@@ -409,7 +414,8 @@ def _multipart(body: Body, value: Mapping[str, Any]) -> tuple[bytes, str]:
         encoding = body.encodings.get(name, Encoding())
         for item in _present(member) if isinstance(member, list) else [member]:
             parts.append(_part(name, item, encoding))
-    # The boundary is a hash of the content, so equal calls send equal bytes, and no part can be crafted to contain it.
+    # The boundary is a hash of the content, so equal calls send equal bytes, and nobody can craft a part
+    # that contains the boundary.
     boundary = hashlib.sha256(b"\0".join(head + content for head, content in parts)).hexdigest()[:32]
     lines = [b"--%b\r\n%b\r\n\r\n%b\r\n" % (boundary.encode(), head, content) for head, content in parts]
     return b"".join([*lines, b"--%b--\r\n" % boundary.encode()]), f'{body.media_type}; boundary="{boundary}"'
@@ -497,7 +503,7 @@ def preference(name: str, kind: BodyKind) -> tuple[int, int]:
 
 
 def concrete(name: str) -> str:
-    """Return the media type to send, without wildcards and without characters that a header cannot contain."""
+    """Return the media type to send: a default if `name` has wildcards or characters that a header cannot contain."""
     if "*" in name or not is_header_text(name):
         return "text/plain" if name.startswith("text/") else "application/octet-stream"
     return name

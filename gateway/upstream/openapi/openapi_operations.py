@@ -48,14 +48,14 @@ METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "t
 _PLACES: Final[tuple[Place, ...]] = ("path", "query", "header", "cookie")
 OPERATION_KEY: Final = "openapi/operation"
 """The member of a definition's `_meta` with the method and the path. The lock file, which records approved definitions,
-includes it, so that a changed path is noticed."""
-# Limit for an output schema, about 2,000 tokens. Three of four output schemas in GitHub's document are smaller; larger
-# schemas lose their inner parts.
+includes this member, so that a changed path is noticed."""
+# Limit for an output schema, about 2,000 tokens. Three of four output schemas in GitHub's document are smaller; the
+# inner parts of larger schemas are removed.
 MAX_OUTPUT_BYTES: Final = 8 * 1024
 _MAX_NAME: Final = 128
 _MAX_ABOUT: Final = 500
 _MAX_EXAMPLE_BYTES: Final = 2_000
-# More than the largest published documents have (Microsoft Graph: about 16,000).
+# The largest published documents have fewer (Microsoft Graph: about 16,000).
 MAX_OPERATIONS: Final = 20_000
 # Limit for the definitions of all tools together. Each definition contains the schemas that it refers to, and a
 # document can refer to one large schema thousands of times. The tools of Kubernetes have 19 MB.
@@ -95,11 +95,11 @@ class ApiTools:
     """The tools of a document.
 
     Attributes:
-        about: The summary or the beginning of the description of the API.
-        server: The absolute URL of the document's first server; None if there is none.
+        about: The API's summary, or else its description, cut to a limit.
+        server: The absolute URL of the document's first server; None if the document names no HTTP server.
         operations: The operations that became tools, by tool name.
         refused: The operations that did not become tools, with the reasons.
-        noted: Defects of operations that became tools nevertheless.
+        noted: Defects that did not prevent an operation from becoming a tool.
     """
 
     title: str
@@ -112,7 +112,7 @@ class ApiTools:
 
 
 def tools_of(documents: Documents, selection: Selection) -> ApiTools:
-    """Return the tools of a document, in the document's order; a defective operation does not raise an error."""
+    """Return the tools of a document, in the document's order; report defective operations in `refused`."""
     return _Builder(documents, selection).build()
 
 
@@ -269,7 +269,10 @@ class _Builder:
         )
 
     def _parameters(self, node: Node, item: Node) -> list[tuple[Node, str]]:
-        """Return the parameters and their places; a parameter of the operation replaces the same one of the path."""
+        """Return the parameters and their places.
+
+        A parameter of the operation replaces the parameter of the path with the same name and place.
+        """
         parameters: dict[tuple[str, str], Node] = {}
         for entry in (*item.child("parameters").elements(), *node.child("parameters").elements()):
             parameter = self._documents.follow(entry)
@@ -347,7 +350,10 @@ class _Builder:
         return schema
 
     def _body(self, node: Node, declared: Sequence[tuple[Node, str]]) -> tuple[Node | None, Body | None]:
-        """Return the node that contains the schema of the request body, and how the body is written."""
+        """Return the node whose `schema` describes the request body, and how to write the body.
+
+        Both are None if the operation has no body.
+        """
         if self._old:
             return self._swagger_body(node, declared)
         if node.child("requestBody").value is None:
@@ -447,7 +453,7 @@ class _Builder:
         return schema
 
     def _output(self, node: Node, name: str) -> tuple[str, dict[str, Any] | None]:
-        """Return the Accept header, and the schema of the structured result; None if there is no schema."""
+        """Return the Accept header, and the schema of the structured result, which is None if no response has one."""
         chosen: Node | None = None
         accepted: list[str] = []
         responses = node.child("responses")
@@ -491,7 +497,7 @@ class _Builder:
         if "type" not in schema:
             target = self._documents.follow(node).value
             if isinstance(target, dict) and target.get("type") == "object" and target.get("nullable") is not True:
-                schema = {"type": "object", **schema}  # clients with earlier protocol versions need it
+                schema = {"type": "object", **schema}  # clients with earlier protocol versions require `type`
         is_cut = bool(cut)
         if len(json_bytes.dumps(schema)) > MAX_OUTPUT_BYTES:
             schema = {key: schema[key] for key in ("type", "description") if key in schema}
@@ -502,7 +508,7 @@ class _Builder:
         return (accepting_more(schema, cut) if cut else schema) or None, note if is_cut else ""
 
     def _server(self, node: Node) -> str | None:
-        """Return the absolute URL of the first server that an object names, with the values of the URL's variables."""
+        """Return the absolute URL of the first server of a document, path or operation, with its variables replaced."""
         if self._old:
             if node.pointer:
                 return None
@@ -546,7 +552,7 @@ def _tags(node: Node) -> list[str]:
 
 
 def _description(node: Node, hints: Mapping[str, Any], label: str) -> str:
-    """Return the summary and the description, then method, path and tags, so that a tool search finds these too."""
+    """Return the summary and the description, then the method, path and tags, so that tool searches can match these."""
     stated = hints.get("description")
     summary, text = node.text("summary"), node.text("description")
     texts = [stated] if isinstance(stated, str) and stated.strip() else [summary, "" if text == summary else text]
@@ -569,7 +575,7 @@ def _annotations(method: str, hints: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _add_examples(schema: dict[str, Any], node: Node) -> None:
-    """Add the examples of a parameter or a media type to its schema."""
+    """Add up to three small examples of a parameter or a media type to `schema`."""
     if "examples" in schema or not isinstance(node.value, dict):
         return
     examples = node.value.get("examples")

@@ -61,8 +61,8 @@ def result_of(answer: ApiAnswer, operation: Operation) -> dict[str, Any]:
     """Convert a response to the result of a tool call.
 
     Raises:
-        HttpStatusError: The server failed, so that the outcome of the request may be unknown, or redirected the request
-            without a target.
+        HttpStatusError: The status is 5xx, so that the outcome of the request may be unknown, or the response is a
+            redirect without a target.
         UnusableAnswer: The body is declared as JSON, but is not JSON.
     """
     meta = {META_KEY: _meta(answer)}
@@ -144,7 +144,7 @@ def _meta(answer: ApiAnswer) -> dict[str, Any]:
 
 
 def _error_text(answer: ApiAnswer, operation: Operation) -> str:
-    """Return the text of an error result: the status, errors by argument, and the body of the response."""
+    """Return the text of an error result: the status, the message, errors of single arguments, and the JSON body."""
     words = _words(answer)
     lines = [f"HTTP {answer.status}{f': {words}' if words else ''}"]
     if (delay := answer.headers.get("retry-after")) is not None:
@@ -192,9 +192,9 @@ def _message(value: Any, depth: int) -> str:
 
 
 def _findings(value: Any, depth: int) -> Iterator[tuple[Any, str]]:
-    """Yield the errors in a body, in the formats of common frameworks, that name a part of the request.
+    """Yield each error in a body that names a part of the request; the formats of common frameworks are recognized.
 
-    Each error is a pair: the part of the request, as the body names it, and the message.
+    Each error is a pair of the name that the body gives to this part of the request, and the message.
     """
     if depth > 6:
         return
@@ -220,7 +220,7 @@ def _are_messages(value: Any) -> bool:
 
 
 def _argument_of(subject: Any, operation: Operation) -> str | None:
-    """Return the tool argument for a part of the request that an error names; None if there is no such argument."""
+    """Return the tool argument that `subject`, a part of the request named by an error, belongs to; None if unknown."""
     steps = subject if isinstance(subject, list) else re.split(r"[./]", str(subject).lstrip("#/$."))
     names = [str(step) for step in steps if str(step)]
     while len(names) > 1 and names[0].lower() in ("body", "query", "path", "header", "cookie", "params"):

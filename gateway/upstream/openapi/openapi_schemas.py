@@ -33,7 +33,7 @@ _DROPPED: Final = frozenset(
     | {"$defs", "definitions", "$id", "id", "$anchor", "$schema", "$comment", "$vocabulary", "$dynamicAnchor"}
 )
 # Keywords that are copied if they occur next to `$ref`. Before 3.1, the specification ignores every keyword next to
-# `$ref`, but authors commonly rely on these.
+# `$ref`, but authors commonly rely on these keywords.
 _BESIDE_REFERENCE: Final = frozenset({"description", "title", "default", "deprecated"})
 _BINARY: Final = "Binary data, encoded as base64."
 
@@ -62,7 +62,7 @@ class SchemaConverter:
         Equal arguments return the same schema object, which must not be changed.
 
         Raises:
-            OperationRefused: The value is not a schema, or refers to a missing schema.
+            OperationRefused: The value is not a schema, is nested too deeply, or refers to a missing schema.
         """
         key = (node.uri, json_bytes.dumps(node.value), direction)
         if (cached := self._converted.get(key)) is not None:
@@ -73,7 +73,7 @@ class SchemaConverter:
         return self._converted[key]
 
     def definitions(self, keys: Iterable[Key], direction: Direction) -> dict[str, Any]:
-        """Return these components, and all components that they refer to, by name.
+        """Return the components with these keys, and all components that they refer to, by name.
 
         Raises:
             OperationRefused: A component is not a schema, or refers to a missing schema.
@@ -83,13 +83,13 @@ class SchemaConverter:
     def definitions_within(
         self, keys: Iterable[Key], direction: Direction, most_bytes: int | None
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Return these components and all components that they refer to, by name, and a list of the cut components.
+        """Do the same as `definitions` within a size limit; also return a list of the components that were cut.
 
         Equal arguments return the same objects, which must not be changed.
 
         Args:
-            most_bytes: Limit for the size of all components together; None for no limit. A component that does not fit
-                any more is cut to its type. Components are added in breadth-first order, starting from `keys`.
+            most_bytes: Limit for the size of all components together; None for no limit. A component that would
+                exceed the limit is cut to its type. Components are added in breadth-first order, starting from `keys`.
 
         Raises:
             OperationRefused: A component is not a schema, or refers to a missing schema.
@@ -121,7 +121,7 @@ class SchemaConverter:
         return self._reached[cache_key]
 
     def _refer(self, node: Node, reference: str) -> tuple[str, Key]:
-        """Return the name of the component to which a reference leads, and its key."""
+        """Return the name and the key of the component to which a reference leads."""
         target = self._documents.target(node, reference)
         key = (target.uri, target.pointer)
         if key not in self._names:
@@ -139,7 +139,7 @@ class SchemaConverter:
 class _Conversion:
     """Converts one schema, without the components that it refers to.
 
-    A property is hidden if it does not occur in the direction: `readOnly` in a request, `writeOnly` in a response.
+    Hidden properties, which are `readOnly` properties in a request and `writeOnly` ones in a response, are left out.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class _Conversion:
             converted["description"] = f"{converted.get('description') or ''} {_BINARY}".strip()
 
     def _convert_discriminator(self, node: Node, converted: dict[str, Any]) -> None:
-        """Make each alternative require the discriminator values that the mapping assigns to it."""
+        """Restrict the discriminator property of each alternative to the values that the mapping assigns to it."""
         discriminator = node.value.get("discriminator")
         if not isinstance(discriminator, dict) or not isinstance(discriminator.get("mapping"), dict):
             return
@@ -290,7 +290,7 @@ class _Conversion:
                 option["required"] = [name]
 
     def _component(self, reference: str) -> str:
-        """Return the reference for a value in a discriminator's mapping: a reference, or the name of a component."""
+        """Convert a value in a discriminator's mapping, which is a reference or a component's name, to a reference."""
         if "/" in reference or "#" in reference or "." in reference:
             return reference
         return f"{self._documents.root.uri}#/components/schemas/{reference}"
@@ -311,9 +311,12 @@ class _Conversion:
 
 
 def accepting_more(schema: dict[str, Any], cut: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a schema without keywords such as `not` that would reject values because cut components accept more."""
+    """Return a schema with keywords such as `not` and `oneOf` removed or weakened if they contain cut components.
+
+    A cut component accepts more values than the whole component. Below `not`, the schema would then reject more values.
+    """
     text = json_bytes.dumps(schema)
     if not any(keyword in text for keyword in (b'"not":', b'"if":', b'"oneOf":', b'"contains":')):
-        return schema  # fast path: walking through the schema takes a hundred times as long as this search
+        return schema  # fast path: visiting every part of the schema takes a hundred times as long as this search
     accepting_more = {id(component) for component in cut}
     return dict(apply_edits(schema, lambda part: Edit(widens=id(part) in accepting_more), SchemaDocument(schema)))

@@ -60,11 +60,11 @@ from registry.intake.issues import ItemIssue
 from registry.schema.display_text import excerpt
 
 TOOLS: Final[tuple[ListKind, ...]] = ("tools",)
-# Polls reuse a fetched document up to this age. Polls are a minute apart, so only every fourth asks the server.
+# Polls reuse a fetched document up to this age. Polls are a minute apart, so only every fourth poll asks the server.
 _DOCUMENT_AGE_S: Final = 240.0
 _MAX_REDIRECTS: Final = 3
-# Maximum number of reported documents that are not loaded because they are in another place; the others have the same
-# cause.
+# How many documents are reported that were not loaded because they are in another folder or at another origin. More
+# reports would repeat the cause.
 _MAX_REPORTED: Final = 5
 # Some APIs refuse requests without a User-Agent.
 _USER_AGENT: Final = {"user-agent": f"typegate/{__version__}"}
@@ -236,9 +236,9 @@ class Preview:
     """What a document says about an API, before the API is configured.
 
     Attributes:
-        host: The host of the API; empty if the document is a file and names no server.
+        host: The host of the API, or else of the document's URL; empty for a file that names no server.
         needs_base_url: Whether the configuration has to name the API's server, as `baseUrl`.
-        credential: The header that the API requires, as in `DocumentLoader`.
+        credential: The header that the API requires, as in `DocumentLoader.credential`.
     """
 
     tools: ApiTools
@@ -319,7 +319,7 @@ class ApiServer:
         """Check that requests can be sent to the main server.
 
         Raises:
-            DocumentRefused: The configuration has to name the server, as `baseUrl`.
+            DocumentRefused: The document names no usable server, so the configuration has to set `baseUrl`.
         """
         if self._config.base_url is not None:
             return
@@ -361,7 +361,7 @@ class ApiServer:
         return url, origin == self._origin(main) or str(origin) in self._config.trusted_origins
 
     def other_origin(self, operation: Operation, tools: ApiTools) -> Origin | None:
-        """Return the origin of an operation on another server than the main server; None for the main server."""
+        """Return the origin of the operation's own server; None if the operation uses the main server."""
         if operation.server is None:
             return None
         own = self._origin(operation.server)
@@ -438,10 +438,10 @@ class ApiServer:
 
 
 class OpenapiSession:
-    """A session with an HTTP API, which exists only in the gateway: it opens without a handshake.
+    """A session with an HTTP API. The session exists only in the gateway, because HTTP APIs have no handshake.
 
     Attributes:
-        abandoned: Whether the session was given up because the API is unreachable.
+        abandoned: True once the gateway has given up the session because the API is unreachable.
     """
 
     protocol_version = "openapi"
@@ -466,13 +466,13 @@ class OpenapiSession:
 
     @property
     def instructions(self) -> str | None:
-        """The beginning of the description of the API."""
+        """The API's summary, or else the beginning of its description; None if the document has neither."""
         return (self._loader.tools.about or None) if self._loader.tools is not None else None
 
     async def fetch_listing(
         self, kinds: Collection[ListKind] = ALL_KINDS, *, limit_s: float, polled: bool = False
     ) -> RawListing:
-        """Return the listing; its tools are None if they are the same as in this session's previous listing."""
+        """Return the listing; `tools` is None if the tools have not changed since this session's previous listing."""
         tools = await self._loader.load(polled=polled, limit_s=limit_s)
         self._server.check(tools)
         unchanged = tools is self._listed
@@ -552,7 +552,7 @@ class OpenapiConnector:
         host: HostSession | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        # `server` and `host` are unused: errors name the document, and an API sends no requests.
+        # `server` and `host` are unused: errors name the document, and an API sends no requests to hosts.
         self._config = config
         self._credentials = credentials
         self._loader = DocumentLoader(config, client)

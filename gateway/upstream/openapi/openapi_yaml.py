@@ -1,10 +1,9 @@
-"""Parse YAML documents to values that JSON can represent.
+"""Parse YAML documents to JSON values.
 
-LibYAML splits a document into events, without recursion. This module composes the values from the events, because the
-composers of YAML libraries are recursive, and a document of a few kilobytes can exceed their stacks or expand to
-gigabytes.
+LibYAML splits a document into events, without recursion. This module builds the values from the events itself,
+because YAML libraries do so recursively: a document of a few kilobytes can overflow their stack or expand to gigabytes.
 
-Source: YAML 1.2.2, section 10.3, "Core Schema". Merge keys (`<<`), of YAML 1.1, are supported too.
+Source: YAML 1.2.2, section 10.3, "Core Schema". The merge keys (`<<`) of YAML 1.1 are supported too.
 """
 
 from __future__ import annotations
@@ -34,14 +33,15 @@ _INFINITE: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+")
 _OTHER_BASE: Final = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _NUMBER: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-# Tags whose values stay text, such as dates, and tags whose values the core schema recognizes without the tag.
+# Values with `_TEXT_TAGS` stay text, also dates, as in JSON. Values with `_PLAIN_TAGS` are parsed by the rules of the
+# core schema, like values without a tag.
 _TEXT_TAGS: Final = frozenset({"!", f"{_TAG}str", f"{_TAG}timestamp", f"{_TAG}binary"})
 _PLAIN_TAGS: Final = frozenset({f"{_TAG}{name}" for name in ("null", "bool", "int", "float")})
 _CONTAINER_TAGS: Final = frozenset({None, "!", *(f"{_TAG}{name}" for name in ("map", "seq", "set", "omap", "pairs"))})
 
 
 class MalformedYaml(GatewayError):
-    """The document is not YAML, or exceeds a limit; the text gives the reason and the place."""
+    """The document is not YAML, or exceeds a limit; the message gives the reason and the line."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class _Open:
         key: The key whose value comes next; None if a key comes next.
         is_merge: Whether `key` is a merge key.
         merged: The values of merge keys.
-        count: The number of values in this one, itself included, with aliases expanded.
+        count: The number of values inside, with aliases expanded, plus 1 for the list or object itself.
     """
 
     value: dict[str, Any] | list[Any]
@@ -91,7 +91,7 @@ def load_yaml(data: bytes, max_depth: int) -> Any:
 
 
 class _Composer:
-    """Composes the value of a document from its events.
+    """Builds the value of a document from its events.
 
     Attributes:
         root: The value of the document; complete after the last event.
@@ -102,7 +102,7 @@ class _Composer:
         self.root: Any = None
         self._documents = 0
         self._open: list[_Open] = []
-        # Values and their counts by anchor. Aliases share the value, so that an expanded alias needs no memory.
+        # By anchor: the value, and the number of values in it. Aliases share the value, so that they need no memory.
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._handlers: Mapping[type, Callable[[Any], None]] = {
             events.ScalarEvent: self._scalar,
