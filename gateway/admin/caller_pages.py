@@ -101,11 +101,7 @@ class CallerPages:
         return for_caller
 
     async def _caller(self, request: Request) -> Principal:
-        """Return the caller who sent a request.
-
-        Raises:
-            routes.Refusal: The key or token is missing or not valid.
-        """
+        """Return the caller who sent a request; raise `Refusal` without a valid key or token."""
         result = self._authenticator.principal(request.headers.get("authorization"))
         if not isinstance(result, Principal | Refusal):
             result = await result.verify()
@@ -149,11 +145,7 @@ class CallerPages:
         )
 
     async def _latest_calls(self, caller: Principal) -> list[dict[str, Any]] | None:
-        """Return the latest calls of a caller; None if the audit log cannot be read.
-
-        Raises:
-            routes.Refusal: `_MAX_SEARCHES` searches for this caller are waiting.
-        """
+        """Return a caller's latest calls; None if the audit log cannot be read. Refuse too many waiting searches."""
         # One search at a time for each caller, because a search of a large log takes up to a second.
         searching = self._searches.get_lock(caller.name)
         if searching.statistics().tasks_waiting >= _MAX_SEARCHES:

@@ -69,7 +69,6 @@ class Audit(PendingEntries, Reconfigurable):
         Args:
             wrapper: The called tool; None for a tool of the gateway itself.
             via: How the tool was called: `wrapper` or `invoke_tool`.
-            took_s: The duration in seconds.
             arguments: The arguments as the caller sent them.
             result: The result as the caller receives it.
             name: The name of a tool of the gateway itself.
@@ -113,7 +112,6 @@ class Audit(PendingEntries, Reconfigurable):
 
         Args:
             name: The requested prompt or resource.
-            took_s: The duration in seconds.
             code: The code of the JSON-RPC error, if the request failed.
             reached: The upstream that received the request last, and the name or URI of the item at this upstream.
         """
@@ -161,7 +159,6 @@ class Audit(PendingEntries, Reconfigurable):
         Args:
             source: The tool that returned the result.
             target: The tool that receives the result.
-            argument: The path of the argument.
             size: The size of the passed value in bytes; None if passing the result is not allowed.
         """
         if self.on:
@@ -173,7 +170,6 @@ class Audit(PendingEntries, Reconfigurable):
 
         Args:
             where: The path of the request.
-            peer: The remote address and port.
             reason: The reason in a word or two.
             principal: The caller whom the credentials identify, if known.
         """
@@ -197,7 +193,6 @@ class Audit(PendingEntries, Reconfigurable):
 
         Args:
             action: The action, such as `POST /admin/servers` or `reload`.
-            target: The object of the action.
             status: The HTTP status of the response.
             peer: The remote address and port of the administrator.
             by: The name of the administrator's token.
@@ -226,10 +221,8 @@ class Audit(PendingEntries, Reconfigurable):
         """Record that a call needs an approval, or the decision about this call.
 
         Args:
-            principal: The caller.
             decision: `asked`, `allowed`, `denied`, `expired`, `withdrawn` or `taken_back`.
             rule: The rule that requires the approval.
-            approval: The id of the approval.
         """
         if self.on:
             about = {

@@ -1,7 +1,4 @@
-"""Validate arguments, and select parts of large results, in separate processes, with a deadline.
-
-The code that runs in these processes is in `check_process`.
-"""
+"""Validate arguments, and select parts of large results, with a deadline in separate processes (`check_process`)."""
 
 from __future__ import annotations
 
@@ -86,9 +83,7 @@ class ThoroughChecks:
                 await process.end()
 
     async def prepare(self, job: CheckJob, who: str, doubt: NotChecked) -> Prepared:
-        """Repair and check the arguments of one call.
-
-        If the check does not end in time, the outcome is a refusal or unchecked arguments, as configured.
+        """Repair and check the arguments of one call; refuse them or leave them unchecked if the time runs out.
 
         Args:
             who: The caller, of whom only one job runs at a time.

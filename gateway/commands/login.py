@@ -67,11 +67,7 @@ def login(args: Namespace) -> int:
 
 
 def logout(args: Namespace) -> int:
-    """Sign out of a server.
-
-    Raises:
-        NotReached: No gateway answers, or the server does not require a sign-in.
-    """
+    """Sign out of a server; raise `NotReached` if no gateway answers, or the server does not require a sign-in."""
     if args.config is not None:
         return _logout_alone(args)
     path = f"/admin/servers/{quote(args.server, safe='')}/sign-in"
@@ -158,10 +154,7 @@ def _wait(
 
 
 def _pasted_lines() -> queue.Queue[str]:
-    """Return a queue that a thread fills with the lines of standard input.
-
-    Only with a thread can the caller wait for a line with a timeout on every platform.
-    """
+    """Return a queue that a thread fills with the lines of standard input, for waits with a timeout on any platform."""
     lines: queue.Queue[str] = queue.Queue(maxsize=16)
 
     def read() -> None:

@@ -74,11 +74,7 @@ class ParsedHeaderBlock(Struct, gc=False, eq=False, kw_only=True):
 
 
 class UnverifiedCaller(NamedTuple):
-    """The sender of a request whose credentials have to be verified by asking their issuer.
-
-    Attributes:
-        account: The account to charge until then.
-    """
+    """The sender of a request whose credentials have to be verified by asking their issuer; charged to `account`."""
 
     account: Account
     credentials: UnverifiedCredentials

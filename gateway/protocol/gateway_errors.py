@@ -1,7 +1,4 @@
-"""Exceptions of the gateway, and their conversion to JSON-RPC errors or error results.
-
-An *error result* is a tool result with `isError`, which hosts show to the model.
-"""
+"""Exceptions of the gateway, and their conversion to JSON-RPC errors or error results (tool results with `isError`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Profiles: a profile selects the wrappers for one URL path, and a client dialect.
-
-A *dialect* describes how definitions are rewritten for a host or a model API that supports only a part of JSON Schema.
-"""
+"""Profiles: a profile selects the wrappers for one URL path, and the dialect of JSON Schema for its clients."""
 
 from __future__ import annotations
 
@@ -35,9 +32,8 @@ Disclosure = Literal["eager", "auto", "lazy"]
 class Selection:
     """Patterns that select items by server, tag, tool, prompt and resource; `*` selects all, and an empty list none.
 
-    Each list that is given narrows the selection. If `tools` narrows the tools and `prompts` is not given, only prompts
-    of servers that the selection names are selected. A selection names a server with `servers`, with `tags`, or with
-    the part of a tool pattern before `__`. The same applies to `resources`.
+    Each given list narrows the selection. If `tools` narrows it and `prompts` or `resources` is not given, prompts or
+    resources are selected only of servers that the selection names: in `servers`, by `tags`, or in a tool before `__`.
     """
 
     servers: tuple[str, ...] | None = None
@@ -118,12 +114,9 @@ class Profile:
     """The configuration of one profile.
 
     Attributes:
-        selection: The items that the profile shows.
         groups: If given, an item has to match one of these selections in addition to `selection`.
         disclosure: Which of the tools are listed; `plan_disclosure` describes the values.
-        max_tools: The maximum number of listed tools, including the gateway's own tools; not used for `eager`.
-        max_tokens: The maximum number of tokens of the list; used only for `auto`.
-        dialect: The name of the client dialect.
+        max_tools, max_tokens: The limits of the tool list; `eager` has none, and only `auto` counts tokens.
         supplements: Texts appended to descriptions, by wrapper name.
         guidance: Texts appended to the descriptions of all tools of servers with a tag, by tag.
         instructions: The instructions for models; None for generated instructions.

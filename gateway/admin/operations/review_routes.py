@@ -1,8 +1,4 @@
-"""`/admin/changes` and `/admin/decisions`: review definitions that differ from the approved definitions.
-
-The approved definitions are stored in the lock file. A changed definition may be held: callers cannot use the item
-until an administrator approves the change.
-"""
+"""`/admin/changes` and `/admin/decisions`: review definitions that differ from those in the lock file."""
 
 from __future__ import annotations
 
