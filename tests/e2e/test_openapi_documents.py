@@ -26,6 +26,7 @@ async def test_f2_broken_operation_is_quarantined_alone_with_its_pointer(tmp_pat
     document = pet_shop()
     broken: dict[str, Any] = {
         "missing": operation("missing", {"$ref": "#/components/parameters/None"}),
+        "address": operation("address", {"$ref": "http://[x#/a"}),
         "style": operation("style", parameter("a", "query", style="fancy")),
         "number": operation("number", parameter("a", "query", schema=5)),
         "circle": operation("circle", {"$ref": "#/components/parameters/A"}),
@@ -43,12 +44,15 @@ async def test_f2_broken_operation_is_quarantined_alone_with_its_pointer(tmp_pat
         await gateway.until_listed("shop__getPet")
         found = await findings(gateway)
         assert found == {
+            "(document)": "the reference to http://[x leads out of the folder or origin of the document and is not "
+            "followed",
             "GET /missing": "openapi.json#/paths/~1missing/get/parameters/0: refers to a missing value: "
             "#/components/parameters/None",
+            "GET /address": "openapi.json#/paths/~1address/get/parameters/0: refers to a missing value: http://[x#/a",
             "GET /style": "openapi.json#/paths/~1style/get/parameters/0: the style fancy is not one of deepObject, "
             "form, pipeDelimited, spaceDelimited, tabDelimited",
             "GET /number": "openapi.json#/paths/~1number/get/parameters/0/schema: is int; expected a schema",
-            "GET /circle": "openapi.json#/components/parameters/B: the references form a cycle",
+            "GET /circle": "openapi.json#/components/parameters/A: the references form a cycle",
             "GET /list": "openapi.json#/paths/~1list/get: is not an object; expected an operation",
             "GET /variable/{x}": "openapi.json#/paths/~1variable~1{x}/get: the path has {x}, and there is no parameter "
             "of this name",

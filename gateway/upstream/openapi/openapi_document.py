@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import unquote, urljoin
 
 from referencing import Registry, Specification
 from referencing.exceptions import NoSuchResource, Unresolvable
@@ -116,7 +116,7 @@ def external_documents(data: bytes, root: object, uri: str) -> Iterator[str]:
             seen.add(id(node))
             reference = node.get("$ref")
             if isinstance(reference, str) and not reference.startswith("#"):
-                yield urldefrag(join_uri(uri, reference)).url
+                yield join_uri(uri, reference).partition("#")[0]
             pending.extend(child for child in node.values() if isinstance(child, dict | list))
         elif isinstance(node, list):
             pending.extend(child for child in node if isinstance(child, dict | list))
@@ -226,9 +226,9 @@ class Documents:
         """Follow the reference at a node, and further references at its target; return the first node without one.
 
         Raises:
-            OperationRefused: A reference does not lead to a value, or the chain has `MAX_HOPS` or more references.
+            OperationRefused: A reference does not lead to a value, or the chain has more than `MAX_HOPS` references.
         """
-        for _ in range(MAX_HOPS):
+        for _ in range(MAX_HOPS + 1):
             reference = node.value.get("$ref") if isinstance(node.value, dict) else None
             if not isinstance(reference, str):
                 return node
@@ -250,7 +250,7 @@ class Documents:
         return target
 
     def _lookup(self, base: str, reference: str) -> Node | None:
-        uri, fragment = urldefrag(join_uri(base, reference))
+        uri, _, fragment = join_uri(base, reference).partition("#")
         try:
             value = self._registry.resolver(base_uri=base).lookup(reference).contents
         except (NoSuchResource, Unresolvable, ValueError, TypeError, LookupError):
