@@ -66,19 +66,20 @@ _SLOW_FOLDERS = ("cluster", "deploy", "e2e", "faults")
 _SLOW_UNIT_FOLDERS = ("admin", "audit", "demo", "downstream", "fleet", "serving", "telemetry", "upstream")
 # Parameters that choose the protocol era.
 _ERAS = {"era", "modern", "version"}
-# A slow test runs at most this often by default, and all of its variants are heavy tests.
+# A slow test runs at most this often by default, a few of its other variants are heavy tests, the rest are exhaustive.
 _MOST_VARIANTS = 1
+_MOST_HEAVY_VARIANTS = 2
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark most variants of slow tests as heavy, and start slow files first."""
+    """Mark most variants of slow tests as heavy or exhaustive, and start slow files first."""
     _mark_variants(items)
     _sort_files(items)
 
 
 def _mark_variants(items: list[pytest.Item]) -> None:
-    """Mark all but a few variants of each slow test as heavy, so that the default run takes minutes.
+    """Mark all but a few variants of each slow test as heavy or exhaustive, so that the default run takes minutes.
 
     One era of each case remains, and two cases. Which ones is derived from the name of the test, so that both eras are
     covered by about the same number of tests, and every run chooses the same.
@@ -95,8 +96,11 @@ def _mark_variants(items: list[pytest.Item]) -> None:
         kept = [eras[chosen % len(eras)] for eras in cases.values()]
         first = chosen % max(1, len(kept) - _MOST_VARIANTS + 1)
         kept = kept[first : first + _MOST_VARIANTS]
-        for item in (item for eras in cases.values() for item in eras if item not in kept):
-            item.add_marker(pytest.mark.heavy)
+        others = [item for eras in cases.values() for item in eras if item not in kept]
+        first = chosen % max(1, len(others) - _MOST_HEAVY_VARIANTS + 1)
+        for at, item in enumerate(others):
+            is_heavy = first <= at < first + _MOST_HEAVY_VARIANTS
+            item.add_marker(pytest.mark.heavy if is_heavy else pytest.mark.exhaustive)
 
 
 def _is_slow(item: pytest.Item) -> TypeGuard[pytest.Function]:

@@ -30,6 +30,15 @@ async def test_two_published_servers_list_and_answer_the_same_through_the_gatewa
 
 
 @pytest.mark.heavy
+async def test_sixth_of_the_published_servers_lists_and_answers_the_same_through_the_gateway(tmp_path: Path) -> None:
+    some = SERVERS[::6]
+    assert {one.registry for one in some} == {"npm", "pypi"}
+    reports = await compare(some, tmp_path)
+    assert sum(tally.tools for report in reports.values() for tally in report.tallies.values()) > 300
+    assert differences(reports) == []
+
+
+@pytest.mark.exhaustive
 async def test_all_published_servers_list_and_answer_the_same_through_the_gateway(tmp_path: Path) -> None:
     assert len(SERVERS) >= 60
     reports = await compare(SERVERS, tmp_path)
