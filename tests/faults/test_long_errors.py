@@ -30,7 +30,7 @@ async def test_long_error_is_truncated_with_a_note(tmp_path: Path, over: str) ->
             assert result["isError"]
             assert text_of(result).startswith("The rows are locked. xxx")
             assert "these are the first 16384 of 7000021 characters" in text_of(result)
-            assert "at most 65536 are passed on" in json.dumps(result)
+            assert "at most 65536 are forwarded" in json.dumps(result)
             assert len(json.dumps(result)) < 40_000
             assert cpu_of(gateway.process.pid) - before_s < 0.4
             assert len(gateway.logged()) < 20_000
@@ -76,7 +76,7 @@ async def test_long_graphql_error_is_truncated(tmp_path: Path, errors: Any, begi
         assert result["isError"]
         assert text_of(result).startswith(begins)
         assert len(text_of(result)) < 16_600
-        assert "at most 65536 are passed on" in json.dumps(result["_meta"])
+        assert "at most 65536 are forwarded" in json.dumps(result["_meta"])
         assert cpu_of(gateway.process.pid) - before_s < 0.4
         assert len(gateway.logged()) < 20_000
 

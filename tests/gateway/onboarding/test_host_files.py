@@ -120,7 +120,7 @@ def test_project_file_is_imported_with_paths_of_its_folder(
     (project / "local.env").write_text("FROM_FILE=yes\nPORT=1\n")
     line = ["import", "vscode", "--project", str(project), "--config", str(config), "--no-check", "--yes"]
     assert main(line) == 0
-    assert "set the variable API_KEY, for which the host asks its user" in capsys.readouterr().err
+    assert "set the variable API_KEY; the host asks its user for it" in capsys.readouterr().err
     monkeypatch.setenv("API_KEY", "k")
     loaded = load(config, strict=True)
     local: Any = loaded.servers["local"]
