@@ -172,7 +172,7 @@ def _changes_within(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, ast.ex
         yield node, ast.Constant(not node.value)
     elif isinstance(node, ast.Constant) and isinstance(node.value, int):
         yield node, ast.Constant(node.value + 1)
-    elif isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
+    elif isinstance(node, ast.Return) and node.value is not None and not _is_none_or_bool(node.value):
         yield node, ast.Return(ast.Constant(None))
     elif isinstance(node, ast.Continue | ast.Break):
         yield node, ast.Break() if isinstance(node, ast.Continue) else ast.Continue()
@@ -182,8 +182,9 @@ def _changes_within(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, ast.ex
             yield from _changes_within(child)
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_none_or_bool(node: ast.expr) -> bool:
+    """Return whether `None` in the place of a value says the same (for `False`), or the value is changed elsewhere."""
+    return isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, bool))
 
 
 def fails(copy: Path, tests: tuple[str, ...], patience_s: float | None = None) -> str:
