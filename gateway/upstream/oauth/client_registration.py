@@ -163,7 +163,8 @@ def read_registration(document: object, *, requested: AuthMethod, redirect_uri: 
     expires = body.get("client_secret_expires_at")
     if isinstance(expires, str) and expires.isdecimal() and len(expires) < _MAX_DIGITS:
         expires = int(expires)
-    ends_s = float(expires) if isinstance(expires, int | float) and not isinstance(expires, bool) else 0.0
+    if not isinstance(expires, int | float) or isinstance(expires, bool) or expires >= 10 ** (_MAX_DIGITS - 1):
+        expires = 0
     return Client(
         client_id=str(client_id),
         origin="registered",
@@ -171,7 +172,7 @@ def read_registration(document: object, *, requested: AuthMethod, redirect_uri: 
         secret=secret if method != "none" else None,
         redirect_uri=redirect_uri,
         # RFC 7591, section 3.2.1: 0 means never.
-        expires_at_s=ends_s if ends_s > 0 else None,
+        expires_at_s=float(expires) if expires > 0 else None,
     )
 
 

@@ -356,7 +356,8 @@ class FileTokenStore:
         return stored.document if stored is not None else None
 
     async def sweep(self, kind: str, older_than_s: float) -> None:
-        for path in self._folder.glob(f"{kind}-*.json"):
+        # A process that ended during `pop` has left the file under its other name.
+        for path in (*self._folder.glob(f"{kind}-*.json"), *self._folder.glob(f".{kind}-*.json-*")):
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > older_than_s:
                     path.unlink()

@@ -261,6 +261,7 @@ async def test_browser_continues_with_a_new_client_after_a_refusal(way: str) -> 
         (202, {"client_id": "c", "client_secret": ""}),
         (201, {"client_id": 7}),
         (201, {"client_id": "c", "client_secret": "s", "client_secret_expires_at": "0"}),
+        (201, {"client_id": "c", "client_secret": "s", "client_secret_expires_at": 10**400}),
     ],
 )
 async def test_registration_answers_of_real_servers_are_accepted(answer: Any) -> None:

@@ -227,3 +227,20 @@ async def test_keyed_lock_exists_while_it_is_in_use() -> None:
     for number in range(1_000):
         await work(f"key {number}")
     assert len(locks) == 0
+
+
+def leave_in_removal(folder: Path) -> Path:
+    """Rename the only pending document as a removal does, and return its new path."""
+    [path] = folder.rglob("pending-*.json")
+    return path.rename(path.with_name(f".{path.name}-0123456789abcdef"))
+
+
+async def test_file_left_by_an_interrupted_removal_is_swept(tmp_path: Path) -> None:
+    store = FileTokenStore(tmp_path, Encryption(None))
+    await store.save("pending:a", {"verifier": "v"}, expected=0)
+    left = leave_in_removal(tmp_path)
+    await store.sweep("pending", 600.0)
+    assert left.exists()
+    os.utime(left, (0, 0))
+    await store.sweep("pending", 600.0)
+    assert not left.exists()
