@@ -1,6 +1,6 @@
 """typegate, an MCP gateway. This package does all input and output: sockets, processes, files, clocks and tasks.
 
-The folders, from the outside to the inside. A folder imports only from folders that are listed after it:
+These are the folders, from the outermost to the innermost. Each imports only from folders that are listed after it:
 
     cli, commands   the command line
     serving         run a gateway over HTTP or standard streams until a signal arrives; `app` constructs all parts

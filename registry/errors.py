@@ -63,10 +63,10 @@ class NotChecked(RegistryError):
 
     Attributes:
         path: The path of the argument that exceeds a limit.
-        reason: The reason: the rest of a sentence that starts with the name of the argument.
+        reason: The rest of a sentence that starts with the name of the argument and states the reason.
         final: Whether a check with higher limits would fail, too.
         invalid: True if the arguments are known to be invalid, and only the list of errors is missing.
-        unlocated: True if there are too many values, and it has not been determined which argument has the most.
+        unlocated: True if there are too many values, and it has not been determined which argument has most of them.
     """
 
     def __init__(

@@ -56,17 +56,17 @@ def stored_token(path: Path) -> str | None:
     return content.decode("ascii").strip() or None
 
 
-# Failures in a row without a delay: enough for typing errors and scripts with an old token, and far too few to guess a
-# token.
+# The number of consecutive failures before the first delay: enough for typing errors and scripts with an old token, and
+# far too few to guess a token.
 FREE_ATTEMPTS: Final = 5
-# The first delay. Each further failure doubles the delay, up to one minute; a million guesses then take two years.
+# The first delay. Each further failure doubles the delay, up to one minute. A million guesses therefore take two years.
 _FIRST_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 60.0
 # The failure count of an address is reset after this time without a failure.
 _FORGOTTEN_S: Final = 15 * 60.0
-# Bounds the memory. An attacker with more addresses gets five attempts from each of them anyway.
+# This limits memory use. An attacker with more addresses could make five attempts from each of them in any case.
 _MAX_ADDRESSES: Final = 1024
-# A larger exponent could overflow; the delay reaches `_LONGEST_WAIT_S` earlier.
+# A larger exponent could overflow. The delay reaches `_LONGEST_WAIT_S` before the exponent reaches this limit.
 _MAX_DOUBLINGS: Final = 10
 # A customer or machine usually controls a whole /64 network, so failures over IPv6 are counted by network.
 _IPV6_PREFIX: Final = 64
@@ -142,8 +142,8 @@ CODE_S: Final = 60.0
 CODE_PREFIX: Final = "once_"
 OWNER: Final = "admin"
 """The administrator name for the gateway's own token."""
-# Bounds the ids of ended sessions and used links in memory. An id is dropped once its session or link would have
-# expired.
+# The maximum number of ids of ended sessions and used links in memory. An id is dropped when its session or link would
+# have expired.
 _MAX_ENDED: Final = 4_096
 _FOLDER: Final = "ended-admin-sessions"
 _ID_BYTES: Final = 12

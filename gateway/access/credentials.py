@@ -18,7 +18,7 @@ from gateway.config.active_config import Apply, ConfigChange, Reconfigurable
 from gateway.config.auth_config import ApiKey, AuthConfig
 
 # Interval of the check for expired keys, and thus the longest time that a stream stays open after its key has expired.
-# Polled instead of using a timer, because the wall clock may jump.
+# A timer for each expiry would be wrong after the wall clock was adjusted.
 _POLL_S: Final = 2.0
 # Hexadecimal digits of a key's hash in `key_row`: enough to distinguish a few thousand keys.
 _SHOWN_CHARS: Final = 12
@@ -34,7 +34,7 @@ class ApiKeys:
 
     Attributes:
         revoked: SHA-256 digests of revoked keys, in hexadecimal. A revoked key is rejected even if it is configured.
-        required: True if callers must present a key, even if all keys have expired.
+        required: True if callers must present a key. This does not change when all keys have expired.
         withheld: True while all keys are rejected, because the list of revoked keys is not available yet.
     """
 
@@ -177,7 +177,7 @@ def _digest_of(key: ApiKey) -> bytes:
     return bytes.fromhex((key.key_hash or "").removeprefix("sha256:"))
 
 
-# Bounds of the digest cache: enough for the headers of a few minutes. A token has 400 to 2,000 characters.
+# The number of cached digests, enough for the headers of a few minutes, and the maximum length of a cached header.
 _MAX_KEPT: Final = 512
 _MAX_KEPT_CHARS: Final = 4_096
 _NO_KEY: Final = Refusal(description="a valid API key is needed")
@@ -231,7 +231,7 @@ class Credentials(Reconfigurable):
         return self.keys.knows(principal) and not (principal is LOCAL and self.tokens.accepted)
 
     def may_finish(self, principal: Principal) -> bool:
-        """Return whether a caller's running requests may finish, as they may after the access token has expired."""
+        """Return whether a caller's running requests may finish. An expired access token does not prevent this."""
         return self.tokens.may_finish(principal) if principal.issuer else self.knows(principal)
 
     def principal(self, authorization: str | None) -> Principal | Refusal | UnverifiedCredentials:

@@ -49,11 +49,11 @@ class Principal:
     def identity(self) -> str:
         """The owner id of this caller's sessions, tasks and signed state.
 
-        For an access token: subject, issuer and client. For an API key: the name of the key.
+        The id of a token's caller consists of subject, issuer and client. The id of a key's caller is the key's name.
         The id does not depend on the caller's rights, so that a session survives a token refresh. Each request has the
         rights of the token in that request.
         """
-        # Unambiguous, because names contain no line breaks.
+        # The id is unambiguous, because names do not contain line breaks.
         return f"{self.client}\n{self.name}" if self.client else self.name
 
     def may_enter(self, profile: str) -> bool:
@@ -116,7 +116,7 @@ class Authenticator(Protocol):
         """Return whether a caller's streams may stay open: the credentials are neither revoked nor expired."""
 
     def may_finish(self, principal: Principal) -> bool:
-        """Return whether a caller's running requests may finish, as they may after the access token has expired."""
+        """Return whether a caller's running requests may finish. An expired access token does not prevent this."""
 
     def principal(self, authorization: str | None) -> Principal | Refusal | UnverifiedCredentials:
         """Authenticate an Authorization header."""

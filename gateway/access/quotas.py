@@ -22,10 +22,10 @@ MAX_HELD_BYTES: Final = 192 * 1024 * 1024
 """Maximum memory for the requests of all callers that are arriving or running: twice the default limit of one
 principal. With the overhead of processing, the total stays below 300 MB."""
 _MAX_ACCOUNTS: Final = 10_000
-"""Number of accounts, a few MiB in total, above which unused accounts are dropped."""
+"""The number of accounts above which unused accounts are dropped. This many accounts take a few MiB."""
 MIB: Final = 1024 * 1024
 
-# All local callers share one account, so these limits only protect the machine.
+# All local callers share one account. These limits are high, because they only have to protect the machine.
 _LIMITS_OF_LOCAL: Final = {
     "in_flight": None,
     "sessions": 10_000,
@@ -46,7 +46,7 @@ _COUNTED: Final = frozenset(
 MINUTE_S: Final = 60.0
 # Limits that are divided by the number of workers; each worker enforces its share.
 _DIVIDED: Final = ("sessions", "streams", "private_connections")
-# Tolerance for floating-point rounding, so that the last call of a burst is not rejected.
+# This tolerance prevents floating-point rounding from rejecting the last call of a burst.
 _ROUNDING_S: Final = 1e-4
 
 
@@ -54,7 +54,7 @@ class Ledger(Protocol):
     """A counter of calls that is shared with other processes.
 
     Attributes:
-        slack_s: Calls may be counted this many seconds late without refusing a caller that is at the limit.
+        slack_s: Calls may be counted this many seconds late without refusing a caller that stays within its limit.
     """
 
     @property
@@ -88,11 +88,11 @@ class RunningLedger(Protocol):
         """Ask the other processes whether a request may run. `account.in_flight` already includes the request.
 
         Returns:
-            The answer; None if the other processes do not respond.
+            True if the request may run; None if the other processes do not respond.
         """
 
     def ended(self, account: Account) -> None:
-        """Record the end of a request that had to be requested with `request_run`."""
+        """Record the end of a request that needed permission from `request_run`."""
 
 
 class Account:
@@ -152,7 +152,7 @@ class Account:
 
     def _use(self, limits: QuotaLimits) -> None:
         self.limits = limits
-        # Cached for every request: reading a field of a configuration model is ten times slower than an attribute.
+        # Copy the limits, because reading a field of a configuration model is ten times slower than an attribute.
         self._most_in_flight, self._per_minute = limits.in_flight, limits.calls_per_minute
         running = self._quotas.running
         # Number of requests that may run without asking other processes; None if no other process has to be asked.
@@ -174,7 +174,7 @@ class Account:
             self.open_stream()
             try:
                 if self._per_minute is not None:
-                    # Counted only in this process, even if there are others: listen requests are few and long-lived.
+                    # Count the request only in this process, because listen requests are few and long-lived.
                     self._count_alone(self._per_minute)
             except QuotaExceeded:
                 self.streams -= 1
@@ -321,7 +321,7 @@ class Account:
         self._full_at_s = self._full_at_after_call_s(per_minute)
 
     def _full_at_after_call_s(self, per_minute: int) -> float:
-        # A token bucket with the calls of one minute, represented by the time at which the bucket is full again.
+        # This is a token bucket that holds the calls of one minute. Only the time at which it will be full is stored.
         now_s = self._quotas.clock()
         full_at_s = max(self._full_at_s, now_s) + MINUTE_S / per_minute
         ledger = self._quotas.ledger
@@ -344,12 +344,12 @@ class Account:
         )
 
     def set_full_at(self, full_at_s: float) -> None:
-        """Set the time at which the call quota is fully restored, as counted by other processes."""
+        """Set the time at which the call quota is fully restored, which another process has computed."""
         self._full_at_s = full_at_s
 
 
 def independent_account() -> Account:
-    """Return an account of the local caller with default limits, which is not part of the gateway's `Quotas`."""
+    """Return an account of the local caller that has default limits and does not belong to the gateway's `Quotas`."""
     return Quotas(QuotasConfig()).account(LOCAL)
 
 
@@ -440,7 +440,7 @@ class Quotas(Reconfigurable):
         for key in QuotaLimits.model_fields:
             values = [getattr(limits, key) for limits in own if key in limits.model_fields_set]
             if values and not knows_groups:
-                # The caller may be in any group, so apply the smallest limit, including the default.
+                # The caller may be in any group, so apply the smallest of the groups' limits and the default limit.
                 values.append(stated.get(key, getattr(_DEFAULT_LIMITS, key)))
                 given_values = [value for value in values if value is not None]
                 stated[key] = min(given_values) if given_values else None

@@ -35,7 +35,7 @@ MAX_AGE_S: Final = 24 * 60 * 60.0
 _KEY_BYTES: Final = 32
 # Nonce size of AES-GCM (NIST SP 800-38D, section 8.2). Random nonces limit a key to about four billion texts.
 _NONCE_BYTES: Final = 12
-# Label that derives the encryption key from the key in the file.
+# The label that is used to derive the encryption key from the key in the file.
 _ENCRYPTION: Final = b"typegate: texts that travel through callers"
 # The length of `mark`, which is part of task names: 64 bits are enough for the tasks of one server and one principal.
 _MARK_BYTES: Final = 8
@@ -46,7 +46,7 @@ class BadSignature(ValueError):
 
 
 class Signer:
-    """Stateless encryption and signing with one key, so that any process with the key can verify a text."""
+    """Encrypts and signs texts with a single key. Every process that has this key can verify the texts."""
 
     def __init__(
         self, state_dir: Path | None = None, *, key: bytes | None = None, max_age_s: float = MAX_AGE_S
@@ -134,7 +134,7 @@ def _join_parts(parts: tuple[str, ...]) -> bytes:
 
 
 def _read_key(path: Path) -> bytes | None:
-    """Return the key in a file; None if the file is missing or, after a warning, if it is damaged or not trusted."""
+    """Return the key in a file; None if the file is missing, damaged or not trusted. Warn unless it is missing."""
     try:
         key = read_private(path, most_bytes=_KEY_BYTES)
     except FileNotFoundError:

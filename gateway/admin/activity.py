@@ -21,11 +21,11 @@ from gateway.audit.audit_entries import CallEntry, EventEntry, Line, Outcome
 BUCKET_S: Final = 10
 """The period of one bucket: long enough for a meaningful number of calls, short enough to show when a problem began."""
 KEPT_S: Final = 3_600
-"""The period of all buckets."""
-# The most recently used tools and callers are stored; each takes about a kilobyte.
+"""The period that all buckets together cover."""
+# The maximum numbers of stored tools and callers. The least recently used are dropped. Each takes about a kilobyte.
 _MAX_TOOLS: Final = 2_000
 _MAX_CALLERS: Final = 500
-# The maximum number of stored tool names that callers have requested, but that do not exist. The oldest are dropped.
+# The maximum number of stored names of unknown tools that callers have requested. The oldest names are dropped.
 _MAX_UNKNOWN: Final = 100
 
 
@@ -47,7 +47,7 @@ class Activity:
 
     def add(self, lines: Iterable[Line]) -> None:
         """Count the calls and the refused requests among these audit entries."""
-        # Grouped first, because one batch of a busy gateway contains hundreds of calls of the same kind.
+        # Group the calls first, because one batch of a busy gateway contains hundreds of calls of the same kind.
         kinds: defaultdict[tuple[float, tuple[str | None, ...], str, Outcome], list[float]] = defaultdict(list)
         for line in lines:
             if isinstance(line, CallEntry):
@@ -57,7 +57,7 @@ class Activity:
         for (bucket, target, caller, ending), took_ms in kinds.items():
             figures, tool = Figures(), str(target[0])
             figures.add(ending_of(ending), took_ms)
-            # A tool of the gateway itself belongs to no server.
+            # A tool of the gateway itself does not belong to a server.
             server = str(target[1]) if len(target) > 1 else ""
             self._history.add(bucket * BUCKET_S, figures, server=server, tool=tool, caller=caller)
             _figures_for(self._buckets, int(bucket) * BUCKET_S, KEPT_S // BUCKET_S).merge(figures)
@@ -139,7 +139,7 @@ def _summed(key: str, lists: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict
 
 
 def _figures_for(figures: OrderedDict[Any, Figures], key: Any, most: int) -> Figures:
-    """Return the figures of a key, or add them. Drop the least recently used figures if there are more than `most`."""
+    """Return the figures of a key, or new figures. Drop the least recently used figures above the number `most`."""
     entry = figures.get(key)
     if entry is None:
         entry = figures[key] = Figures()
@@ -153,14 +153,14 @@ def _figures_for(figures: OrderedDict[Any, Figures], key: Any, most: int) -> Fig
 MAX_WATCHERS: Final = 32
 """The maximum number of watchers, usually browser tabs of administrators; each needs a connection and a task."""
 MAX_EVENTS: Final = 500
-"""Events buffered for slow watchers: a few seconds of a busy gateway, about 200 kB."""
+"""The maximum number of events buffered for slow watchers: a few seconds of a busy gateway, about 200 kB."""
 # Events within this time are sent together, so that the page draws them once.
 _GATHER_S: Final = 0.25
 # The interval at which servers and other processes are polled during a watch: short enough to look immediate.
 _POLL_S: Final = 0.5
 # Events about this process that a watcher of this process detects by polling, and therefore skips in the ring buffer.
 _POLLED: Final = frozenset({"state", "catalog"})
-# Interval of comments that keep the stream open through proxies and browsers.
+# Without events, a comment is sent at this interval, because proxies and browsers close idle streams.
 _PING_S: Final = 15.0
 _VALUES: Final = frozenset({"arguments", "result"})
 
@@ -175,9 +175,9 @@ class ServerState:
 
     Attributes:
         shown: The members that are sent to watchers.
-        entered: A new object each time the server enters a state. A server that fails repeatedly can return to the same
-            state between two polls. The new object makes this a change, because a client may have read the state in
-            between.
+        entered: A new object each time the server enters a state. A server that fails repeatedly can leave and enter
+            the same state between two polls. The new object makes the poll report a change, because a client may have
+            read another state between the polls.
     """
 
     shown: Mapping[str, Any]
@@ -203,7 +203,7 @@ class EventFeed:
 
         Args:
             states: Returns the state of each server, by alias.
-            catalog: Returns the current catalog; a change is detected by identity.
+            catalog: Returns the current catalog. If the catalog changes, this is a different object.
             others: Fetches the events of other processes; None for a single process.
             history: The history of calls, which receives the calls among the events.
         """
@@ -214,7 +214,7 @@ class EventFeed:
         self._catalog = catalog
         self._ring: deque[tuple[int, Line | _Noted]] = deque(maxlen=MAX_EVENTS)
         self._last_seen: tuple[Mapping[str, ServerState], object] | None = None
-        # Starts at the wall clock, so that the numbers of a restarted process are above those of its predecessor.
+        # Start at the wall clock, so that the numbers of a restarted process are above those of its predecessor.
         self._number = time.time_ns() // 1_000_000
         self._watchers = 0
         self._news = anyio.Event()
@@ -277,16 +277,16 @@ class EventFeed:
                     await self._news.wait()
                     await anyio.sleep(_GATHER_S)
                 self._news = anyio.Event()
-                # Watchers that still wait for the replaced event wake up at the end of their poll interval.
+                # Watchers that still wait for the previous `_news` wake up at the end of their poll interval.
                 events = _with_missed(self.events_since(last_number), last_number)
                 last_number = self._number
                 events = [event for event in events if event["event"] not in _POLLED]
                 if self._others is not None:
                     for index, rows in (await self._others(elsewhere)).items():
-                        # The events of a process that responds for the first time happened before the watch.
+                        # Skip the first events of a process that has not responded before: they may precede the watch.
                         if (latest := elsewhere.get(index)) is not None:
-                            # Only a full ring buffer has dropped events. A gap between the numbers does not prove this,
-                            # because a restart of the process also causes a gap.
+                            # Events are missing only if the ring buffer is full. A gap in the numbers can also be due
+                            # to a restart of the process.
                             events += _with_missed(rows, latest) if len(rows) == MAX_EVENTS else rows
                         elsewhere[index] = _latest_number(rows, -1 if latest is None else latest)
                 before, now = (states, catalog), (dict(self._states()), self._catalog())
@@ -319,7 +319,7 @@ def _changes(
 
 
 def _with_missed(rows: list[dict[str, Any]], latest: int) -> list[dict[str, Any]]:
-    """Return the events, preceded by an event `missed` if the ring buffer has dropped events in between.
+    """Return the events. If the ring buffer has dropped events after `latest`, put an event `missed` first.
 
     Args:
         latest: The number of the last event that was received; -1 if no event was received.

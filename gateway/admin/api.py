@@ -136,7 +136,7 @@ class AdminApi:
     def _check_session(self, head: RequestHead, *, reads: bool) -> None:
         """Check the session cookie and, unless the request only reads, the Origin and the CSRF token.
 
-        A browser also sends the cookie with requests of other sites, which do not have the CSRF token.
+        A browser also sends the cookie with requests that other sites make. Those sites do not have the CSRF token.
         """
         administrator = self._administrators.by_cookie(head.text(b"cookie"))
         if administrator is None:
@@ -191,7 +191,7 @@ class AdminApi:
         by_method = {each.method: each for each in routes}
 
         async def guarded(request: Request) -> Response:
-            # Starlette also routes HEAD requests to the handlers of GET, and no method without a route.
+            # Starlette rejects methods without a route before this point, and passes HEAD requests to GET handlers.
             admin_route = by_method["GET" if request.method == "HEAD" else request.method]  # type: ignore[index]
             response = await self._answer(admin_route, request)
             for name, value in SAFETY.items():
@@ -273,7 +273,7 @@ class AdminApi:
             An OpenAPI 3.1 document.
         """
         if self._description is None:
-            # Built once, in a thread, because the description includes the schema of every upstream type.
+            # Build the description once, in a thread, because it includes the schema of every type of server entry.
             content = await anyio.to_thread.run_sync(lambda: json_bytes.dumps(document(self.routes)))
             self._description = content, etag_of(content.decode())
         content, tag = self._description
@@ -295,10 +295,10 @@ def _matches(pattern: str, part: str) -> bool:
 
 
 def _check_size(head: RequestHead) -> None:
-    """Check the size of a body that will be read before its sender is authenticated. Browsers always state the size.
+    """Check the size of a body that will be read before its sender is authenticated.
 
     Raises:
-        RequestRefused: The body is too large, or its size is unknown.
+        RequestRefused: The body is too large, or its size is unknown. Browsers always send the size.
     """
     length = head.content_length
     if head.text(b"transfer-encoding"):

@@ -34,8 +34,8 @@ Ending = Literal["ok", "error", "denied"]
 # Each bound of the histogram is 20 % above the previous bound, so that the middle of a bucket is at most 10 % wrong.
 _STEP: Final = 1.2
 BOUNDS_MS: Final = tuple(round(0.05 * _STEP**place, 4) for place in range(100))
-"""Upper bounds of the histogram's buckets in milliseconds, from 0.05 ms to an hour. A last bucket has longer calls."""
-# Cached distinct outcomes: combinations of policy reasons, hooks and error codes.
+"""Upper bounds of the histogram's buckets in milliseconds, from 0.05 ms to an hour. Another bucket has no bound."""
+# The maximum number of cached outcomes. Outcomes are combinations of policy reasons, hooks and error codes.
 _MAX_ENDINGS: Final = 1_024
 
 
@@ -149,20 +149,20 @@ RANGES: Final = {
     "7d": Range(7_200, 84),
 }
 """At most a hundred periods per range: as many as a plot can show."""
-# Before figures are written, they are collected by the shortest period. The other periods are multiples of this period.
+# Until figures are written, they are grouped by the shortest period. The other periods are multiples of the shortest.
 _SHORTEST_S: Final = min(each.step_s for each in RANGES.values())
-# Names per kind and period. With the names and histograms of a busy gateway, the file stays below 32 MiB.
+# The maximum number of names per kind and period. With these limits, a busy gateway's file stays below 32 MiB.
 _MAX_NAMES: Final[Mapping[Kind, int]] = {"all": 1, "server": 100, "tool": 300, "caller": 100}
-# The maximum size of the file in pages of 4 KiB, which only unusual names reach. A full file loses new figures until
-# older figures are deleted.
+# The maximum size of the file in pages of 4 KiB. Only unusually long names can fill the file. While the file is full,
+# new figures are lost.
 _MAX_PAGES: Final = 16_384
-# The pause between writes. A killed process loses the figures of this time.
+# The pause between writes. A process that is killed loses the figures that it has collected during this time.
 _SAVE_S: Final = 5.0
 # How long the shutdown waits for the last write.
 _CLOSE_S: Final = 2.0
 # How long to wait while another process writes, which takes milliseconds.
 _LOCK_TIMEOUT_S: Final = 5.0
-# Combinations of period, server, tool and caller that wait to be written; further combinations are counted as `OTHER`.
+# The maximum number of combinations (period, server, tool, caller) to be written. Others are counted as `OTHER`.
 _MAX_WAITING: Final = 10_000
 # The version of the table is part of its name, so that a table with changed columns starts empty.
 _TABLE: Final = (
@@ -212,7 +212,7 @@ class CallHistory:
             await self.save()
 
     async def save(self) -> None:
-        """Write the collected figures now. After a failure, the next call writes the figures."""
+        """Write the collected figures now. After a failure, the next call tries again."""
         async with self._writing:
             if not self._waiting:
                 return
@@ -261,7 +261,7 @@ class CallHistory:
             with closing(base):
                 self._path.chmod(0o600)
                 base.execute(f"pragma max_page_count = {_MAX_PAGES}")
-                # Immediate, because a transaction that reads first cannot wait for the write of another process.
+                # Lock the file at once, because a transaction that reads first cannot wait for another process's write.
                 base.execute("begin immediate")
                 base.execute(_TABLE)
                 action(base)

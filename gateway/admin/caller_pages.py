@@ -145,8 +145,8 @@ class CallerPages:
         )
 
     async def _latest_calls(self, caller: Principal) -> list[dict[str, Any]] | None:
-        """Return a caller's latest calls; None if the audit log cannot be read. Refuse too many waiting searches."""
-        # One search at a time for each caller, because a search of a large log takes up to a second.
+        """Return the latest calls; None if the audit log cannot be read. Raise `Refusal` if too many searches wait."""
+        # Run one search at a time for each caller, because a search of a large log takes up to a second.
         searching = self._searches.get_lock(caller.name)
         if searching.statistics().tasks_waiting >= _MAX_SEARCHES:
             raise routes.Refusal(429, "too many pages are loading; try again in a moment", headers={"retry-after": "5"})
@@ -202,7 +202,7 @@ class CallerPages:
             link = await sign_in.create_link_for_caller()
         except SignInFailed as error:
             raise routes.Refusal(409, str(error)) from None
-        # Not a `JsonDocument`, because the ticket in the URL could be mistaken for a secret and removed.
+        # Do not use `JsonDocument`: it could mistake the ticket in the URL for a secret, and remove the ticket.
         return JSONResponse({"url": link.url})
 
 

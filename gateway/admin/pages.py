@@ -71,7 +71,7 @@ class SignInCookie:
             max_age=_COOKIE_S,
             path="/",
             httponly=True,
-            # The redirect from the issuer is a top-level navigation, with which browsers send a lax cookie.
+            # The redirect from the issuer is a top-level navigation, for which browsers send cookies with SameSite=Lax.
             samesite="lax",
             secure=self._is_secure,
         )
@@ -99,7 +99,7 @@ def key_page(server: str, ticket: str) -> tuple[str, dict[str, str]]:
     )
     headers = {
         **PAGE_HEADERS,
-        # Lets the browser send an Origin header with the form, which shows that the form comes from the gateway.
+        # This lets the browser send an Origin header with the form. The header shows that the gateway served the form.
         "referrer-policy": "same-origin",
     }
     return page(f"Sign in to {server}", text, more=form), headers
@@ -118,7 +118,7 @@ async def callback_page(sign_ins: SignIns, query: str, *, cookie: str | None = N
     except SignInFailed as error:
         return 400, page("Not signed in", SECRETS.scrub(str(error))), None
     if finished.access_ticket is not None:
-        # Relative, because a public URL may have a path. The fragment is not sent to any server.
+        # The URL is relative, because a public URL may have a path. Browsers do not send the fragment to any server.
         return 302, "", f"..{CALLERS_PATH}#signed-in={finished.access_ticket}"
     if finished.redirect_url is not None:
         return 302, "", finished.redirect_url

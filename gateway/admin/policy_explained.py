@@ -40,9 +40,9 @@ from registry.schema.display_text import excerpt
 from registry.views.profile import DEFAULT_PROFILE
 from registry.views.view import View
 
-# The number of rules in an explanation. Rules with many unmet conditions come last and are omitted first.
+# The maximum number of rules in an explanation. Rules with many unmet conditions come last and are omitted first.
 _MAX_CONDITIONS: Final = 50
-# The length of a value in the text of a condition.
+# The maximum length of a value in the text of a condition.
 _VALUE_CHARS: Final = 60
 _NOTHING: Final = "there is no such tool, prompt or resource behind this gateway"
 
@@ -53,7 +53,7 @@ class Question:
 
     Attributes:
         principal: The name of the caller.
-        name: A wrapper, a prompt or a URI.
+        name: The name of a wrapper or prompt, or the URI of a resource.
         profile: The profile through which the caller uses `name`.
         arguments: The arguments of the call; None if no arguments are given.
         groups, scopes, claims: The assumed content of the caller's access token. If the caller has a key, the groups,
@@ -113,7 +113,7 @@ async def explain(question: Question, *, auth: AuthConfig, views: ProfileViews, 
             "conditions": condition_rows(principal, rules, item, arguments),
         }
 
-    # In a thread, because every rule is compared with the arguments, which may be large.
+    # Use a thread, because every rule is compared with the arguments, which may be large.
     return await run_in_thread(answer_in_view)
 
 
@@ -138,7 +138,7 @@ def _decide(question: Question, view: View, registry: Registry, catalog: Catalog
             profile=question.profile,
         )
         return {"kind": "prompt", "server": prompt.server, **row}
-    # A server with resources may accept any text as a URI. Treat a text without a colon as a misspelt name.
+    # A server with resources may accept any text as a URI, so treat a text without a colon as a misspelt name.
     owners = catalog.prompts_and_resources.owners(name) if ":" in name else ()
     if owners:
         readable = view.catalog.prompts_and_resources.owners(name)
@@ -226,14 +226,14 @@ class _Item:
 
     Attributes:
         kind: The kind of the item, as rules name it.
-        hints: The hints of the item, such as `readOnlyHint`, with which rules' conditions are compared.
+        hints: The hints of the item, such as `readOnlyHint`, which the conditions of rules test.
     """
 
     def __init__(self, found: ToolWrapper | ListedItem | tuple[str, str], registry: Registry) -> None:
         """Describe an item.
 
         Args:
-            found: A tool, a prompt, or a pair of a server and the resource's URI at this server.
+            found: A tool, a prompt, or, for a resource, the pair of its server and its URI at this server.
         """
         self._found = found
         self._server = ServerName(found[0] if isinstance(found, tuple) else found.server)
@@ -353,7 +353,7 @@ async def matrix(profile: str, callers: Sequence[str], *, auth: AuthConfig, view
     for name in callers:
         principal = principal_in(Question(principal=name, name=""), auth)
         names.append(name)
-        # In a thread, because the decisions about some thousand tools block the event loop for tens of milliseconds.
+        # Use a thread: the decisions about a few thousand tools would block the event loop for tens of milliseconds.
         is_open = principal.may_enter(profile)
         columns.append(
             await run_in_thread(partial(_column, await views.prepared(profile, principal))) if is_open else {}
@@ -407,7 +407,7 @@ def principal_in(question: Question, auth: AuthConfig) -> Principal:
     principal = next(
         (each for each in principals if each.name == question.principal), Principal(name=question.principal)
     )
-    # As for a token: the gateway's own scopes restrict access, and every scope is also a claim.
+    # Treat scopes as in a token: the gateway's own scopes restrict access, and every scope is also a claim.
     return replace(
         principal,
         is_simulated=True,
@@ -423,7 +423,7 @@ def _token_claims(question: Question, issuer: Issuer) -> dict[str, Any]:
     claims: dict[str, Any] = {
         "iss": issuer.issuer,
         "aud": open_to_all or issuer.audiences,
-        # A token without the required scopes would be rejected.
+        # By default, assume the required scopes, because a token without these scopes would be rejected.
         "scope": " ".join(question.scopes or issuer.required_scopes),
         issuer.claims.subject: question.principal.removesuffix(f"@{issuer.name}"),
     }
@@ -483,7 +483,7 @@ def _tool_row(
 
 
 def _as_checked(arguments: dict[str, Any] | None, wrapper: ToolWrapper, view: View, registry: Registry) -> Any:
-    """Return the arguments with which rules' conditions are compared: repaired, and with configured defaults."""
+    """Return the arguments that the conditions of rules test: repaired, and with configured defaults added."""
     try:
         return prepare_shown(registry, view, wrapper, arguments).arguments
     except NotChecked:

@@ -141,7 +141,7 @@ class ProviderPages:
             url, cookie = await self._linking.start_access(issuer, self._cookie.value(request), address)
         except SignInFailed as error:
             raise Refusal(409, str(error)) from None
-        # Not a `JsonDocument`, because the state in the URL could be mistaken for a secret and removed.
+        # Do not use `JsonDocument`: it could mistake the state in the URL for a secret, and remove the state.
         response = JSONResponse({"url": url})
         self._cookie.put(response, cookie)
         return response
@@ -165,7 +165,7 @@ METHODS: Final = {
     _PROVIDER_PATH: ("GET", "POST"),
     _TOKEN_PATH: ("POST",),
 }
-"""The methods of each path that does not accept only GET: callers submit their key with a form, or sign in and out."""
+"""The methods of the paths that accept POST or DELETE. Callers submit their key with a form, or sign in and out."""
 
 
 class Probes:

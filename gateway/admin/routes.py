@@ -1,6 +1,6 @@
 """Declare admin routes, check their query parameters, and merge responses from several processes.
 
-The decorator `route` declares a handler, and how responses of several gateway processes (workers) become one response.
+The decorator `route` declares a handler, and states how the responses of several processes (workers) are merged.
 The query parameters are declared in the handler's docstring.
 """
 
@@ -37,14 +37,14 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 _ESCAPED: Final = re.compile(rb"\\[bfru]")
 # Maximum length of a name that an error message repeats: longer than any existing name.
 _NAME_LENGTH: Final = 200
-# Larger documents and bodies take milliseconds to serialize or validate, and are handled in a thread.
+# Documents and bodies above these limits are handled in a thread, because handling them takes milliseconds.
 _MAX_INLINE_CHARS: Final = 64 * 1024
 _MAX_INLINE_PARTS: Final = 1_000
-# Maximum number of members and items in a body: more than a server's entry, or an approval of every change, needs.
-# Validation takes 20 microseconds for each invalid member or item.
+# Maximum number of members and items in a body. A server's entry and an approval of every change stay below it.
+# The limit bounds the time for validation, which takes 20 microseconds for each invalid member or item.
 _MAX_PARTS: Final = 10_000
 _TOO_MANY: Final = f"the body has too many members and items; expected at most {_MAX_PARTS:,} beside arguments"
-# The member of a body that contains the arguments of a tool. Instead of the limit above, the limits of calls apply.
+# The member of a body that contains the arguments of a tool. The limit above does not apply to the arguments.
 _ARGUMENTS: Final = "arguments"
 
 
@@ -59,7 +59,7 @@ class JsonDocument(JSONResponse):
         super().__init__(None, status_code, headers)
 
     def reduce_to(self, document: Any) -> None:
-        """Respond with `document` instead, the part of the original document that the query selects."""
+        """Replace the document by `document`, which contains only the rows that the query selects."""
         self.document = document
 
     async def write(self) -> None:
@@ -73,7 +73,7 @@ class JsonDocument(JSONResponse):
 
 
 def is_small(value: Any) -> bool:
-    """Return whether a JSON value has few parts and little text, in bounded time."""
+    """Return whether a JSON value has few parts and little text. The check stops once a limit is exceeded."""
     parts, chars, pending = 0, 0, [iter((value,))]
     while pending:
         for part in pending.pop():
@@ -96,7 +96,7 @@ def for_people(content: Any) -> bytes:
     # Remove hidden characters before searching for secrets: a hidden character inside a secret would prevent a match.
     if _ESCAPED.search(text) or clean(decoded) is not decoded:
         text = json_bytes.dumps(_remove_hidden_characters(json_bytes.loads(text)))
-    # Parsed again, because the event loop may change the original document while a thread reads it.
+    # Parse the text instead of using `content`, because the event loop may change `content` while a thread reads it.
     return json_bytes.dumps(SECRETS.scrub_value(json_bytes.loads(text))) if SECRETS.holds_secret(text) else text
 
 
@@ -106,7 +106,7 @@ async def written(content: Any) -> bytes:
 
 
 def _remove_hidden_characters(value: Any) -> Any:
-    """Remove hidden characters from a document. Member names that would become equal show the characters as escapes."""
+    """Remove hidden characters from a document, but escape them in member names that would otherwise become equal."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, list):
@@ -139,7 +139,7 @@ class ReportStream(StreamingResponse):
         """Create the response.
 
         Args:
-            operation: Receives the function that sends a message, and returns the document.
+            operation: Called with a function that sends a message; returns the document.
             most: The maximum number of messages. Later messages are dropped, except JSON-RPC requests, which need a
                 response.
         """
@@ -154,7 +154,7 @@ class ReportStream(StreamingResponse):
         def emit(message: dict[str, Any]) -> None:
             self._messages_left -= 1
             if self._messages_left >= 0 or "id" in message:
-                # The operation may still report while it is cancelled, after the stream has closed.
+                # A cancelled operation may still send messages after the stream has closed.
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.WouldBlock):
                     writer.send_nowait({"message": message})
 
@@ -179,7 +179,7 @@ class ReportStream(StreamingResponse):
 
 
 class Refusal(Exception):
-    """The request is refused; the text gives the reason and `status` the HTTP status."""
+    """A request is refused. The text of the exception is the reason, and `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str, *, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -306,7 +306,7 @@ class Merge(Enum):
 class Combined:
     """Every process handles the request, and `combine` merges the documents that the processes return.
 
-    The first document is from the process that has received the request.
+    The first document is from the process that merges the documents.
     """
 
     combine: Callable[[Sequence[Document]], Document]
@@ -318,13 +318,13 @@ class AdminRoute:
 
     Attributes:
         path: The path, with `{name}` for each variable segment.
-        merge: How the responses of several processes become one.
+        merge: How the responses of several processes are merged.
         status: The HTTP status of a successful response.
-        body: The model of the request body; None for a request without body.
+        body: The model of the request body; None if requests have no body.
         flushes: True if the other processes have to send their counters to this process before the handler runs.
         role: The lowest role that may use the route.
-        rows: The member of the response that contains a list of rows, which query parameters filter and page.
-        filters: The query parameters that filter rows by a member.
+        rows: The name of the list of rows in the response. Query parameters filter and page this list.
+        filters: The names of the query parameters that filter the rows.
         recorded: True if requests that are not GET or HEAD are written to the audit log.
         public: True if the route can be used without credentials.
         content: The media type of the response.
@@ -401,7 +401,7 @@ def route(
             body=body,
             flushes=flushes,
             sections=sections,
-            # The default: viewers may use GET, and operators every method.
+            # The default role is `viewer` for GET routes, and `operator` for other routes.
             role=role or ("viewer" if method == "GET" else "operator"),
             rows=rows,
             filters=filters,
@@ -434,7 +434,7 @@ def _parse_sections(docstring: str) -> dict[str, list[str]]:
             name = line.removesuffix(":")
             sections[name] = []
         elif name in ("Query", "Errors") and not re.match(r"[\w.-]+: ", line):
-            sections[name][-1] += f" {line}"  # the entry goes on
+            sections[name][-1] += f" {line}"  # this line continues the entry
         else:
             sections[name].append(line)
     return sections
@@ -460,14 +460,14 @@ def all_hooks(documents: Sequence[Document]) -> Document:
 
 
 def all_failures(documents: Sequence[Document]) -> Document:
-    """Merge the `/admin/failures` documents of all processes. Only the first process has the classes of failures."""
+    """Merge the `/admin/failures` documents of all processes. The first process collects the failures of all."""
     return {**documents[0], "repaired": _sum_repairs([document["repaired"] for document in documents])}
 
 
 def all_quarantine(documents: Sequence[Document]) -> Document:
     """Merge the `/admin/quarantine` documents of all processes.
 
-    The documents differ only in their rows of the status `unchecked`, which each process has for its own calls.
+    The documents differ only in their rows with the status `unchecked`, because each process reports its own calls.
     """
     rows = list(documents[0]["quarantine"])
     for document in documents[1:]:
@@ -478,7 +478,7 @@ def all_quarantine(documents: Sequence[Document]) -> Document:
 def _merge_server_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the rows that all workers return for one server.
 
-    The result is the row of the worker with the worst state, with the sum of all calls in flight.
+    The result is the row of the worker with the worst state, except that `inFlight` is the sum over all workers.
     """
     worst = max(rows, key=lambda row: (row.get("lastError") is not None, row.get("state") not in ("ready", "idle")))
     is_uniform = all(row.get("state") == rows[0].get("state") for row in rows)
@@ -499,7 +499,7 @@ def _merge_server_lists(lists: Sequence[Sequence[Mapping[str, Any]]]) -> list[di
 
 
 def _sum_repairs(lists: Iterable[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Sum the repaired calls of all workers for each tool."""
+    """Sum the repaired calls of each tool over all workers."""
     totals: dict[str, dict[str, Any]] = {}
     for rows in lists:
         for row in rows:
@@ -532,10 +532,10 @@ def _merge_hooks(lists: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str,
 
 
 MAX_ROWS: Final = 1_000
-"""The maximum number of rows per page, which a browser can show without becoming slow."""
-# Above the length of any list.
+"""The maximum number of rows per page. A browser can show this many rows without becoming slow."""
+# The maximum cursor: more than the number of rows in any list.
 _MAX_CURSOR: Final = 10**9
-# More parameters than any client needs. Each parameter of a query is compared with the known parameters.
+# No client needs more parameters. They are limited because each is compared with the names of all known parameters.
 _MAX_PARAMETERS: Final = 64
 _SHOWN_CHARS: Final = 64
 
@@ -544,7 +544,7 @@ def check_query(route: AdminRoute, query: QueryParams) -> None:
     """Check the query parameters of a request.
 
     Raises:
-        Refusal: A parameter is unknown, too long, or not a number in its range, or there are too many.
+        Refusal: A parameter is unknown, too long, or not a number in its range, or there are too many parameters.
     """
     parameters = route.parameters
     if len(query.multi_items()) > _MAX_PARAMETERS:
@@ -554,7 +554,7 @@ def check_query(route: AdminRoute, query: QueryParams) -> None:
             short_name = name[:_SHOWN_CHARS]
             expected = suggestion(short_name, list(parameters)) if parameters else "none"
             raise Refusal(400, f"unknown parameter {short_name!r}; expected {expected}")
-        # The arguments of a tool are limited by the size of the header block instead.
+        # The maximum size of the header block already limits the arguments of a tool.
         if name != _ARGUMENTS:
             check_length(name, value)
     if route.rows is not None:

@@ -30,17 +30,17 @@ from registry.views.view import View, ViewEntry
 _NAME_CHARS: Final = 200
 DESCRIPTION_CHARS: Final = 2_000
 """The maximum length of a description, about a page. Longer texts would make a list of many tools slow to load."""
-# Enough for an interpreter to start. A process that takes longer to start is reported, because it may have failed.
+# An interpreter starts within this time. A process that takes longer is reported, because its start may have failed.
 _SLOW_START_S: Final = 3.0
-# Interval at which the progress of a start is reported to watchers of the event feed.
+# The interval at which watchers of the event feed receive the progress of a start.
 _PROGRESS_S: Final = 3.0
-# Shown reasons why an item is flagged as suspicious: the strongest reasons are enough to judge the item.
+# The maximum number of shown reasons why an item is flagged. The strongest reasons are enough to judge the item.
 _MAX_FLAGS: Final = 3
 _COUNTS: Final = ("tools", "prompts", "resources", "resourceTemplates", "skills", "quarantined", "held", "repaired")
 
 
 def tokens_of(definition: Mapping[str, Any]) -> int:
-    """Estimate the number of tokens that a definition costs a model."""
+    """Estimate the number of tokens that a definition takes in a model's context."""
     return estimate_tokens(compact_json(definition))
 
 
@@ -158,7 +158,7 @@ def state_of(fleet: Fleet, alias: str) -> str:
     config, link = fleet.servers[alias], fleet.links[alias]
     if not link.per_user:
         return link.state.name
-    # Derived from the sign-ins, not from connections: each process has connections of different users, but all
+    # Derive the state from the sign-ins, not from connections: each process has connections of different users, but all
     # processes must report the same state.
     usable = config.exchanges_callers or fleet.sign_ins.user_rows(alias, config)
     return "ready" if usable else SignInNeeded.name
@@ -173,14 +173,14 @@ def states(fleet: Fleet) -> dict[str, ServerState]:
     for alias, link in fleet.links.items():
         row: dict[str, Any] = {"state": state_of(fleet, alias), "lastError": link.last_error}
         if isinstance(link.state, Starting):
-            # Rounded, because each new value is sent to watchers as an event.
+            # Round the time, because each new value is sent to watchers as an event.
             row["startingSeconds"] = int(link.state.start.took_s // _PROGRESS_S * _PROGRESS_S)
         by_alias[alias] = ServerState(row, link.state)
     return by_alias
 
 
 def _per_user_members(fleet: Fleet, alias: str, config: ServerConfig) -> dict[str, Any]:
-    """Return the members of a server's row that have other values if each caller signs in to the server separately."""
+    """Return the members of a server's row whose values differ if each caller signs in to the server separately."""
     users, links = fleet.sign_ins.user_rows(alias, config), list(fleet.users.links_to(alias))
     sessions = [link.session for link in links if link.session is not None]
     session = sessions[0] if sessions else None

@@ -16,7 +16,7 @@ from gateway.process.secrets import SECRETS
 from gateway.protocol import json_bytes
 from gateway.protocol.gateway_errors import RpcError
 
-# Maximum length of the recorded paths of unchecked arguments. Callers choose these paths.
+# Maximum length of the recorded paths of unchecked arguments. The limit is needed because callers choose these paths.
 _UNCHECKED_CHARS: Final = 200
 # Maximum length of a recorded `resultType`, which an upstream chooses; longer than any value in the protocol.
 _KIND_CHARS: Final = 40
@@ -25,7 +25,7 @@ _SESSION_CHARS: Final = 16
 
 
 def session_mark(session_id: str) -> str:
-    """Return a hash that identifies a session in logs. With the session id, a reader could take over the session."""
+    """Return a hash that identifies a session in logs. A reader of the session id could take over the session."""
     return hashlib.sha256(session_id.encode()).hexdigest()[:_SESSION_CHARS]
 
 
@@ -107,7 +107,7 @@ class Outcome(NamedTuple):
 
     @classmethod
     def from_tool_result(cls, result: dict[str, Any]) -> Outcome:
-        """Return the outcome of a tool of the gateway itself."""
+        """Return the outcome of a call to one of the gateway's own tools."""
         return cls(tool=_kind_of(result))
 
     def answered(self, result: Any) -> Outcome:
@@ -170,11 +170,11 @@ def _kind_of(result: dict[str, Any]) -> str:
 
 STDIO: Final = "stdio"
 """The peer of a caller on standard input and output."""
-# Cached parts of lines: enough for the callers and tools that are active within a minute, at about 300 bytes each.
+# The maximum number of cached parts of lines: enough for the callers and tools of a minute. Each takes 300 bytes.
 _MAX_PARTS: Final = 4_096
-# Cached outcomes: combinations of rules, hooks and error codes.
+# The maximum number of cached outcomes. Outcomes are combinations of rules, hooks and error codes.
 _MAX_OUTCOMES: Final = 1_024
-# The digits after the decimal point of seconds and milliseconds. A lookup takes a tenth of the time of formatting.
+# The three digits after a decimal point, by number. A lookup is ten times faster than formatting the number.
 _THREE_DIGITS: Final = tuple(b"%03d" % number for number in range(1_000))
 _TWO_DIGITS: Final = tuple(b"%02d" % number for number in range(100))
 
@@ -237,7 +237,7 @@ class CallEntry(Struct, frozen=True, gc=False):
         generation = SECRETS.generation
         caller, target = _caller_part(generation, self.caller), _target_part(generation, self.target, self.via)
         outcome = _outcome_part(generation, self.outcome)
-        # Integer arithmetic, because rounding and formatting a float would take longer than the rest of this method.
+        # Use integers, because rounding and formatting a float would take longer than the rest of this method.
         ms, hundredths = divmod(int(self.took_s * 100_000 + 0.5), 100)
         second = int(self.time_s)
         text = b'%b%bZ","event":"call",%b,%b,%b,"ms":%d.%b' % (
@@ -268,7 +268,7 @@ Line = EventEntry | CallEntry
 
 @lru_cache(maxsize=8)
 def _second_part(second: int) -> bytes:
-    # Cached, because hundreds of entries can have the same second. A batch contains entries of one or two seconds.
+    # The result is cached, because a batch can contain hundreds of entries of the same second.
     return b'"time":"' + format_time(second).removesuffix("000Z").encode()
 
 

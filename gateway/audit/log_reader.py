@@ -25,11 +25,11 @@ from gateway.audit.log_writer import (
     read_head,
 )
 
-# The maximum number of bytes that one search reads, so that a search takes a moment only. At this limit, the search
-# returns a short page and the number from which the client can continue.
+# The maximum number of bytes that one search reads. It keeps searches short. When a search reaches this limit, it
+# returns the entries found so far, and the number from which the client can continue.
 MAX_SCANNED_BYTES: Final = 64 * 2**20
 _BLOCK_BYTES: Final = 256 * 1024
-# How far entries can be out of order, because each process queues its entries, and clocks are adjusted.
+# Entries can be out of order by this time, because each process queues its entries and clocks are adjusted.
 _DISORDER_S: Final = 60.0
 _NUMBER: Final = re.compile(rb'\{"seq":(\d{1,18}),')
 _AGO: Final = re.compile(r"([1-9]\d{0,5})([smhdw])")
@@ -184,7 +184,7 @@ def parse_since(text: str, now: datetime | None = None) -> str:
             moment = datetime.fromisoformat(text)
         except ValueError:
             raise ValueError(f"{text!r} is not a time; expected 2h, 7d, 2027-01-31 or 2027-01-31T08:00") from None
-        # Local time, unless the text states a time zone.
+        # The time is local, unless the text states a time zone.
         moment = moment.astimezone(UTC)
     return format_time(moment.timestamp())
 
@@ -197,7 +197,7 @@ def format_time(seconds: float) -> str:
 
 @lru_cache(maxsize=8)
 def _format_second(seconds: int) -> str:
-    # Cached, because hundreds of entries can have the same second, and formatting it takes most of the time.
+    # The result is cached, because formatting is slow and hundreds of entries can have the same second.
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
@@ -216,7 +216,7 @@ def _backwards(path: Path, before: int | None) -> Iterator[bytes]:
 
 
 def _is_beyond(line: bytes, before: int) -> bool:
-    # Does not parse the line, because a search for a later page skips the lines of all previous pages.
+    # Match only the number instead of parsing the line, because a search for a later page skips all previous pages.
     match = _NUMBER.match(line)
     return match is not None and int(match[1]) >= before
 
@@ -242,7 +242,7 @@ def _lines_of(path: Path, seen: set[tuple[int, int]]) -> Iterator[bytes]:
             yield line_start
 
 
-# As many as fit on one screen; the first faults show what was changed.
+# The maximum number of reported faults. They fit on one screen, and the first faults show what was changed.
 MAX_FAULTS: Final = 20
 
 
@@ -347,7 +347,7 @@ def _lines_missing(first: int, last: int) -> str:
 def _snapshot(log: LogFile, opened: ExitStack) -> tuple[LogState | None, list[tuple[Path, BinaryIO, int]]]:
     """Return the state in the head file, and all files of the log with their current sizes.
 
-    The files are opened while the head file is locked, so that no process renames or deletes a file in between.
+    The files are opened while the head file is locked, so that no process renames or deletes them first.
     """
     try:
         with locked(log.head_path, write=False) as descriptor:

@@ -23,7 +23,7 @@ from gateway.protocol import json_bytes
 
 GENESIS: Final = "0" * 64
 """The `prev` digest of the first line."""
-# Copied for each line, because the lookup of the algorithm takes as long as hashing a line.
+# Each digest starts as a copy of this object, because looking up the algorithm takes as long as hashing a line.
 _EMPTY_DIGEST: Final = hashlib.sha256()
 HEAD_BYTES: Final = 256
 """The constant size of the head file, so that a single write replaces the content in place."""
@@ -110,11 +110,11 @@ def parsed(line: bytes) -> dict[str, Any] | None:
 # A write takes milliseconds. If the lock is held for this long, the other process is stopped or the disk hangs.
 _LOCK_S: Final = 2.0
 _LOCK_POLL_S: Final = 0.005
-# The size of about 150,000 entries of calls, which editors can still open. `file_bytes` is smaller if fewer than
-# `_MIN_FILES` such files fit into the log, so that deleting the oldest file does not delete most of the log.
+# The maximum size of a file: about 150,000 entries of calls, which editors can still open. Files are smaller if fewer
+# than `_MIN_FILES` such files fit into the log, so that deleting the oldest file does not delete most of the log.
 _MAX_FILE_BYTES: Final = 64 * 2**20
 _MIN_FILES: Final = 8
-# How much of the end of a file is searched for the last line: more than any line without arguments or results has.
+# How many bytes at the end of a file are searched for the last line. Lines without arguments or results are shorter.
 _TAIL_BYTES: Final = 1024 * 1024
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
@@ -218,7 +218,7 @@ class LogFile:
     def _current_head(self, head_file: int) -> LogState:
         """Return the state of the log, corrected if the head file does not match the current file.
 
-        This happens if a process was killed during a write.
+        The two do not match if a process was killed during a write.
         """
         stored = _read_head_bytes(head_file)
         head = LogState.from_bytes(stored) if stored else LogState()
@@ -237,7 +237,7 @@ class LogFile:
         complete, newline, torn = tail.rpartition(b"\n")
         row = parsed(line := complete.rpartition(b"\n")[2]) if newline else None
         if torn:
-            # Keep the truncated line as evidence, and end it so that the next line is separate.
+            # Keep the truncated line as evidence, and end it with a line break so that the next line is separate.
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | _NO_LINK)
             try:
                 size += os.write(descriptor, b"\n")

@@ -55,7 +55,7 @@ class Batch:
         self.lines = lines
         self.lost = lost_count
         self.written: WriteResult | None = None
-        # Acquired once and never released, by the thread that writes the entries or by `withdraw`.
+        # Either the thread that writes the entries or `withdraw` acquires this lock, and never releases the lock.
         self._claimed = Lock()
 
     def withdraw(self) -> bool:
@@ -63,7 +63,7 @@ class Batch:
         return self._claimed.acquire(blocking=False)
 
     def write(self, file: LogFile, in_order: Lock) -> None:
-        """Append as many entries as possible, with pauses for calls and other processes.
+        """Append as many entries as possible, with pauses in which calls and other processes can proceed.
 
         Args:
             in_order: A lock that is held during the write. A thread continues to write after its task is cancelled;
@@ -109,8 +109,8 @@ _GATHER_S: Final = 0.1
 # The delay before a failed write is repeated.
 _RETRY_S: Final = 1.0
 # The interval of anchors: the number and the digest of the latest line, written to the process log. A user who can
-# write the audit log can replace the whole log. If the process log is collected elsewhere, its anchors reveal this for
-# entries older than an hour.
+# write the audit log can replace the whole log. If the process log is collected on another machine, its anchors reveal
+# the replacement of entries that are older than an hour.
 _ANCHOR_S: Final = 3_600.0
 # How long the shutdown waits for the last entries.
 _CLOSE_S: Final = 2.0
@@ -156,7 +156,7 @@ class PendingEntries:
         self._value_bytes = 0
         self._lost_since = 0
         self._wake = anyio.Event()
-        # True if `_wake` is set. Read for each entry, because `_wake.is_set()` takes longer than queueing the entry.
+        # True if `_enqueue` has set `_wake`. Calling `_wake.is_set()` would take longer than queueing an entry.
         self._woken = False
         self._writing = anyio.Lock()
         self._threads = anyio.CapacityLimiter(1)
@@ -177,7 +177,7 @@ class PendingEntries:
         self.settings = settings
         self.on = settings.enabled and self._state_dir is not None
         self.required = self.on and settings.required
-        # Copied, because every call reads these settings, and reading a field of a pydantic model takes ten times as
+        # Copy these settings, because every call reads them, and reading a field of a pydantic model takes ten times as
         # long as reading an attribute.
         self.keeps_arguments, self.keeps_results = self.on and settings.arguments, self.on and settings.results
         # When recording is switched off, the file stays open for the queued entries.
@@ -246,7 +246,7 @@ class PendingEntries:
                 return
             lines, self._waiting = self._waiting, deque()
             self._value_bytes = 0
-            # Called here and not in `_enqueue`, so that calls do not wait for the watcher.
+            # Call the watcher here and not in `_enqueue`, so that calls do not wait for the watcher.
             self._notify_watcher(list(islice(lines, self._watched, None)))
             self._watched = 0
             lost_count, self._lost_since = self._lost_since, 0
@@ -255,7 +255,7 @@ class PendingEntries:
             batch = Batch(lines, lost_count)
             self._batches.append(batch)
             try:
-                # Abandoned on cancellation, because a hanging disk must not delay the shutdown.
+                # Abandon the thread on cancellation, because a hanging disk must not delay the shutdown.
                 await anyio.to_thread.run_sync(
                     batch.write, self.file, self._in_order, abandon_on_cancel=True, limiter=self._threads
                 )

@@ -13,9 +13,9 @@ from registry.schema.display_text import excerpt
 
 # Maximum length of a recorded text that a caller has chosen: longer than any reasonable name or URI.
 _NAME_CHARS: Final = 200
-# Entries about wrong credentials per minute and address; ten are enough to notice an attack.
+# The maximum number of entries about wrong credentials per minute and address. Ten are enough to notice an attack.
 _WRONG_CREDENTIALS: Final = 10
-# Entries about refused and failed requests per minute and caller: more than an agent with an outdated tool list causes.
+# Maximum entries about refused and failed requests per minute and caller. Agents with outdated tool lists cause fewer.
 # About two million entries fit into the log before old files are deleted, and one caller needs days to write that many.
 _REFUSED_REQUESTS: Final = 300
 
@@ -40,7 +40,7 @@ class Audit(PendingEntries, Reconfigurable):
 
     def _apply(self, change: ConfigChange) -> None:
         if change.is_reload and self._records_reloads:
-            # Recorded before the new settings apply, so that the log has an entry if the reload switches the log off.
+            # Record the reload before applying it, so that the log has an entry if the reload switches the log off.
             self.changed("reload", str(change.after.path) if change.after.path is not None else None)
         self.replace(change.after.gateway.audit)
 
@@ -75,7 +75,7 @@ class Audit(PendingEntries, Reconfigurable):
         """
         if not self.on:
             return
-        # Inlined from `recorded_trace`, because this code runs for every call.
+        # This is the code of `recorded_trace`, without the function call, because it runs for every tool call.
         span = CURRENT.get()
         self._enqueue(
             CallEntry(

@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Maximum length of the arguments shown to a person: one screen. A note says if arguments were cut, so that a person
-# knows that they do not see all of what they approve.
+# Maximum length of the arguments shown to a person: one screen. If arguments were cut, a note tells the person that
+# some of the arguments are not shown.
 _SHOWN_CHARS: Final = 4_000
 _RULE_CHARS: Final = 100
 # Seconds between progress notifications. Some hosts abandon a call after half a minute without progress.
 _PROGRESS_S: Final = 10.0
-# Time limit for telling the process with the approval store that a caller has disconnected.
+# Time limit for reporting a caller's disconnection to the process that has the approval store.
 _WITHDRAW_S: Final = 2.0
 # Progress values must increase. The step is small, because the upstream's progress follows and starts at about one.
 _PROGRESS_STEP: Final = 0.0001
@@ -78,7 +78,7 @@ class Approvals:
         backend: The approval store, possibly in another process.
         signer: Signs the request state that a caller without a session returns with the user's answer.
         tasks: Runs each wait in a task of its own, so that the question can be withdrawn after the caller disconnects.
-        asked_by_default: Returns who decides if the rule does not say; None to choose by the kind of caller.
+        asked_by_default: Returns the approver for rules that do not name an approver, or None to choose by the caller.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Approvals:
 
 
 def _approver_of(principal: Principal) -> Approver:
-    """Return who decides about a caller's calls if the configuration does not say.
+    """Return the approver of a caller's calls if the configuration does not name an approver.
 
     A caller with an API key is a program without a user, and would approve its own calls, so an administrator decides.
     The same applies to a token whose subject is its client (RFC 9068, section 2.2). Other callers are hosts with a
@@ -226,7 +226,7 @@ def _question(caller: Caller, wrapper: ToolWrapper, arguments: object, rule: str
 def _format_arguments(arguments: object) -> str:
     """Format the arguments for a person, without known secrets and hidden characters, and say if they were cut."""
     value = clean_json(SECRETS.scrub_value(arguments))
-    # ASCII only, so that no character can be mistaken for another.
+    # Use only ASCII, so that no character can be mistaken for another.
     text = clean(json.dumps(value, indent=1, default=str))
     if len(text) <= _SHOWN_CHARS:
         return text

@@ -21,13 +21,13 @@ from gateway.config.operation_config import ApprovalsConfig, Approver
 Lasts = Literal["once", "session", "tool"]
 LASTS: Final[tuple[Lasts, ...]] = get_args(Lasts)
 
-# Maximum number of waiting calls of all callers: more than people can decide about while the calls wait.
+# Maximum number of waiting calls of all callers: more than people can decide on while the calls wait.
 MAX_WAITING: Final = 1_000
 # Maximum number of granted approvals, at about 300 bytes each. Beyond the limit, the least recently used approval is
 # dropped, and a person has to approve the next call again.
 MAX_GRANTS: Final = 10_000
-# Time within which an approved call may be repeated with the answer to an upstream's input request: as long as a host
-# may take to answer.
+# Time within which an approved call may be repeated with the answer to an upstream's input request. A host may take
+# this long to answer.
 _CONTINUED_S: Final = 600.0
 _FIELD_CHARS: Final = 32
 
@@ -42,10 +42,10 @@ class Question:
 
     Attributes:
         principal: The name of the caller.
-        session: The id of the caller's session; without one, a name of the client (`client_key`).
+        session: The id of the caller's session; without a session, the name from `client_key`.
         wrapper: The tool.
         server: The alias of the tool's server.
-        definition: The digest of the tool's definition, because an approval does not extend to a changed definition.
+        definition: The digest of the tool's definition. An approval does not extend to a changed definition.
         call: The digest of the arguments.
         rule: The rule that requires approval.
         arguments: The arguments as shown to a person: cut to a maximum length, without hidden characters and without
@@ -181,7 +181,7 @@ class ApprovalStore(Reconfigurable):
             return Decision(kind="unknown")
         with anyio.move_on_after(max(0.0, waiting.until_s - self._clock())):
             await waiting.decided.wait()
-        # Only the first waiter receives the decision. If a client repeats its answer, the question no longer exists.
+        # Only the first waiter gets the decision. If a client sends its answer twice, the question no longer exists.
         is_first = self._waiting.pop(question.id, None) is waiting
         self._on_change()
         if waiting.decision is not None:
@@ -339,7 +339,7 @@ class ApprovalStore(Reconfigurable):
         return bool(keys)
 
     def _expire(self) -> None:
-        """Drop expired questions, whose callers may never repeat the request."""
+        """Drop expired questions. The callers of these questions may never repeat the request."""
         now_s = self._clock()
         for question_id, entry in list(self._waiting.items()):
             if entry.until_s <= now_s:

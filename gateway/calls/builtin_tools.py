@@ -137,7 +137,7 @@ READ_RESULT: Final[dict[str, Any]] = {
 }
 
 BUILTIN_TOOLS: Final = (INVOKE_TOOL, GET_SERVER_DETAILS)
-# The `arguments` of `invoke_tool` in JSON Schema dialects that do not support objects with arbitrary members.
+# The schema of `arguments` of `invoke_tool` in dialects that do not support objects with arbitrary members.
 _ARGUMENTS_AS_TEXT: Final = {
     "type": "string",
     "description": (
@@ -161,8 +161,8 @@ _MAX_COMPLETIONS: Final = 100
 def always_listed(dialect: str) -> tuple[dict[str, Any], ...]:
     """Return the builtin tools that every tool list includes, with schemas in a client's JSON Schema dialect.
 
-    Strict dialects do not support objects with arbitrary members. In these, the arguments of `invoke_tool` are a JSON
-    text, which `parse_text_arguments` parses.
+    Strict dialects do not support objects with arbitrary members. In a strict dialect, the arguments of `invoke_tool`
+    are a JSON text, which `parse_text_arguments` parses.
     """
     if not DIALECTS[dialect].strict:
         return BUILTIN_TOOLS
@@ -178,7 +178,7 @@ def parse_text_arguments(sent: object, dialect: str) -> object:
         return sent
     try:
         read = parse_container(text)
-    except NotChecked:  # the text is long; it is parsed when the arguments of the tool are checked
+    except NotChecked:  # the text is too long to parse here, and will be parsed when the arguments are checked
         return sent
     return {**sent, "arguments": read} if isinstance(read, dict) else sent
 
@@ -245,7 +245,7 @@ _OTHER_NAMES: Final[Mapping[str, str]] = {
 _SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
     tool["name"]: tool["inputSchema"] for tool in (*SEARCH_TOOLS, GET_SERVER_DETAILS, READ_RESULT)
 }
-# A call with more arguments than this is probably not meant for one of these tools, so it is not repaired.
+# A call with more arguments than this is probably not meant for one of the gateway's tools, so it is not repaired.
 _MAX_MEMBERS: Final = 16
 
 
@@ -265,7 +265,7 @@ def repair_builtin(name: str, arguments: object) -> tuple[object, tuple[Repair, 
     declared = schema["properties"]
     try:
         inner, unwrapped = unwrap(arguments, declared, None, until=lambda value: not declared.keys().isdisjoint(value))
-    except NotChecked:  # no argument of these tools is that long
+    except NotChecked:  # the arguments are too long for any of these tools
         return arguments, ()
     if not isinstance(inner, dict) or len(inner) > _MAX_MEMBERS:
         return arguments, ()
@@ -289,13 +289,13 @@ def repair_builtin(name: str, arguments: object) -> tuple[object, tuple[Repair, 
 
 
 SEARCH_TOOL_NAMES: Final = frozenset({FIND_TOOLS["name"], LIST_SERVERS["name"], GET_SERVER_DETAILS["name"]})
-# Default number of search results: as many as a model reads attentively. The right tool is nearly always among them.
+# Default number of search results: as many as a model reads attentively. They nearly always include the right tool.
 DEFAULT_LIMIT: Final = 5
-# The same number is in the schema of `find_tools`. More results would amount to the list that the search replaces.
+# The schema of `find_tools` contains the same number. More results would fill as much space as a complete tool list.
 MAX_LIMIT: Final = 50
 # Maximum size of an answer: about 10,000 tokens. Hosts truncate or reject larger tool results.
 MAX_ANSWER_BYTES: Final = 40_000
-# Characters of a tool's description in the details of a server: the first sentence or two.
+# Maximum characters of a tool's description in the details of a server: enough for a sentence or two.
 _MAX_LINE_CHARS: Final = 160
 # Number of tools up to which an index is built on the event loop, in a few milliseconds.
 _MAX_INDEXED_INLINE: Final = 50
@@ -303,9 +303,9 @@ _MAX_INDEXED_INLINE: Final = 50
 _MAX_SEARCHED_INLINE: Final = 1_000
 # Number of definitions up to which descriptions are read on the event loop, in a few milliseconds.
 _MAX_READ_INLINE: Final = 200
-# Maximum number of unconnected servers to name in one answer. At startup, no server is connected.
+# Maximum number of unconnected servers to name in one answer. At startup, all servers are unconnected.
 _MAX_MISSING: Final = 20
-# Maximum number of search indexes: one for each profile and set of rights, at about 4 MiB per thousand tools.
+# Maximum number of search indexes. Each profile and set of rights has an index, of about 4 MiB per thousand tools.
 _MAX_INDEXES: Final = 32
 
 
@@ -438,7 +438,7 @@ class SearchTools(Reconfigurable):
             "siblings": list(view.siblings(server)),
             "toolNames": lines,
             "definitions": [_tool(entry) for entry in defined],
-            # Hosts would truncate or reject a larger answer; `find_tools` can return each of these definitions.
+            # Hosts would truncate or reject a larger answer; `find_tools` can return each definition left out here.
             "definitionsLeftOut": [entry.name for entry in entries[len(defined) :]] if with_schemas else [],
         }
         return _result({key: value for key, value in details.items() if value not in (None, [], "")})

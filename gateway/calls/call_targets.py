@@ -42,7 +42,7 @@ from registry.views.profile import Profile
 log = logging.getLogger(__name__)
 
 NO_RULE: Final = "none"
-"""The name under which refusals are counted if no rule decided, but the caller's scopes or the default effect."""
+"""The name under which a refusal is counted if it is due to the caller's scopes or the default effect."""
 
 
 class Permission:
@@ -198,7 +198,7 @@ class CallTargets:
             params: The request's `params`.
 
         Raises:
-            RpcError: The caller's servers have no such tool, and never had one.
+            RpcError: The caller's servers have no such tool, and never had such a tool.
         """
         view, arguments = caller.view, params.get("arguments")
         if name == INVOKE_TOOL["name"]:
@@ -289,7 +289,7 @@ class CallTargets:
     async def _find_unlisted(
         self, name: str, params: dict[str, Any], caller: Caller, *, connecting: bool = True
     ) -> tuple[dict[str, Any] | None, ToolWrapper | None]:
-        """Find a wrapper of a server that lists its tools only now, such as after a sign-in.
+        """Find a wrapper that is missing from the caller's view, because the server lists its tools only now.
 
         Returns:
             A result that ends the call, or None; and the wrapper, or None. The result asks the caller to sign in, or

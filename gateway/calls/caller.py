@@ -14,7 +14,7 @@ from gateway.upstream.session import Ask, HostSession, OnParams, RequestCallback
 from registry.schema.display_text import clean
 from registry.views.view import View
 
-# Longer than the name of any known host. The client chooses the name, which is stored with every call, so it is cut.
+# Maximum length of a client's name, which is stored with every call. All known hosts have shorter names.
 _CLIENT_CHARS: Final = 80
 
 
@@ -26,7 +26,7 @@ class Caller(Struct, frozen=True, kw_only=True, eq=False):
         account: The caller's current resource usage.
         view: The tools that the caller may see and call. The view does not change during a call.
         version: The caller's protocol version.
-        owner: Compares equal for requests that may receive each other's log messages.
+        owner: An object that is equal for requests that may receive each other's log messages.
         request_id: The unmodified JSON-RPC id of this request.
         session_id: The id of the session; None in protocol versions without sessions (2026-07-28 and later).
         host: The session's object, for upstreams that get one connection per session.
@@ -94,7 +94,7 @@ class Caller(Struct, frozen=True, kw_only=True, eq=False):
         return RequestCallbacks(self.owner, self.on_progress, on_log, self.on_pause, self.ask)
 
     def _log(self, params: dict[str, Any]) -> None:
-        # Messages with an unknown level are sent: a superfluous message is better than a lost one.
+        # Messages with an unknown level are sent, because a superfluous message is better than a lost message.
         level = params.get("level")
         least_level = LOG_LEVELS.index(self.log_level) if self.log_level in LOG_LEVELS else 0
         if self.on_log is not None and (level not in LOG_LEVELS or LOG_LEVELS.index(level) >= least_level):

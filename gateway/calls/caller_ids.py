@@ -42,8 +42,8 @@ class TaskIds:
     """Creates and parses the ids of tasks.
 
     An id contains all information about its task, and a signature, so that every worker and replica can use the id,
-    even after a restart. The signature covers the caller's identity: whoever knows an upstream's id can read the task,
-    and the gateway uses the same credential at an upstream for all callers.
+    even after a restart. The signature covers the caller's identity, so that a caller cannot use the id of another
+    caller's task. The upstream cannot prevent such use if the gateway has the same credential for all callers.
 
     Source: MCP extension io.modelcontextprotocol/tasks, 2026-07-28, "Security".
     """
@@ -95,7 +95,7 @@ class TaskIds:
         """Replace the task ids in a result or notification by the ids for this caller.
 
         Args:
-            task: The task. Other ids are those of tasks started by the same tool.
+            task: The task. Other task ids in the result are treated as tasks started by the same tool.
         """
         task_id = result.get("taskId")
         if isinstance(task_id, str):
@@ -136,7 +136,7 @@ class UpstreamUpdates:
 
     def publish(self, server: str, kind: WatchedKind, key: str, params: dict[str, Any]) -> None:
         """Pass the params of an update to all listeners."""
-        # Copied, because a listener may unsubscribe while it is called.
+        # Iterate over a copy, because a listener may unsubscribe while it is called.
         for listener in list(self.listeners.get((server, kind, key), {}).values()):
             try:
                 listener(params)
@@ -144,7 +144,7 @@ class UpstreamUpdates:
                 log.exception("update subscriber failed")
 
     def restore(self, server: str, link: UpstreamLink) -> None:
-        """Repeat all current subscriptions to a server on the new link that replaces its link after reconfiguration."""
+        """Repeat all current subscriptions to a server on its new link, which was created after a reconfiguration."""
         for owner, kind, key in self.listeners:
             if owner == server:
                 link.watch_list.add(kind, key)
@@ -170,7 +170,7 @@ class UpstreamSubscriptions:
     def add(self, server: str, kind: WatchedKind, key: str, on_update: OnUpdate) -> Callable[[], None]:
         """Subscribe to an item of a server, and return a function that ends the subscription."""
         listeners = self._listeners.setdefault((server, kind, key), {})
-        token = object()  # not the function itself, because one function may subscribe twice
+        token = object()  # the function cannot be the key, because a function may subscribe twice
         listeners[token] = on_update
         link = self._link_of(server)
         # Only the first subscriber to an item subscribes upstream, and only the last subscriber unsubscribes.

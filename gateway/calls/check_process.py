@@ -1,9 +1,9 @@
 """The process that validates arguments whose validation may be slow, and selects parts of large results.
 
 The process reads jobs from standard input, one at a time, and writes each outcome to standard output. A message
-consists of lengths, a pickle, and in jobs the arguments or the result as JSON. Pickles are safe here, because only the
-parent and this process can access the pipes. The validator cannot be interrupted, so the parent kills the process if a
-job takes too long.
+contains lengths and a pickle, and a job also contains the arguments or the result as JSON. Pickles are safe here,
+because only the parent and this process can access the pipes. The validator cannot be interrupted, so the parent kills
+the process if a job takes too long.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from registry.schema.references import SchemaDocument
 LENGTHS: Final = struct.Struct("!QQ")
 """Precedes a job: the length of its pickle, and the length of its arguments or result."""
 LENGTH: Final = struct.Struct("!Q")
-"""Precedes an outcome: its length."""
+"""Precedes an outcome: the length of the outcome."""
 # An idle process exits after this time to free its memory. Large calls come in bursts, and starting a process takes
 # 0.2 s.
 _IDLE_S: Final = 60
@@ -149,7 +149,7 @@ class CheckJob:
         )
 
     def packed(self) -> tuple[bytes, bytes]:
-        """Return the job for another process, as a pickle without the arguments and the arguments as JSON.
+        """Return the job in two parts for another process: a pickle without the arguments, and the arguments as JSON.
 
         Raises:
             MalformedJson: The arguments are nested too deeply.
@@ -162,7 +162,7 @@ class CheckJob:
 
     @staticmethod
     def unpacked(head: tuple[CheckJob, bool], text: bytes) -> CheckJob:
-        """Return the job, given the two parts that `packed` has returned, the first of them unpickled."""
+        """Return the job from the two parts that `packed` has returned, after the first part was unpickled."""
         job, is_usual = head
         unpacked: CheckJob = replace(job, arguments=json_bytes.loads(text), text=text if is_usual else None)
         return unpacked
@@ -220,7 +220,7 @@ class CheckJob:
         return OtherArguments(json_bytes.dumps(value)) if isinstance(value, dict | list) else value
 
     def received(self, outcome: Prepared) -> Prepared:
-        """Return an outcome of `run` in the parent, after restoring its arguments."""
+        """Restore, in the parent, the arguments of an outcome of `run`, and return the outcome."""
         return replace(
             outcome,
             arguments=self._received_value(outcome.arguments),
@@ -228,11 +228,11 @@ class CheckJob:
         )
 
     def located(self, doubt: NotChecked) -> NotChecked:
-        """Return the reason why the arguments are not checked, with a path in the arguments added if it has none."""
+        """Return the reason why the arguments are not checked. If `doubt` has no path, return a reason with a path."""
         return too_many_values_error({} if self.arguments is None else self.arguments) if doubt.unlocated else doubt
 
     def unchecked(self, doubt: NotChecked, *, within_s: float | None = None) -> Prepared:
-        """Return the outcome for arguments that cannot be checked: refuse them or send them unchecked, as configured.
+        """Return the outcome for arguments that cannot be checked: refused or sent unchecked, as configured.
 
         Args:
             doubt: The reason why the arguments cannot be checked.
@@ -280,7 +280,7 @@ def main() -> None:
         [head, text] = [jobs.read(length) for length in lengths]
         if len(text) < lengths[1]:
             return
-        # SIGALRM ends this process even if the validator hangs and the parent, which would kill it, has ended.
+        # If the parent has ended, it cannot kill this process. SIGALRM then ends it even if the validator hangs.
         _end_after(_MAX_JOB_S)
         _write(outcomes, _outcome_of(head, text))
         del text  # freed while no job is waiting, because freeing takes time
@@ -327,7 +327,7 @@ def _write(stream: IO[bytes], body: bytes) -> None:
 
 
 def _end_after(seconds: int) -> None:
-    # Windows has no SIGALRM. There the process ends at its next read, if the parent has closed the pipe.
+    # Windows has no SIGALRM. On Windows, the process ends at its next read, if the parent has closed the pipe.
     if hasattr(signal, "alarm"):
         signal.alarm(seconds)
 

@@ -59,7 +59,7 @@ MAX_ROUNDS: Final = 16
 MAX_QUESTIONS: Final = 32
 # Members that a later round adds to the first request.
 _ANSWERS: Final = frozenset({"inputResponses", "requestState"})
-# Members that may differ in a later round; all others must equal those of the first request.
+# Members that may differ in a later round. All other members must equal those of the first request.
 _RETRY_MEMBERS: Final = frozenset({"_meta", *_ANSWERS})
 
 
@@ -68,7 +68,7 @@ _CONNECTION_MEMBERS: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_IN
 
 
 class InputRefused(UpstreamError):
-    """The upstream asked for input, but the caller was not asked or refused."""
+    """The upstream asked for input, but the caller refused or could not be asked."""
 
 
 class Forwarder:
@@ -133,7 +133,7 @@ class Forwarder:
             original_params: The unmodified params of the caller. Request states are bound to these rather than to
                 `params`, which repairs and hooks may change differently in the next round.
             repeatable: Whether sending the request twice is harmless.
-            header_map: The header that mirrors a property, by the path of the property.
+            header_map: The name of the header that mirrors a property, by the path of the property.
             confirm: As in `UpstreamCall`.
 
         Raises:
@@ -167,7 +167,7 @@ class Forwarder:
         if _concerns_app(server, method, params, caller):
             capabilities = with_apps(capabilities)
         for _ in range(MAX_ROUNDS):
-            # New callbacks for each round: an error is explained by input requests refused in the same round only.
+            # Create new callbacks for each round: only input requests refused in the same round explain an error.
             callbacks = caller.request_callbacks()
             sent, trace = params, caller.trace
             if parent is not None and parent.fields and not parent.recorded:
@@ -260,7 +260,7 @@ class Forwarder:
             return params, ()
         without = {key: value for key, value in params.items() if key not in _ANSWERS}
         if not caller.modern:
-            # The caller's version does not define these members, so the gateway has not issued them: drop them.
+            # The caller's version does not define these members, so they are not from the gateway: drop them.
             return without, ()
         binding = self._binding(server, method, params, original_params, caller)
         if self._sign_in_prompts.is_answer(params, self._binding(server, method, {}, original_params, caller)):
@@ -344,9 +344,9 @@ class Forwarder:
         self, server: str, method: str, params: dict[str, Any], original_params: dict[str, Any], caller: Caller
     ) -> tuple[str, ...]:
         """Return the values to which a request state is bound: this caller, session and request."""
-        # Canonical JSON, because a client may send the members in another order in the next round.
+        # Use canonical JSON, because a client may send the members in another order in the next round.
         repeated = canonical_json({key: value for key, value in original_params.items() if key not in _RETRY_MEMBERS})
-        # The upstream's name of the tool is included, because the wrapper name may refer to another tool by then.
+        # Include the upstream's name of the tool: in the next round, the wrapper name may refer to another tool.
         target = str(params.get("name", ""))
         text = repeated.decode("utf-8", "surrogatepass")
         return caller.principal.identity, caller.session_id or "", server, method, target, text
@@ -378,7 +378,7 @@ class Forwarder:
             answers[key] = await caller.ask(method, params)
 
         try:
-            # One deadline for all input requests, because a host may show them as one form or one after another.
+            # Use one deadline for all input requests: a host may show them as one form or one after another.
             with anyio.fail_after(ASK_S):
                 async with anyio.create_task_group() as group:
                     for key, request in requests.items():
@@ -402,7 +402,7 @@ class Forwarder:
             if isinstance(first, InputRefused):
                 raise first from None
             raise InputRefused(server, f"Server '{server}' asked for input, which the host refused: {first}") from None
-        # In the order of the input requests rather than of the answers.
+        # Return the answers in the order of the input requests, not in the order in which they arrived.
         return {key: answers[key] for key in requests}
 
     def _refusal_reason(self, link: UpstreamLink, caller: Caller, refused: list[str]) -> str:
@@ -424,7 +424,7 @@ class Forwarder:
 def _leave_out_connection(params: dict[str, Any]) -> None:
     """Remove the progress token and the members that MCP defines from `_meta`; other members and the trace remain."""
     meta = params.pop("_meta")
-    # Fast path: `_meta` of most requests has no other members.
+    # Fast path: in most requests, `_meta` has only members about the connection.
     if isinstance(meta, dict) and not _CONNECTION_MEMBERS.issuperset(meta):
         remaining = {key: value for key, value in meta.items() if key != "progressToken" and not key.startswith(META)}
         if remaining:

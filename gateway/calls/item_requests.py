@@ -44,19 +44,19 @@ from registry.catalog.names import NAME_SEPARATOR, ServerName
 from registry.catalog.registry import Registry
 from registry.schema.json_values import map_items
 
-# Many servers may have an unlisted URI, and they are asked one after another. Eight round trips take about as long as
-# a caller waits for a resource.
+# Maximum number of servers to ask for a URI. Many servers may have an unlisted URI, and they are asked one by one.
+# Eight round trips take about as long as a caller waits for a resource.
 _MAX_OWNERS: Final = 8
-# The code for an unknown resource before 2026-07-28, and the code since then.
+# The error codes for an unknown resource: before 2026-07-28, and since that version.
 _NOT_FOUND: Final = frozenset({RESOURCE_NOT_FOUND, INVALID_PARAMS})
 # The members of a completion request that hooks see as its arguments.
 _COMPLETED: Final = ("argument", "context")
 Reached = list[tuple[str, str]]
 """The servers that were asked, each with the server's own name or URI of the requested item."""
-# Time limit for an extension's list from all servers: longer than any server needs, and shorter than the time-outs of
-# all known hosts.
+# Time limit for listing an extension's items on all servers. Servers need less time than this, and all known hosts wait
+# longer.
 _JOINED_S: Final = 20.0
-# Bounds of one server's list, as for prompts and resources. A server that exceeds them probably never stops returning
+# Maximum pages and items of one server's list. A server that exceeds these limits probably never stops returning
 # cursors.
 _MAX_JOINED_PAGES: Final = 100
 _MAX_JOINED_ITEMS: Final = 20_000
@@ -101,7 +101,7 @@ class PromptsAndResources(Reconfigurable):
 
         Args:
             params: The params of the request.
-            reached: Receives the server that is asked, with the server's own name of the prompt.
+            reached: The list to which the asked server is added, with the server's own name of the prompt.
 
         Raises:
             RpcError: The prompt does not exist or is held, or the server returned an error.
@@ -130,11 +130,11 @@ class PromptsAndResources(Reconfigurable):
     async def read_resource(
         self, params: dict[str, Any], caller: Caller, reached: Reached | None = None
     ) -> dict[str, Any]:
-        """Answer `resources/read`. If no server lists the URI, ask servers that may have the resource, in turn.
+        """Answer `resources/read`. If no server lists the URI, ask the servers that may have the resource one by one.
 
         Args:
             params: The params of the request.
-            reached: Receives each server that is asked, with the server's own URI of the resource.
+            reached: The list to which each asked server is added, with the server's own URI of the resource.
 
         Raises:
             RpcError: The resource does not exist or is held, or a server returned an error.
@@ -161,7 +161,7 @@ class PromptsAndResources(Reconfigurable):
 
         Args:
             request: The request and the URI.
-            reached: Receives each server that is asked, with the server's own URI.
+            reached: The list to which each asked server is added, with the server's own URI.
             adapt_uri: Renames URIs in the result, given the server and the server's own URI.
 
         Raises:
@@ -196,7 +196,7 @@ class PromptsAndResources(Reconfigurable):
             except RpcError as error:
                 if error.code not in _NOT_FOUND:
                     raise
-                refused = refused or error  # from the most likely owner, which comes first
+                refused = refused or error  # keep the error of the most likely owner, which is asked first
             else:
                 return adapt_uri(result, server, original)
         code = INVALID_PARAMS if caller.modern else RESOURCE_NOT_FOUND
@@ -263,8 +263,8 @@ class PromptsAndResources(Reconfigurable):
     ) -> dict[str, Any]:
         """Answer an extension's method through one server, or through all servers that declare the extension.
 
-        The method's rule in `Extensions` says how to find the server: by a URI or a tool in the params, the only server
-        that declares the extension, or all such servers, whose lists are joined.
+        The method's rule in `Extensions` says which server answers: the server that has the URI or tool in the params,
+        the only server that declares the extension, or all servers that declare it. In the last case, lists are joined.
 
         Raises:
             RpcError: None of the caller's servers declares the extension, the request does not identify a server, the
@@ -277,7 +277,7 @@ class PromptsAndResources(Reconfigurable):
             if extension_method is not None and extension_method[0].offers(extension_method[1], listing.capabilities)
         )
         if extension_method is None or not declaring:
-            # The gateway may advertise the extension before the servers that declare it have connected.
+            # Clients may send such a request: the gateway can advertise an extension before a server declares it.
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
         rule = extension_method[1]
         if rule.owner == "all":
@@ -372,7 +372,7 @@ class PromptsAndResources(Reconfigurable):
             RpcError: No server supports tasks, the caller does not declare support for tasks, the task does not belong
                 to this caller, or the server returned an error.
         """
-        # Checked first: if no server supports tasks, the method does not exist, whatever the caller declares.
+        # This is checked first: without a server that supports tasks, the method does not exist for any caller.
         if not any(_knows_tasks(listing.capabilities) for listing in caller.view.catalog.servers.values()):
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
         if not _knows_tasks(caller.capabilities):
@@ -383,7 +383,7 @@ class PromptsAndResources(Reconfigurable):
         task = self._task_ids.owner(exposed, identity, caller.view)
         result = await self._send_through_hooks(task.server, method, {**params, "taskId": task.original}, caller)
         if "result" in result:
-            # The call ended when the task was created, so its hooks see the result only now.
+            # The call ended when the task was created, so the hooks of the call see the result only now.
             with self._hooks.task_result(task.server, task.wrapper, caller) as invocation:
                 result = {**result, "result": await invocation.after_earlier_call(result["result"])}
             result = {**result, "result": await self._result_parts.shape_task(result["result"], caller, task)}
@@ -402,7 +402,7 @@ class PromptsAndResources(Reconfigurable):
         """Send a request through the hooks of an invocation, and adapt the result to the caller's protocol version.
 
         Args:
-            invocation: Runs the hooks; by default there are none.
+            invocation: Runs the hooks; the default runs no hooks.
             arguments: The arguments that the hooks see.
 
         Raises:
@@ -447,11 +447,11 @@ class PromptsAndResources(Reconfigurable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UriRequest:
-    """A request to the server that has a URI.
+    """A request for a URI, to be sent to the servers that may have the URI.
 
     Attributes:
-        member: The parameter that contains the URI.
-        servers: The servers that support the method; None for all.
+        member: The name of the parameter that contains the URI.
+        servers: The servers that may be asked; None for all servers.
     """
 
     method: str
@@ -463,7 +463,7 @@ class _UriRequest:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Request:
-    """A request in which names and URIs are those of the upstream, ready to be sent.
+    """A request that contains the upstream's own names and URIs, so that it can be sent.
 
     Attributes:
         changed: The params after hooks have changed them; None if no hook has.
@@ -480,7 +480,7 @@ class _Request:
         """Replace the prompt arguments, resource URI or completion argument by those that the hooks have returned.
 
         Returns:
-            Why the new values cannot be sent; None if they can.
+            The reason why the new values cannot be sent; None if they can be sent.
         """
         if not changed_by:
             return None
@@ -509,7 +509,7 @@ class _Request:
             (self.changed or self.params).copy(),
             self.caller,
             original_params=self.params,
-            # Reads may be repeated. Repeating a task request would deliver its input or cancellation twice.
+            # Reads may be repeated, but repeating a task request would deliver its input or cancellation twice.
             repeatable=not self.method.startswith("tasks/"),
         )
 
@@ -543,7 +543,7 @@ def _required_text(params: dict[str, Any], member: str) -> str:
 
 
 def _with_uri(result: dict[str, Any], known_as: tuple[str, str], uri: str) -> dict[str, Any]:
-    """Replace a resource's own URIs (`known_as`) in the contents of a result by the URI that the caller requested."""
+    """Replace a resource's original and exposed URI (`known_as`) in a result by the URI that the caller requested."""
     contents = result.get("contents")
     if not isinstance(contents, list):
         return result

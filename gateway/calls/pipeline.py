@@ -56,8 +56,8 @@ from registry.views.descriptions import SELECT
 
 log = logging.getLogger(__name__)
 
-# Minimum seconds between two listings of a server because of an error about undeclared parameters. A faulty server may
-# return such an error for every call.
+# Minimum seconds between two requests for a server's tool list after errors about undeclared parameters. A faulty
+# server may return such an error for every call.
 _LIST_AGAIN_S: Final = 30.0
 
 
@@ -158,7 +158,7 @@ class CallPipeline:
             if not hooks.runners:
                 result = await self._run(call, PASS_THROUGH)
             else:
-                # Entered before the next await, so that a reload does not close hooks that this call still needs.
+                # Enter the context before the next await, so that a reload does not close hooks that this call needs.
                 with hooks.tool_call(wrapper, via, caller) as invocation:
                     call.invocation = invocation
                     result = await self._run(call, invocation)
@@ -198,11 +198,11 @@ class CallPipeline:
             return link
         if call.caller.view.result_rules and (refusal := await self._prepare_parts(call)) is not None:
             return refusal
-        # Before waiting for a connection, so that invalid arguments are refused even if the upstream is disconnected.
+        # Prepare before waiting for a connection: invalid arguments are refused even if the upstream is disconnected.
         refusal = await self._prepare(call, call.wrapper)
         if refusal is not None:
             return refusal
-        # Before the hooks. If hooks change the arguments, `ToolCall.send` applies the rules again.
+        # Apply the rules before the hooks run. If hooks change the arguments, `ToolCall.send` applies the rules again.
         decision = call.decide() if call.caller.view.call_rules else ALLOWED
         if decision.effect == "deny":
             call.outcome = call.outcome.refused(decision.rule)
@@ -289,8 +289,8 @@ class CallPipeline:
         """
         view, wrapper = call.caller.view, call.wrapper
         listing = view.catalog.servers.get(wrapper.server)
-        # Resolve again unless the view's definition comes from the current connection. This does not apply to servers
-        # with `instances`, whose processes do not provide listings.
+        # Resolve again unless the view's definition comes from the current connection. Servers with `instances` are
+        # exempt, because their processes do not provide tool lists.
         if not link.has_instances and (link.state.session is None or listing is None or link.epoch != listing.epoch):
             refusal = await self._resolve_again(call, link)
             if refusal is not None:

@@ -1,10 +1,10 @@
 """Choose the process for a call to a server with `instances`, which runs one process per session or caller.
 
-If the server's entry uses roots, each process runs in a folder of the host, its root. The gateway asks the host for its
-roots with `roots/list`. A host with a session receives this request during the call, and its answer is valid until the
-host announces a change. A host that speaks 2026-07-28 has no session. There the result of the call is an input request
-for the roots, and the host repeats the call with its answer. If the server then asks for input too, the host repeats
-the call again, now with the answers to the server only. Therefore the request state of later rounds contains the root.
+If the server's entry uses roots, each process runs in a folder of the host, called a root. The gateway asks the
+host for its roots with `roots/list`. A host with a session receives this request during the call, and its answer is
+valid until the host announces a change. A host that speaks 2026-07-28 has no session. It receives the request as the
+result of the call, and repeats the call with its answer. If the server then asks for input too, the host repeats the
+call again, but now with the answers to the server only. Therefore the request state of later rounds contains the root.
 
 Sources: MCP 2025-11-25, "Roots"; MCP 2026-07-28, "Patterns", "Multi Round-Trip Requests".
 """
@@ -54,7 +54,7 @@ class ProcessOfCaller:
     """The process that receives a call.
 
     Attributes:
-        owner: The session or caller that owns the process, and the root in which the process runs.
+        owner: The session or caller that owns the process, and the root in which it runs.
         params: The params without the host's answer to `roots/list`.
         binding: Returns the values to which the next request state is bound.
         question: The result that asks the host for its roots; None if the process is known.
@@ -210,7 +210,7 @@ async def _permitted_root(server: str, config: StdioConfig, uris: tuple[str, ...
     path = _path_of(uris[0])
     if path is None:
         raise _root_error(server, "the first root of the host is not a folder of this machine (file:///…)")
-    # In a thread: a folder may be on the network.
+    # Run in a thread, because a folder may be on the network.
     return await anyio.to_thread.run_sync(_check_folder, server, path, config.allowed_roots)
 
 
@@ -234,7 +234,7 @@ def _check_folder(server: str, path: str, allowed: list[str]) -> str:
     quoted = path[:MAX_QUOTED_CHARS]
     try:
         real = os.path.realpath(path)
-        # Checked before existence, so that a caller cannot find out which folders exist elsewhere.
+        # Check this before the existence of the folder, so that a caller does not learn which folders exist elsewhere.
         if not is_below(real, map(os.path.realpath, allowed)):
             raise _root_error(server, f"its first root, {quoted}, is in none of the folders of `allowedRoots`")
         if Path(real).is_dir():

@@ -27,19 +27,19 @@ from registry.views.profile import DEFAULT_PROFILE, Profile
 from registry.views.view import View, build_view
 
 MAX_NARROWED: Final = 256
-"""Cached views of callers with limited rights. A view takes several hundred bytes per tool, and callers with the same
-scopes and rules share a view. Beyond the limit the oldest view is dropped and built again on demand."""
+"""Maximum number of cached views of callers with limited rights. A view takes several hundred bytes per tool. Callers
+with the same scopes and rules share a view. Beyond the limit, the oldest view is dropped, and rebuilt on demand."""
 MAX_BUILT_INLINE: Final = 64
-"""Tools up to which a view is built on the event loop. The build takes up to about 20 ms, even in a JSON Schema dialect
-that rewrites each tool."""
+"""Maximum number of tools for which a view is built on the event loop. The build takes at most about 20 ms, even in a
+JSON Schema dialect that rewrites each tool."""
 # While servers keep changing their lists, a view is outdated before its thread ends. After this many builds in a
 # thread, the view is built on the event loop.
 _MAX_THREAD_BUILDS: Final = 3
 MAX_OWN: Final = 512
-"""Cached views of callers with their own listings: two views for each of the at most 256 such callers
-(`registry.catalog.registry.MAX_OWNERS`)."""
+"""Maximum number of cached views of callers with their own listings: two views for each such caller, of whom there are
+at most 256 (`registry.catalog.registry.MAX_OWNERS`)."""
 _MAX_CACHED_VIEWS: Final = 1_024
-"""Callers whose view is cached directly, to save a lookup: twice the number of cached header blocks (512)."""
+"""Maximum number of callers whose view is cached directly, to save a lookup: twice the cached header blocks (512)."""
 _MAX_PAIRS: Final = 5_000_000
 """Maximum product of rules and tools to compare while serving. Comparing this many pairs takes seconds in a thread."""
 _Key = tuple[str, Grant, str]
@@ -75,7 +75,7 @@ class ProfileViews(Reconfigurable):
             policy: The rules for callers; None to allow everything.
         """
         self._registry = registry
-        # Views of callers with unlimited rights. Other views are built from these, so these are never evicted.
+        # Views of callers with unlimited rights. They are never evicted, because other views are built from them.
         self._open: dict[_Key, _CachedView] = {}
         self._narrowed: dict[_Key, _CachedView] = {}
         self._own: dict[_Key, _CachedView] = {}
@@ -118,7 +118,7 @@ class ProfileViews(Reconfigurable):
         else:
             cached = (self._open if grant is EVERYTHING else self._narrowed).get((profile, grant, ""))
             catalog = registry.catalog
-        # The catalog, the shape and the profile are replaced as a whole and never modified, so identity is enough.
+        # The catalog, the shape and the profile are never modified in place, so it is enough to compare identities.
         if cached is not None and cached[0] is catalog and cached[1] is registry.shape:
             return cached[2] if cached[2].profile is profile_settings else None
         return None

@@ -44,7 +44,7 @@ from registry.catalog.shape import ResultRules
 from registry.errors import NotChecked
 from registry.views.descriptions import SELECT
 
-# Maximum size of an answer of `read_result` if the tool has no `maxBytes`: about 10,000 tokens, like a search result.
+# Maximum size of an answer of `read_result` if the tool has no `maxBytes`: about 10,000 tokens, as for search results.
 _DEFAULT_MAX_BYTES: Final = 40_000
 # Bytes to show of a result that could not be cut in time.
 _BEGINNING_BYTES: Final = 2_000
@@ -53,10 +53,10 @@ _BINARY_MEMBERS: Final = (b'"data"', b'"blob"')
 _MAX_HANDLES: Final = 16
 """Maximum number of handles in the arguments of one call: more than a model writes."""
 _MAX_EXPANDED_BYTES: Final = 64 * 1024 * 1024
-"""Maximum size of all values that replace handles in one call. One handle may occur several times."""
+"""Maximum total size of the values that replace handles in one call. A call may contain a handle several times."""
 # Maximum number of values in the arguments to search for handles; models write handles near the top level.
 _MAX_SEARCHED: Final = 10_000
-# Enough for a handle and a pointer. A longer text is not a reference to a stored result.
+# Maximum length of a reference to a stored result: enough for a handle and a pointer.
 _MAX_REFERENCE_CHARS: Final = 2_000
 _BY_VALUE: Final = "@"
 
@@ -138,7 +138,7 @@ class StoredValues(Reconfigurable):
     def _may_flow(self, source: str, target: ToolWrapper, caller: Caller) -> bool:
         """Return whether results of the tool `source` may become arguments of the tool `target`.
 
-        The first matching rule decides. Without one, results may flow to tools without `openWorldHint`.
+        The first matching rule decides. If no rule matches, results may flow to tools without `openWorldHint: true`.
         """
         origin = caller.view.catalog.get(source)
         assert origin is not None, "checked when the result was loaded"
@@ -178,7 +178,7 @@ class StoredValues(Reconfigurable):
             try:
                 return job.run(text, inline=True)
             except SelectionTooCostly:
-                pass  # the check process allows more steps
+                pass  # run the job in the check process, which allows more steps
         return await self._thorough_checks.run_job(job, text, caller.who)
 
 
@@ -242,9 +242,9 @@ class ResultRequest:
 
     Attributes:
         selection: The part that the caller needs; None for the whole result.
-        arguments: The arguments of the call. Policy rules about arguments are applied to them when the caller reads the
-            stored rest. None if they are not known.
-        task: Identifies the task if this is the result of a task, which callers may request repeatedly; else empty.
+        arguments: The arguments of the call; None if they are not known. When the caller reads the stored rest, policy
+            rules with conditions on arguments are applied to these arguments.
+        task: Identifies the task if this is the result of a task, which a caller may request repeatedly; else empty.
     """
 
     selection: Selection | None = None
@@ -295,7 +295,7 @@ class ResultParts:
         try:
             text = json_bytes.dumps({name: result[name] for name in ("content", "structuredContent") if name in result})
         except json_bytes.MalformedJson:
-            return result  # nested too deeply; the transport reports this as an error
+            return result  # the result is nested too deeply, which the transport reports as an error
         selection = request.selection
         if selection is None and not _may_change(rules, text):
             return result
@@ -365,7 +365,7 @@ class ResultParts:
         """Answer `resources/read` for a link to binary content of a result.
 
         Raises:
-            RpcError: The handle cannot be used.
+            RpcError: The handle of the content cannot be used.
         """
         code = INVALID_PARAMS if caller.modern else RESOURCE_NOT_FOUND
         handle, pointer = split_reference(uri)
@@ -388,7 +388,7 @@ class ResultParts:
 def take_selection(arguments: Any) -> tuple[Any, Any]:
     """Return the arguments without `_select`, and the value of `_select`; None if there is none.
 
-    Some models wrap all arguments in an object, which is unwrapped later, so `_select` is also found in this object.
+    Some models wrap all arguments in an object, which is unwrapped later, so this function also searches that object.
     """
     if not isinstance(arguments, dict):
         return arguments, None
@@ -403,7 +403,7 @@ def take_selection(arguments: Any) -> tuple[Any, Any]:
 
 
 def _may_change(rules: ResultRules, text: bytes) -> bool:
-    """Return whether a result may have to be cut, or binary content in it replaced by a link.
+    """Return whether a result may need a cut, or a link in place of binary content.
 
     Args:
         text: The result as JSON.

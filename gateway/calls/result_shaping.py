@@ -1,7 +1,7 @@
 """Shape one result: apply the caller's selection, cut what is too large, and read parts of a stored result.
 
-This module contains pure functions of JSON values, which run as jobs: on the event loop for a small value, and in the
-check process (`check_process`) for a large value.
+The functions of this module are pure functions of JSON values. They run as jobs: on the event loop if the value is
+small, and in the check process (`check_process`) if the value is large.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from registry.schema.display_text import excerpt
 INLINE_BYTES: Final = 64 * 1024
 """The largest result that is processed on the event loop. Parsing this many bytes takes less than a millisecond."""
 CUT_KEY: Final = "typegate/parts"
-"""The member of a result's `_meta` that lists what was cut or selected, with the handle of the whole value."""
+"""The member of a result's `_meta` that lists the cuts and selections, and contains the handle of the whole value."""
 # Bytes within the size limit of a result that are reserved for notices about cuts.
 _NOTICE_BYTES: Final = 700
-# A longer line of text is split into several lines, so that each line fits into the smallest limit.
+# A longer line of text is split into several lines, so that each line fits into the smallest permitted size limit.
 _LINE_CHARS: Final = 400
 # A member of an object is not cut below this size, which is enough to recognize the value.
 _LEAST_BYTES: Final = 200
@@ -44,9 +44,9 @@ class Cut:
 
     Attributes:
         pointer: The JSON pointer of the list, object or text in the stored value.
-        shown: The number of items shown, from the first.
-        of: The total number of items.
-        unit: Whether the numbers count list items, lines of text or members of an object.
+        shown: The number of leading units that are shown.
+        of: The total number of units.
+        unit: The unit that these numbers count: list items, lines of text, or members of an object.
     """
 
     pointer: str
@@ -81,7 +81,7 @@ class _Part:
         value: The value of the part: the parsed JSON, the text, or the whole content item. Selections and cuts apply to
             this value.
         item: The content item, or an `_Uncut` after the value was cut; None for structured content that was not cut.
-        linked: True if the result contains a link instead of this binary item.
+        linked: True if the shaped result contains a link instead of this binary item.
     """
 
     kind: Literal["structured", "json", "text", "binary", "item"]
@@ -115,7 +115,7 @@ class ShapeJob:
 
         Args:
             text: The `content` and `structuredContent` of the result, as JSON.
-            inline: True on the event loop, where a selection may take fewer steps.
+            inline: True on the event loop, where a selection may take fewer steps than in the check process.
 
         Raises:
             SelectionTooCostly: The selection takes too many steps for the event loop.
@@ -164,7 +164,7 @@ class ShapeJob:
                 part.value = outcome.value
                 all_hints.update(dict.fromkeys(outcome.hints))
                 hints.append(set(outcome.hints))
-        # With several parts, a field may exist in some parts only. Report a field only if it is in none of them.
+        # If there are several parts, some of them may lack a field. Report a field only if all parts lack it.
         everywhere = set.intersection(*hints) if hints else set()
         return tuple(hint for hint in all_hints if hint in everywhere or len(hints) == 1), bool(hints)
 
@@ -199,7 +199,7 @@ class ShapeJob:
         return any(part.linked for part in parts)
 
     def _cut(self, parts: list[_Part]) -> list[tuple[Cut, int]]:
-        """Cut the parts so that together they fit the limit, and return each cut with the number of its part."""
+        """Cut the parts until their total size is within the limit; return each cut with the index of the part."""
         if self.max_bytes is None or not self.handle:
             return []
         sizes = {
@@ -211,7 +211,7 @@ class ShapeJob:
             return []
         cuts: list[tuple[Cut, int]] = []
         budget = max(self.max_bytes - _NOTICE_BYTES, self.max_bytes // 2)
-        # Smallest first: the bytes that small parts do not use are shared among the larger parts.
+        # Start with the smallest part: the bytes that small parts do not use are shared among the larger parts.
         for rank, number in enumerate(sorted(sizes, key=sizes.__getitem__)):
             share = budget // (len(sizes) - rank)
             part = parts[number]
@@ -304,7 +304,7 @@ def _text_part(item: Any, text: str) -> _Part:
 
 
 def _json_in(text: str) -> Any:
-    """Return the JSON object or list that a text consists of; None for any other text."""
+    """Parse a text that is a JSON object or list; return None for any other text."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
@@ -357,7 +357,7 @@ def notice_of(shortening: Cut, handle: str, *, first: int = 0, select: str = "")
 
     Args:
         first: The index of the first item that is shown.
-        select: The selection that produced the value, which the next call has to repeat; empty without a selection.
+        select: The selection that produced the value. The next call has to repeat it. Empty without a selection.
     """
     offset = first + shortening.shown
     again: dict[str, Any] = {"handle": handle}
@@ -374,12 +374,12 @@ def notice_of(shortening: Cut, handle: str, *, first: int = 0, select: str = "")
 def cut(value: Any, budget: int, pointer: str, cuts: list[Cut], first: int = 0) -> Any:
     """Return a JSON value cut to about `budget` bytes.
 
-    Lists are cut after whole items, texts after whole lines, and objects in their largest members first. The first item
-    always remains, but may be cut itself. Numbers, booleans and null remain.
+    Lists are cut after a complete item, and texts after a complete line. In objects, the largest members are cut first.
+    At least one item or line remains, but an item may be cut itself. Numbers, booleans and null are not cut.
 
     Args:
         pointer: The JSON pointer of the value.
-        cuts: Receives the cuts, outer cuts first.
+        cuts: The list to which the cuts are added, outer cuts first.
         first: If the value is a list: the index of its first item in the stored list.
     """
     if isinstance(value, str):
@@ -402,7 +402,7 @@ def _cut_text(text: str, budget: int, pointer: str, cuts: list[Cut]) -> str:
 
 
 def _fitting(items: list[Any], budget: int, size: Callable[[Any], int]) -> int:
-    """Return how many leading items fit into the budget, but at least 1."""
+    """Return how many leading items fit into the budget; the result is at least 1 unless there are no items."""
     for number, item in enumerate(items):
         budget -= size(item)
         if budget < 0:
@@ -447,7 +447,7 @@ def _step(key: str) -> str:
 
 
 def split_lines(text: str) -> list[str]:
-    """Split a text at line breaks, and lines of more than `_LINE_CHARS` into pieces. All pieces joined are the text."""
+    """Split a text at line breaks, and split lines of more than `_LINE_CHARS`. Joining the pieces restores the text."""
     lines: list[str] = []
     for line in text.splitlines(keepends=True):
         lines += [line[at : at + _LINE_CHARS] for at in range(0, len(line), _LINE_CHARS)]
@@ -466,7 +466,7 @@ class ReadJob:
         handle: The handle of the stored value, which appears in notices.
         pointer: The JSON pointer of the part.
         selection: The selection to apply to the part; None for the whole part.
-        written: The selection as the caller wrote it, which a notice repeats; empty unless it is an expression.
+        written: The expression as the caller wrote it, for notices; empty if the selection is not an expression.
         offset: The number of items, members or lines to skip.
         limit: The maximum number of items, members or lines to return; None for as many as fit.
         max_bytes: The maximum size of the answer.

@@ -27,12 +27,12 @@ from registry.schema.display_text import excerpt
 HANDLE_PREFIX: Final = "typegate:result/"
 # Handles have about 90 characters. A longer text is not a handle.
 MAX_HANDLE_CHARS: Final = 1_000
-# 64 bits: ids are unique in a process, and cannot be guessed without the encryption key anyway.
+# 64 bits suffice: an id only has to be unique in its process. It cannot be guessed, because handles are encrypted.
 _ID_BYTES: Final = 8
-# 128 bits of a hash: an upstream must not be able to construct two results of one task with the same id.
+# 128 bits of a hash, so that an upstream cannot construct two results of a task that have the same id.
 _TASK_ID_CHARS: Final = 32
 _PURPOSE: Final = "typegate: stored results"
-# Larger arguments are not stored. If rules depend on the arguments, the result can then not be read.
+# Larger arguments are not stored. In that case, the result cannot be read if rules depend on the arguments.
 _MAX_ARGUMENTS_BYTES: Final = 64 * 1024
 # Memory that an entry needs in addition to its value.
 _ENTRY_BYTES: Final = 1_000
@@ -50,9 +50,9 @@ class Owner:
     """The caller and profile that may read a result.
 
     Attributes:
-        identity: The identity of the caller, as in `Principal.identity`.
+        identity: The identity of the caller (`Principal.identity`).
         profile: The profile of the call.
-        who: `Caller.who`, for the memory limit of each caller. It also distinguishes callers without credentials.
+        who: `Caller.who`, the key of the memory limit per caller. It also distinguishes callers without credentials.
     """
 
     identity: str
@@ -65,7 +65,7 @@ class StoredResult:
     """One stored result.
 
     Attributes:
-        wrapper: The tool that returned it.
+        wrapper: The tool that returned the result.
         value: The value as JSON.
         arguments: The arguments of the call as JSON, for rules that depend on arguments; None if they are too large.
         until_s: The time at which the result expires, in seconds since 1970.
@@ -280,7 +280,7 @@ class ResultStore(Reconfigurable):
 
     def _delete_expired(self) -> None:
         now_s = self._clock()
-        # The oldest entry expires first, even after the lifetime was changed: `_apply` limits the time of all entries.
+        # The oldest entry always expires first, because `_apply` limits all entries if the lifetime becomes shorter.
         while self._entries and next(iter(self._entries.values())).result.until_s <= now_s:
             self._delete(next(iter(self._entries)))
 

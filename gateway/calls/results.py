@@ -34,23 +34,23 @@ from registry.schema import schemas
 from registry.schema.json_paths import format_path
 from registry.schema.json_values import edited, map_items, without_keys
 
-# Unlisted URIs whose server is remembered: the URIs of several hundred results, at several hundred bytes each.
+# Maximum number of unlisted URIs to remember: those of several hundred results, at several hundred bytes per URI.
 _MAX_NAMED: Final = 4_096
 
 Rename = Callable[[Any], Any]
 
 
 class ResourceUris:
-    """Renames URIs in results that several servers use, and remembers which server mentioned an unlisted URI."""
+    """Renames URIs that several servers use, and remembers which server mentioned an unlisted URI in a result."""
 
     def __init__(self) -> None:
-        # The server that mentioned a URI last, by the name of the principal or the id of the session, and the URI.
+        # The server that last mentioned a URI. A key consists of a principal's name or a session's id, and the URI.
         self._mentioned_by: LRUCache[tuple[str, str], ServerName] = LRUCache(_MAX_NAMED)
-        # Large results are adapted in threads, and even looking up an entry changes the order of this cache.
+        # Needed because large results are adapted in threads, and even a lookup changes the order of the cache.
         self._lock = Lock()
 
     def owners(self, catalog: Catalog, uri: str, *who: str | None) -> tuple[tuple[ServerName, str], ...]:
-        """Return the servers that may have a URI, like `ItemCatalog.owners`, but the last to mention the URI first.
+        """Return the result of `ItemCatalog.owners`, but with the server that last mentioned the URI in front.
 
         Args:
             catalog: The caller's catalog.
@@ -88,7 +88,7 @@ class ResourceUris:
             principal = caller.principal.name
             with self._lock:
                 if uri.startswith(UI_PREFIX) and self._mentioned_by.get((principal, uri), server) != server:
-                    # Two servers have unlisted apps with the same URI, so neither URI was renamed in the catalog.
+                    # Another server has mentioned an unlisted app with this URI, so the URI alone is ambiguous.
                     return qualified_uri(server, uri)
                 self._mentioned_by[principal, uri] = server
                 if caller.session_id is not None:
@@ -158,7 +158,7 @@ def _rename_in_item(item: Any, rename: Callable[[str], str], rename_in_meta: Cal
     return edited(item, changes)
 
 
-# From the changelogs of the protocol versions. Versions compare as strings.
+# The versions that introduced a feature, from the changelogs of the protocol. Versions are compared as strings.
 _STRUCTURED_SINCE = "2025-06-18"
 _LINKS_SINCE = "2025-06-18"
 _AUDIO_SINCE = "2025-03-26"
@@ -166,9 +166,9 @@ _AUDIO_SINCE = "2025-03-26"
 _MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")
 
 REPAIRED_KEY: Final = "typegate/repaired"
-"""The member of a result's `_meta` that lists the gateway's repairs. Without them clients would reject the result."""
+"""The member of a result's `_meta` that lists the gateway's repairs to invalid parts of the result."""
 _REPAIRED_METHODS: Final = frozenset({"prompts/get", "resources/read", "completion/complete"})
-# A result may need thousands of similar repairs, of which an operator only needs to see the first.
+# A result may need thousands of similar repairs, and an operator only needs to see the first of them.
 _MAX_LISTED_REPAIRS: Final = 8
 # Maximum size of structured content to check against an output schema. Hosts show models far less than this, and
 # checking more takes longer than a caller should wait.
@@ -256,7 +256,7 @@ def adapt(answer: Any, *, server: str, version: str, renaming: Callable[[], Rena
     for member in _MODERN_ONLY:
         result.pop(member, None)
     if "structuredContent" in result and (version < _STRUCTURED_SINCE or not _is_object(result["structuredContent"])):
-        # Before 2026-07-28 only objects were allowed; the text form has the same content.
+        # Before 2026-07-28 only objects were allowed; the text form in `content` remains.
         del result["structuredContent"]
     if version < _LINKS_SINCE:
         result["content"] = [_older_item(item, version) for item in result["content"]]
@@ -277,7 +277,7 @@ async def without_invalid_structure(result: dict[str, Any], wrapper: ToolWrapper
         return result
     if _size(result["structuredContent"]) > _MAX_CHECKED_BYTES:
         return result
-    # In a thread: the schema and the content are untrusted, so compiling and checking may take long.
+    # Run in a thread, because the schema and the content are untrusted, and checking them may take long.
     reason = await anyio.to_thread.run_sync(_schema_violation, result["structuredContent"], schema, wrapper)
     if reason is None:
         return result
@@ -291,7 +291,7 @@ def _schema_violation(content: Any, schema: dict[str, Any], wrapper: ToolWrapper
     """Return where content violates a schema; None if the content is valid, or if the check exceeds its limits."""
     value = parse_result({"value": content}, wrapper.server)["value"]
     try:
-        # The digest of the definition covers its output schema.
+        # The key identifies the output schema, because the schema is part of the digested definition.
         validator = schemas.validator(schema, f"{wrapper.digest}/output")
         if validator.is_valid(value):
             return None
@@ -356,7 +356,7 @@ def with_notes(result: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
 
 
 def _repair_result(result: dict[str, Any], method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Repair invalid parts of a prompt, resource, completion or task result, as clients would reject the result."""
+    """Repair parts of a prompt, resource, completion or task result for which clients would reject the result."""
     notes: RepairNotes = []
     member, changed = "", None
     if method == "prompts/get":
@@ -381,7 +381,7 @@ def _repair_result(result: dict[str, Any], method: str, params: dict[str, Any]) 
 
 
 def _repair_tool_result(result: dict[str, Any], server: str, notes: RepairNotes) -> None:
-    """Repair invalid parts of a tool result in place, as clients would reject the result."""
+    """Repair, in place, invalid parts of a tool result for which clients would reject the result."""
     content = result.get("content")
     if isinstance(content, str | dict):
         notes.append(("content", "the content was not a list"))
@@ -410,7 +410,7 @@ def _is_sound(content: json_bytes.UnparsedJson, server: str) -> bool:
 def _fill_content(result: dict[str, Any], server: str) -> None:
     content = result.get("content")
     if "structuredContent" in result:
-        # Some hosts show only content, so it must not be empty.
+        # Some hosts show only `content`, so it must not be empty.
         if not _has_text(content, server):
             text = json_bytes.dumps(result["structuredContent"]).decode()
             result["content"] = with_item(parse_result(result, server).get("content"), {"type": "text", "text": text})

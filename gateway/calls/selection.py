@@ -31,10 +31,10 @@ MAX_POINTER_CHARS: Final = 500
 INLINE_STEPS: Final = 10_000
 """Maximum steps of an evaluation on the event loop, at about 1 µs each."""
 MAX_STEPS: Final = 5_000_000
-"""Maximum steps of an evaluation in the check process, whose deadline ends most evaluations earlier."""
+"""Maximum steps of an evaluation in the check process. The deadline of the process ends most evaluations earlier."""
 # Comparing a text, or passing it to a function, counts as one step for this many characters.
 _CHARS_PER_STEP: Final = 100
-# A selection may repeat values, but enlarge a result only by this much: `[@,@]|[@,@]|…` doubles the result repeatedly.
+# Maximum growth of a result through a selection that repeats values: `[@,@]|[@,@]|…` doubles the result repeatedly.
 _MAX_GROWTH_BYTES: Final = 64 * 1024
 _FUNCTIONS: Final = frozenset(Functions.FUNCTION_TABLE)
 # Maximum number of field names in a message.
@@ -46,7 +46,7 @@ _MAX_UNKNOWN: Final = 5
 
 
 class SelectionRefused(ValueError):
-    """The selection is invalid, or it does not fit the value. The text is for the model."""
+    """The selection is invalid, or does not fit the value. The text of the exception is for the model."""
 
 
 class SelectionTooCostly(SelectionRefused):
@@ -257,14 +257,14 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
         return self._charge_result(super().visit_slice(node, value))
 
     def visit_comparator(self, node: Any, value: Any) -> Any:
-        # A comparison processes whole values, which `visit` counts as one step.
+        # `visit` counts a comparison as one step, but a comparison processes whole values, so charge for their size.
         left, right = (self.visit(child, value) for child in node["children"])
         self._charge_all(left)
         self._charge_all(right)
         compare = self.COMPARATOR_FUNC[node["value"]]
         if node["value"] in self._EQUALITY_OPS:
             return compare(left, right)
-        # JMESPath defines `<` and `>` for numbers; the library also supports them for texts.
+        # JMESPath defines `<` and `>` only for numbers. Texts are compared as well, as in the library.
         both = isinstance(left, str) and isinstance(right, str)
         return compare(left, right) if both or (_is_number(left) and _is_number(right)) else None
 
@@ -370,7 +370,7 @@ def resolve_pointer(value: Any, pointer: str) -> Any:
                 raise SelectionRefused(f"{where}, {unknown_name(name, list(value)[:_MAX_KNOWN])}")
             value = value[name]
         elif isinstance(value, list):
-            # RFC 6901, section 4: digits without a leading zero.
+            # RFC 6901, section 4: an index consists of digits without a leading zero.
             is_index = name.isascii() and name.isdecimal() and (name == "0" or name[0] != "0") and len(name) < 19
             if not is_index or int(name) >= len(value):
                 raise SelectionRefused(

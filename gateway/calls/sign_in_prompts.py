@@ -23,9 +23,9 @@ from gateway.upstream.oauth.account_linking import user_of
 from gateway.upstream.upstream_credentials import SignInFailed, SignInRequired
 
 _KEY: Final = "sign-in"
-# Values of `Caller.peer` without a network connection: the caller is the user who started this process.
+# Values of `Caller.peer` if there is no network connection: the caller is then the user who started this process.
 _STDIO: Final = frozenset({"", "stdio"})
-# Pause before asking a link again; a link processes new credentials within a few iterations of the event loop.
+# Pause before checking a link again. A link processes new credentials within a few iterations of the event loop.
 _POLL_S: Final = 0.05
 _METHOD: Final = "elicitation/create"
 # Distinguishes the gateway's own request state from an upstream's.
@@ -59,7 +59,7 @@ class SignInPrompts:
         answer: object = None,
         was_asked: bool = False,
     ) -> dict[str, Any] | None:
-        """Have the caller sign in.
+        """Ask the caller to sign in, and wait for the sign-in if the protocol version allows it.
 
         Args:
             error: The reason why the call was not sent.
@@ -77,13 +77,13 @@ class SignInPrompts:
                 may follow the link, but cannot be asked.
         """
         source = error.source
-        # The user may have just signed in, possibly through another process. Then the call has to work at once.
+        # The user may have just signed in, possibly through another process. The call then has to succeed at once.
         if await source.has_newer_credentials(source.version):
             with anyio.move_on_after(link.config.call_timeout):
                 await _until_connected(link, source.version)
                 return None
-        # If each caller signs in separately, only the caller sees its own link, which identifies the user who follows
-        # the link.
+        # If each caller signs in separately, a sign-in link identifies the user who follows it. Show it only to the
+        # caller for whom it was created.
         is_own = source.create_link_for_caller is not None and source.owner == user_of(caller.principal)
         if not is_own and (source.owner or not may_follow(caller)):
             raise error

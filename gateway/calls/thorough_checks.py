@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Deadline of a job. Checking a megabyte takes tens of milliseconds; if all its parts are invalid, less than a second.
+# Deadline of a job. Checking a megabyte takes tens of milliseconds, or up to a second if all of its parts are invalid.
 CHECK_S: Final = 2.0
-# Two, so that one caller, who may use only one process at a time, does not block the others.
+# Two processes are enough to keep a caller from blocking others, because each caller may use only one at a time.
 _MAX_PROCESSES: Final = 2
 # Maximum number of jobs that run or wait per caller: more than a host sends concurrently.
 _MAX_WAITING: Final = 16
-# Time that a job waits for other jobs before it is refused: five times the deadline of a job.
+# Time for which a job may wait for other jobs before it is refused: five times the deadline of a job.
 _QUEUE_S: Final = 10.0
 # Time limit for starting an interpreter on a loaded machine.
 _START_S: Final = 10.0
@@ -83,10 +83,10 @@ class ThoroughChecks:
                 await process.end()
 
     async def prepare(self, job: CheckJob, who: str, doubt: NotChecked) -> Prepared:
-        """Repair and check the arguments of one call; refuse them or leave them unchecked if the time runs out.
+        """Repair and check the arguments of one call. If this takes too long, refuse them or leave them unchecked.
 
         Args:
-            who: The caller, of whom only one job runs at a time.
+            who: The caller. Only one job of each caller runs at a time.
             doubt: The reason why the arguments were not checked on the event loop.
         """
         return await self._tasks.run(partial(self._prepare_in_turn, job, who, doubt))
@@ -96,7 +96,7 @@ class ThoroughChecks:
 
         Args:
             text: The value as JSON.
-            who: The caller, of whom only one job runs at a time.
+            who: The caller. Only one job of each caller runs at a time.
 
         Raises:
             JobUnfinished: The job did not end in time.
@@ -139,7 +139,7 @@ class ThoroughChecks:
                 del self._waiting[who], self._turns[who]
 
     async def _prepare(self, job: CheckJob, doubt: NotChecked) -> Prepared:
-        """Prepare arguments with a complete check; if that does not end in time, with cheap checks; else unchecked."""
+        """Try a complete check of the arguments, then cheap checks only; if neither ends in time, give up checking."""
         spent_s: float | None = None
         attempt = job
         for part in _PARTS if job.names is None else (*_PARTS, "mapped"):
@@ -206,15 +206,15 @@ class _CheckProcess:
             _ProcessEnded: The process could not be started.
         """
         command = [sys.executable, "-P", "-m", "gateway.calls.check_process"]
-        # A minimal environment, because the process does not need the secrets in the gateway's environment.
+        # Pass a minimal environment, because the process does not need the secrets in the gateway's environment.
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         root = str(Path(gateway.__file__).parents[1])
         if Path(root).name not in ("site-packages", "dist-packages"):
-            # Running from a checkout without installation.
+            # The gateway runs from a checkout without being installed.
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
         try:
             with anyio.CancelScope(shield=True):
-                # Shielded: if cancelled between the start and the assignment, the process would never be ended.
+                # Shielded: after a cancellation between start and assignment, nothing would end the process.
                 started = cls(await anyio.open_process(command, stderr=None, env=environment, start_new_session=True))
         except OSError as error:
             raise _ProcessEnded from error

@@ -132,14 +132,14 @@ class ToolCall(Struct, kw_only=True, eq=False):
         self.prepared, self.checked, self._decided = prepared, prepared.arguments, None
 
     def drop_selection(self) -> None:
-        """Remove `_select` from the arguments if it became an argument through a repair, such as unwrapping."""
+        """Remove `_select` from the arguments if a repair, such as unwrapping, has made it an argument."""
         rules = self.caller.view.result_rules.get(self.wrapper.name)
         arguments, raw_selection = take_selection(self.checked) if rules is not None and rules.select else (None, None)
         if raw_selection is not None:
             self._set_prepared(replace(self.prepared, arguments=arguments))
 
     async def prepare_thoroughly(self, wrapper: ToolWrapper, doubt: NotChecked) -> tuple[ArgumentProblem, ...]:
-        """Repair and check the arguments like `prepare`, but in a separate process with a deadline."""
+        """Repair and check the arguments as `prepare` does, but in a separate process with a deadline."""
         shape = self.parts.registry.shape.for_server(wrapper.server)
         view, arguments = self.caller.view, self.arguments
         lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
@@ -156,7 +156,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
         )
         self._set_prepared(await self.parts.thorough_checks.prepare(job, self.caller.who, doubt))
         if self.parts.drift.knows_parameters and not self.prepared.problems:
-            # If this check does not end in time, the arguments are still valid. They may only contain former names.
+            # The arguments are valid even if this step does not end in time, but they may then contain former names.
             with suppress(NotChecked):
                 self._apply_current_names()
         return self.prepared.problems
@@ -169,7 +169,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
             changed_by: The hooks that changed the arguments.
 
         Returns:
-            Why the call cannot be sent; None if it can.
+            The reason why the call cannot be sent; None if it can be sent.
         """
         current = self.current(self.wrapper.server, self.wrapper.tool) or self.wrapper
         if (denial := self.not_permitted(current)) is not None:
@@ -199,7 +199,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
         return self.parts.registry.catalog_of(self.caller.principal.name).get_by_tool(server, tool)
 
     def not_permitted(self, current: ToolWrapper) -> str | None:
-        """Return why the caller may not call the current version of the tool, or None.
+        """Return the reason why the caller may not call the current version of the tool; None if the caller may.
 
         Since the caller's view was built, the tool may have changed, or may wait for approval.
         """
@@ -214,8 +214,8 @@ class ToolCall(Struct, kw_only=True, eq=False):
 
     def decide(self) -> Decision:
         """Return the rules' decision about the current arguments."""
-        # Called before and after the hooks. The decision stays valid as long as the arguments are the same object,
-        # because arguments are never modified in place.
+        # Called before and after the hooks. The decision remains valid while the arguments are the same object, because
+        # arguments are never modified in place.
         decided = self._decided
         if decided is not None and decided[0] is self.checked and decided[1] is self.wrapper:
             return decided[2]

@@ -146,7 +146,7 @@ class Administration:
         """Answer a request on behalf of all workers."""
         path, method = scope["path"], scope["method"]
         if path == "/readyz" and method == "GET":
-            # Not forwarded to the first worker, because the other workers have to report if the first worker is down.
+            # Do not forward this to the first worker: the other workers have to report if the first worker is down.
             await send_reply(send, await self._ready(scope))
             return
         if not path.startswith(("/admin", "/metrics")) or method == "HEAD":
@@ -170,7 +170,7 @@ class Administration:
         await send_reply(send, await self._answer(scope, body, route))
 
     async def reply_alone(self, scope: Scope, body: bytes) -> Reply:
-        """Return the reply of this worker, without those of other workers."""
+        """Return the reply of this worker, without the replies of other workers."""
         status, headers, parts = 500, {}, []
 
         async def receive() -> MutableMapping[str, Any]:

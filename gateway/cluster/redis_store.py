@@ -24,7 +24,7 @@ from gateway.cluster.shared_store import (
 )
 from gateway.config.cluster_config import StoreConfig
 
-# Maximum number of connections. Counting calls, sign-ins and changes use only a few at a time.
+# Maximum number of connections. Only a few are in use at a time, for counts of calls, sign-ins and changes.
 _MOST_CONNECTIONS: Final = 16
 _TOKEN_BYTES: Final = 8
 # Seconds without a message after which a subscription is checked with a ping.
@@ -101,8 +101,8 @@ class RedisStore:
             # No retries: each caller decides how to handle a store that does not respond.
             retry=Retry(NoBackoff(), 0),
             decode_responses=True,
-            # With RESP3, redis-py reuses idle connections that the server or a load balancer has closed, so that the
-            # next command on such a connection would fail.
+            # With RESP3, redis-py reuses idle connections even if the server or a load balancer has closed them, and
+            # the next command then fails.
             protocol=2,
             **more,
         )

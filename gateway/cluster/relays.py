@@ -26,7 +26,7 @@ APPROVALS_TARGET: Final = "/shared/approvals"
 # Duration of one long poll for a decision: long enough to be cheap, and short enough to notice a restart of the first
 # worker.
 _POLL_S: Final = 10.0
-# Pause before the first worker is asked again; its restart takes about a second.
+# Pause before another request to the first worker; a restart of the first worker takes about a second.
 _RETRY_S: Final = 0.5
 # Time limit for an answer of the first worker, in addition to the time for which a long poll waits.
 _MARGIN_S: Final = 5.0
@@ -61,7 +61,7 @@ class RelayedApprovals:
                 if answer["kind"] != "waiting":
                     return Decision(kind=answer["kind"], lasts=answer["lasts"], by=answer["by"])
             except PeerLost:
-                # A restarted first worker does not have the question any more, so register the question again.
+                # If the first worker was restarted, it no longer has the question, so register the question again.
                 await anyio.sleep(_RETRY_S)
                 try:
                     if await self.register(question):
@@ -81,7 +81,7 @@ class RelayedApprovals:
         try:
             await self._ask("withdraw", question=question.to_json())
         except PeerLost:
-            return  # the first worker has ended, and the question with it
+            return  # the first worker has ended, so the question no longer exists
 
     async def allow_again(self, question: Question) -> None:
         try:

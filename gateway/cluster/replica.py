@@ -131,7 +131,7 @@ _BACKLOG: Final = 2048
 _HANDSHAKE_S: Final = 5.0
 # Time for connections that are being established to appear in `Replica.connections`.
 _SETTLED_S: Final = 0.25
-# Time limit for connections to close. A busy connection closes after its next response, but an idle one may stay open.
+# Time limit for connections to close. A busy connection closes after its next response; an idle one may stay open.
 _LEAVE_S: Final = 0.5
 _POLL_S: Final = 0.02
 _INSTANCE_CHARS: Final = 16
@@ -167,7 +167,7 @@ class Replica:
         replicas: The other replicas; None if requests are not forwarded to other replicas.
         connections: Incoming connections of other replicas.
         status: The status of the shared store; None without a store.
-        limits: Counts calls together with all replicas; None without a store.
+        limits: Counts calls jointly with the other replicas; None without a store.
         changes: The state shared with all replicas; None without a store, and before `join`.
     """
 
@@ -254,8 +254,8 @@ class Replica:
                 SharedRevocations(shared.keys),
                 SharedEndedSessions(shared.ended),
                 self._approvals,
-                # These parts come last, because applying them takes time. Another part that was applied only after that
-                # could have changed meanwhile, and the change would be lost.
+                # These parts come last, because applying them takes time. A part that was applied after them could
+                # change in the meantime, and that change would be lost.
                 SharedLock(shared.fleet),
                 SharedOverlay(reloader),
             ),
@@ -266,7 +266,7 @@ class Replica:
         shared.keys.withhold()
 
     def wake(self) -> None:
-        """Share changed state without waiting for the next poll."""
+        """Share state that has changed, without waiting for the next poll."""
         if self.changes is not None:
             self.changes.wake()
 
@@ -276,7 +276,7 @@ class Replica:
         self.wake()
 
     async def leave(self) -> None:
-        """Stop accepting connections of other replicas, then wait briefly until the open ones have closed.
+        """Stop accepting connections of other replicas, then wait briefly for the open connections to close.
 
         Without the wait, a forwarded request could remain without a response. The other replica could then not know
         whether the request was carried out.
@@ -338,7 +338,7 @@ class Replica:
         async with anyio.create_task_group() as group:
             group.start_soon(self.connections.watch)
             if self.changes is not None and self.limits is not None:
-                # Awaited before callers are served, because the replica has to know which API keys are revoked.
+                # Load before serving callers, because the replica has to know which API keys are revoked.
                 await self.changes.load()
                 group.start_soon(self.changes.run)
                 group.start_soon(self.limits.run)
@@ -367,7 +367,7 @@ class Replica:
 
 
 def warn_of_private(config: Config) -> None:
-    """Log a warning about servers that run as a separate process in each replica, so that their state may differ."""
+    """Log a warning about servers that run separately in each replica, because their state may then differ."""
     names = [alias for alias, server in config.servers.items() if not may_be_copied(server)]
     if names:
         log.warning(

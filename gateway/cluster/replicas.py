@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROTOCOL: Final = b"1"
-"""The version of the protocol between replicas, which may differ during an upgrade."""
+"""The version of the protocol between replicas. During an upgrade, replicas may use different versions."""
 # The order of P-256 (SEC 2, section 2.4.2), the exclusive upper bound of private keys.
 _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-# 128 bits more than the order has, so that the bias of the reduction is negligible (FIPS 186-5, A.2.1).
+# This is 128 bits longer than the order, so that the bias of the reduction is negligible (FIPS 186-5, A.2.1).
 _KEY_MATERIAL_BYTES: Final = 48
 _KEY_BYTES: Final = 32
 # The validity of certificates is long, to tolerate clock differences and long-running processes. This is safe, because
@@ -297,7 +297,7 @@ class Replicas:
 
         async def ask(host: str, port: int) -> None:
             async def dial(make: Callable[[], HttpConnection]) -> HttpConnection:
-                # The state of any replica is wanted, so the name in the certificate is not checked.
+                # Any replica may answer, so the name in the certificate is not checked.
                 context = self._credentials.any_replica_context
                 _, connection = await asyncio.get_running_loop().create_connection(make, host, port, ssl=context)
                 return connection
@@ -319,7 +319,7 @@ class Replicas:
         return documents
 
     async def fetch_result(self, name: str, result_id: str) -> bytes | None:
-        """Fetch a stored result from another replica, in the form of `ResultStore.packed`; None without an answer."""
+        """Fetch a result from another replica, in the form of `ResultStore.packed`; None if it does not answer."""
         target = f"http://{name}{_RESULTS.decode()}{result_id}"
         try:
             with anyio.fail_after(_FETCH_S):
@@ -383,8 +383,8 @@ class PeerRouter:
     Args:
         endpoint: Handles requests for sessions of this process.
         draining: Returns whether this replica is shutting down.
-        changes: Returns the shared state for a starting replica, or None if this replica does not know the state. None
-            without a store.
+        changes: Returns the shared state for a starting replica, or None if this replica does not know the state.
+            `changes` itself is None without a store.
         results: Returns a stored result, given its id; empty if the result is not stored.
     """
 
@@ -416,8 +416,8 @@ class PeerRouter:
         if not (head.path == b"/mcp" or head.path.startswith(b"/mcp/")):
             raise RequestRefused(404, "there is nothing at this path")
         if self._draining():
-            # Not 503: a retry would not find the session either. After a 404, the client opens a new session, which
-            # another replica will have.
+            # The status is not 503, because a retry would not find the session either. After a 404, the client opens a
+            # new session at another replica.
             raise RequestRefused(404, "Session not found")
         return self._endpoint
 

@@ -81,7 +81,7 @@ READY = b"ready\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """The configuration of a worker, which its parent writes to its standard input.
+    """The configuration of a worker, which the parent process writes to the worker's standard input.
 
     Attributes:
         index: The index of this worker.
@@ -156,7 +156,7 @@ def prefix_of(index: int) -> str:
 def owner_of(session_id: str, count: int) -> int | None:
     """Return the index of the worker that issued a session id; None if none of `count` workers did."""
     number, dash, _ = session_id.partition("-")
-    # Accept only the form that `prefix_of` writes.
+    # Accept only prefixes in the form that `prefix_of` writes.
     if (
         not dash
         or not number.isascii()
@@ -171,7 +171,7 @@ def owner_of(session_id: str, count: int) -> int | None:
 ASK_S: Final = 5.0
 """Time limit for another worker's answer: a worker may hang, and an administrator is waiting."""
 _MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
-"""Maximum size of an answer: enough for the rows of 100,000 wrappers. Workers trust each other."""
+"""Maximum size of an answer: enough for the rows of 100,000 wrappers. It can be large, as workers trust each other."""
 # Connecting to a local socket takes less than a millisecond, so a worker that needs longer is not running.
 _CONNECT_S: Final = 2.0
 
@@ -303,7 +303,7 @@ RULES: tuple[Rule, ...] = (_private_processes, _private_hooks, _clusters)
 
 
 def may_be_copied(server: ServerConfig) -> bool:
-    """Return whether each worker may connect to a server separately. For a stdio server, each starts a process."""
+    """Return whether each worker may connect to a server separately. With stdio, each worker starts a process."""
     return server.type != "stdio" or server.copies
 
 

@@ -53,7 +53,7 @@ class ForwardingOptions:
 
     Attributes:
         lines: Additional header lines for the owner of the session.
-        silence_s: Seconds without a byte after which the owner is considered lost. The owner sends pings more often.
+        silence_s: Seconds without a byte after which the owner is considered lost. The owner's pings are more frequent.
         refused_status: The status with which the owner reports that it uses another version of the protocol.
     """
 

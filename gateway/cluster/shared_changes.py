@@ -45,13 +45,13 @@ _DAY_US: Final = 86_400_000_000
 # Time for which removal markers are stored. The volume of a replica that was scaled down may be reused after months. A
 # removal marker takes about 150 bytes.
 _REMOVAL_KEPT_US: Final = 366 * _DAY_US
-# The same for fields that are not written to files: longer than a running replica can be disconnected.
+# The same time for fields that are not written to files. A running replica is never disconnected for that long.
 _TRANSIENT_REMOVAL_KEPT_US: Final = _DAY_US
-# Maximum number of fields in the store: more than all changes of administrators and all approvals. A store with more
-# fields is not read.
+# Maximum number of fields in the store: more than administrators' changes and approvals need. A store with more fields
+# is not read.
 MAX_FIELDS: Final = 50_000
 _MAX_FILE_BYTES: Final = 64 * 1024 * 1024
-# The stamp of a field whose time is not known, so that any other value or removal of the field is later.
+# The stamp of a field whose time is not known. Any other value or removal of the field counts as later.
 _EARLIEST: Final = 1
 _PEER_PLACE: Final = "for another replica"
 
@@ -169,7 +169,7 @@ class SharedChanges:
         return self._cipher.encrypt(_as_json(self._entries), _PEER_PLACE)
 
     async def load(self) -> None:
-        """Load the state from the file and the store; a store that does not respond delays this only briefly."""
+        """Load the state from the file and the store. A store that does not respond delays this method only briefly."""
         async with self._syncing:
             if self._path is not None:
                 self._saved = await anyio.to_thread.run_sync(self._read_file, self._path)
@@ -189,7 +189,7 @@ class SharedChanges:
         await self.sync()
 
     async def run(self) -> None:
-        """Share local changes and apply those of other replicas until cancelled."""
+        """Share local changes, and apply the changes of other replicas, until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._follow)
             while True:
@@ -198,7 +198,7 @@ class SharedChanges:
                 await self.sync()
 
     async def sync(self, *, always: bool = False) -> bool:
-        """Write local changes to the file and the store, and apply those of other replicas.
+        """Write local changes to the file and the store, and apply the changes of other replicas.
 
         Args:
             always: Read the store even if its version has not changed.
@@ -260,7 +260,7 @@ class SharedChanges:
                 if field not in self._entries or self._entries[field].stamp < entry.stamp
             }
             self._entries |= later
-            # Written to the store when it responds again, in case the store has lost these fields.
+            # Write these fields to the store when it responds again, in case it has lost them.
             self._pending.update(later)
             await self._apply()
             self._note_informed()
@@ -286,12 +286,12 @@ class SharedChanges:
             self._seen[part.prefix] = now
 
     async def _merge(self, stored: Mapping[str, StampedValue]) -> None:
-        """Apply the values of the store that are later than this replica's, and note which fields the store lacks."""
+        """Apply values of the store that are later than the values here, and note which fields the store lacks."""
         if len(stored) > MAX_FIELDS:
             log.error("shared store not read", extra={"reason": f"it has more than {MAX_FIELDS} fields"})
             return
-        # Parts may have changed while this replica waited for the store. Below, there is no wait until values are
-        # applied.
+        # Parts may have changed while this replica waited for the store. Nothing is awaited from here until the values
+        # are applied.
         self._note_local_changes()
         touched = False
         for field, stamped in stored.items():
@@ -325,9 +325,9 @@ class SharedChanges:
             if held == self._seen[part.prefix]:
                 continue
             try:
-                # The fields as returned by the part, so that they are not mistaken for a local change.
+                # Store the fields that the part returns, so that they are not mistaken for a local change.
                 self._seen[part.prefix] = dict(await part.apply(held))
-            except Exception:  # boundary: data of another replica must not stop this one
+            except Exception:  # boundary: data of another replica must not stop this replica
                 log.exception("changes of other replicas not applied: %s", part.prefix)
                 self._seen[part.prefix] = part.fields()
 
@@ -365,7 +365,7 @@ class SharedChanges:
         now = (self.informed, lasting)
         if now == self._saved:
             return
-        # Shielded: after a cancellation, `_saved` would not say what the file contains.
+        # Shielded, because after a cancellation `_saved` might not match the contents of the file.
         with anyio.CancelScope(shield=True):
             is_saved = await anyio.to_thread.run_sync(self._write, self._path, *now)
         # None after a failure, so that the next sync writes the file again.
@@ -385,7 +385,7 @@ class SharedChanges:
         return True
 
     def _read_file(self, path: Path) -> tuple[bool, dict[str, Entry]] | None:
-        """Return whether this replica was informed, and the fields, from the file; None without a valid file."""
+        """Read from the file whether this replica was informed, and the fields; return None without a valid file."""
         try:
             content = read_private(path, most_bytes=_MAX_FILE_BYTES)
             document = self._cipher.decrypt(json_bytes.loads(content)["sealed"], FILE_NAME)

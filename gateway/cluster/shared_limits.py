@@ -33,12 +33,12 @@ from gateway.cluster.worker_state import ParentStore
 
 log = logging.getLogger(__name__)
 
-# All workers together run 1/8 of a limit without asking. A burst can exceed the limit by this part.
+# All workers together run 1/8 of a limit without asking. A burst can exceed the limit by this fraction.
 _UNASKED_DIVISOR: Final = 8
 # Pause before asking the parent again after a refusal. A caller may send its next request before the parent has
 # received the report that the caller's last request has ended.
 _ASK_AGAIN_S: Final = 0.05
-# Time limit for the parent's permission, as for calls per minute. After that, the worker counts the request alone.
+# Time limit for the parent's permission, equal to `_ASK_S`. After that, the worker counts the request on its own.
 _ASK_RUNNING_S: Final = 1.0
 
 
@@ -73,7 +73,7 @@ class SharedRunning:
         self._report_requested.set()
 
     async def request_run(self, account: Account, most: int) -> bool | None:
-        """Return whether a request may run, which `account.in_flight` already includes; None without an answer."""
+        """Return whether a request that is already included in `account.in_flight` may run; None without an answer."""
         with anyio.move_on_after(_ASK_RUNNING_S):
             if await self._ask(account, most):
                 return True
@@ -119,7 +119,7 @@ class SharedRunning:
             permitted = await self._store.hold(rows)
         except StoreTrouble as trouble:
             log.debug("requests in flight not shared", extra={"reason": str(trouble)})
-            # Reported again, because the parent drops the counts of a lost connection.
+            # Report these accounts again, because the parent drops the counts of a lost connection.
             self._changed = {**self._reported, **self._changed}
         self._reported = {name: account for name, account in self._reported.items() if account.in_flight}
         for digest, waiting in by_digest.items():
@@ -131,13 +131,13 @@ class SharedRunning:
 # Seconds between reports. Until the next report, other replicas do not know about calls made without asking.
 _REPORT_S: Final = 0.5
 # Time limit for the store's permission: twice the default timeout of the store, because another report may be in
-# progress. After that, the replica counts the call alone.
+# progress. After that, the replica counts the call on its own.
 _ASK_S: Final = 1.0
 _US: Final = 1e6
 # Length of the digests that replace the names of principals in the store, because names may be personal data.
 _DIGEST_CHARS: Final = 32
-# All replicas together make this part of an account's remaining calls without asking. A burst at all replicas at once
-# can exceed the quota by this part, which is then missing from the next minute's quota.
+# All replicas together make this fraction of an account's remaining calls without asking. A burst at all replicas at
+# once can exceed the quota by this fraction, which is then missing from the next minute's quota.
 _UNASKED: Final = 1 / 8
 
 
@@ -146,7 +146,7 @@ class _Question:
     """A call that waits for the store's permission.
 
     Attributes:
-        wait_s: 0 if the call may be made, else the seconds until it may; None if the store did not answer.
+        wait_s: 0 if the call may be made, else the seconds until it may be made; None if the store did not answer.
     """
 
     answered: anyio.Event = field(default_factory=anyio.Event)
@@ -184,7 +184,7 @@ class SharedLimits:
     Attributes:
         replicas: The number of running replicas, including this one.
         shared: Whether the store has answered the last report.
-        slack_s: Seconds by which a call may be counted late, without refusing a caller that stays within its limit.
+        slack_s: Calls may be counted this many seconds late without refusing a caller that stays within its limit.
     """
 
     slack_s: Final = BURST_US / _US - MINUTE_S
@@ -197,7 +197,7 @@ class SharedLimits:
         self._store = store
         self._status = status
         self._accounts: dict[str, _Shared] = {}
-        # When each account with at least half its quota used will be full again, by the clock of this replica.
+        # For each account that has used at least half its quota: the time on the local clock when it is full again.
         self._full_at_s: dict[str, float] = {}
         self._report_requested = anyio.Event()
         self._reporting = anyio.Lock()
@@ -221,7 +221,7 @@ class SharedLimits:
         """Ask the store whether one more call may be made, and count the call if so.
 
         Returns:
-            0 if the call may be made, else the seconds until it may; None if the store does not respond.
+            0 if the call may be made, else the seconds until it may be made; None if the store does not respond.
         """
         entry = self._shared_account(account, per_minute)
         question = _Question()
@@ -296,7 +296,7 @@ class SharedLimits:
         return entry
 
     def _grant(self, entry: _Shared) -> None:
-        """Set how many calls may be made without asking, and update the account by the calls of other replicas."""
+        """Set how many calls may be made without asking, and apply the calls at other replicas to the account."""
         now_s = self._clock()
         interval_s = MINUTE_S / entry.per_minute
         # The store returns every account that has used at least half its quota. Any other account has more than half of
@@ -309,7 +309,7 @@ class SharedLimits:
         entry.grant = entry.unreported + max(0, math.floor(remaining * _UNASKED / self.replicas))
 
     def _wait_s(self, digest: str, interval_s: float) -> float:
-        """Return the seconds until an account without remaining calls may make one."""
+        """Return the seconds until an account without remaining calls may make a call."""
         return max(0.0, self._full_at_s[digest] + interval_s - BURST_US / _US - self._clock())
 
     def _forget_idle(self, now_s: float) -> None:

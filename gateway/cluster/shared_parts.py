@@ -22,7 +22,7 @@ from gateway.fleet.operator_notes import OperatorNotes
 from gateway.fleet.reload import Reloader
 
 Sync = Callable[[bool], Awaitable[None]]
-# Seconds for which an approval stays claimed after a replica has used it: longer than a question may wait.
+# Seconds for which an approval stays claimed after a replica has used it. A question never waits this long.
 _CLAIMED_S: Final = 86_400.0
 # Maximum number of question ids to remember: more than calls can wait for approval at all replicas together.
 _MOST_ASKED: Final = 10_000
@@ -43,7 +43,7 @@ class ClusterApprovals:
         self._sync = sync
         self._store = store
         self._status = status
-        # The ids of questions registered at this replica, which may use their approvals if the store does not respond.
+        # The ids of questions registered at this replica. It may use their approvals even if the store is down.
         self._asked_here: dict[str, None] = {}
 
     async def register(self, question: Question) -> bool:
@@ -61,7 +61,7 @@ class ClusterApprovals:
             await self._sync(True)
         decision = await self._own.wait(question)
         if decision.kind == "allowed" and not await self._claim_question(question.id):
-            # Another replica has used the approval, or the store does not respond and may contain such a claim.
+            # Another replica has used the approval, or may have used it if the store does not respond.
             return Decision(kind="unknown")
         return decision
 
@@ -104,7 +104,7 @@ class SharedOverlay:
         self._fields: dict[str, Any] = {}
 
     def fields(self) -> dict[str, Any]:
-        # Called twice a second, so the fields are built only if the (immutable) changes are another object.
+        # Called twice a second, so the fields are built only if the changes, which are immutable, were replaced.
         if (changes := self._reloader.overlay.changes) is not self._shared:
             self._shared, self._fields = changes, {each.id: asdict(each) for each in changes}
         return self._fields

@@ -24,14 +24,14 @@ from gateway.upstream.oauth.token_store import LOCK_S, Conflict, KeyedLocks, Loc
 # A lock expires after this time, in case its replica has crashed. Work that needs the lock does not take longer.
 _LOCK_MS: Final = int(LOCK_S * 1000)
 _LOCK_POLL_S: Final = 0.05
-# The prefix of the keys of sign-ins in progress, and the seconds after which these sign-ins expire. A sign-in link is
-# valid for ten minutes.
+# The prefix of the keys of sign-ins in progress, and the seconds after which these sign-ins expire. Sign-in links are
+# valid for less time: ten minutes.
 _PENDING: Final = "pending:"
 _PENDING_S: Final = 900
 _TOKEN_BYTES: Final = 16
 _DIGEST_CHARS: Final = 40
 
-# Maximum number of sign-ins to cache, for outages of the store: more than there are active callers at a time.
+# Maximum number of sign-ins to cache for outages of the store: more than the callers that are active at a time.
 _MOST_KNOWN: Final = 4_096
 
 _SAVE: Final = """

@@ -61,7 +61,7 @@ class ValueCipher:
 
 
 HALF_USED_US: Final = 30_000_000
-"""Half a minute: the store reports the accounts that need at least this long to be full again to all replicas."""
+"""Half a minute. The store reports to all replicas each account that needs at least this long to be full again."""
 BURST_US: Final = 60_600_000
 """The capacity of an account, as the time in which it refills. It exceeds a minute, because calls made without asking
 the store are counted up to half a second late, and a caller at its limit must not be refused because of this delay."""
@@ -76,7 +76,7 @@ class StoreTrouble(Exception):
     """An operation of the store has failed.
 
     Attributes:
-        kind: `down` if the store cannot be reached, `slow` if it took too long, or `full`.
+        kind: `down` if the store cannot be reached, `slow` if it took too long, or `full` if it has no memory left.
     """
 
     def __init__(self, kind: Trouble, message: str) -> None:
@@ -164,7 +164,7 @@ class SharedStore(CallStore, Protocol):
     """The store that replicas share; every method except `close` raises `StoreTrouble` on failure."""
 
     async def version(self) -> str | None:
-        """Return a token that differs after every change, or None if nothing was ever written."""
+        """Return a token that changes with every write, or None if nothing was ever written."""
 
     async def read(self) -> dict[str, StampedValue]:
         """Return all fields."""

@@ -42,15 +42,15 @@ _APPROVAL_S: Final = 86_400.0
 
 
 class WorkerGroup:
-    """The worker group, as one of its workers sees it: the other workers and the shared counters.
+    """A worker's connection to its worker group: the other workers and the shared counters.
 
     Attributes:
         role: The process role of this worker.
         peers: The other workers.
         connections: Incoming connections of other workers.
         relay: Sends call statistics to the first worker; None in the first worker.
-        limits: Counts calls per minute together with the other workers.
-        running: Counts requests in flight together with the other workers.
+        limits: Counts calls per minute jointly with the other workers.
+        running: Counts requests in flight jointly with the other workers.
         notes_changed: Set in the first worker when changed notes have to be sent to the other workers.
     """
 
@@ -61,10 +61,10 @@ class WorkerGroup:
         self.relay = None if worker_config.index == FIRST else CallStatsRelay(self.peers)
         self.notes_changed = anyio.Event()
         self.limits = SharedLimits(str(worker_config.index), ParentStore(worker_config), StoreStatus())
-        # Separate from the connection of `limits`, so that requests do not wait for reports of calls.
+        # Use a connection of its own, so that requests do not wait for the reports that `limits` sends.
         self.running = SharedRunning(worker_config.count, ParentStore(worker_config))
         self.role = ProcessRole(
-            # A digest, so that the id does not expose the secret.
+            # Use a digest, so that the id does not expose the secret.
             instance=hashlib.sha256(worker_config.secret.encode()).hexdigest()[:16],
             name=worker_config.prefix,
             new_session_id=lambda: worker_config.prefix + random_session_id(),
@@ -161,7 +161,7 @@ class Worker:
         )
         path.chmod(0o600)
         try:
-            # Not only after a restart: another worker may have sent a change before this worker was listening.
+            # Pull after every start: another worker may have sent a change before this worker was listening.
             await self._state.pull()
             async with anyio.create_task_group() as group:
                 group.start_soon(worker_group.connections.watch)

@@ -46,13 +46,13 @@ from registry.lock.lockfile import parse_lockfile
 
 log = logging.getLogger(__name__)
 
-# Time limit for a response, as for a shared store by default. The parent responds at once, unless it is suspended or
-# has ended.
+# Time limit for a response: the same as the default for a shared store. The parent responds at once, unless it is
+# suspended or has ended.
 _TIMEOUT_S: Final = 0.5
 # Maximum size of a report. A worker has at most ten thousand accounts, whose report takes a megabyte.
 _MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 _US: Final = 1e6
-# Tolerance for rounding errors in sums of intervals, as a number of calls.
+# Tolerance for rounding errors in sums of intervals, expressed as a number of calls.
 _ROUNDING: Final = 1e-3
 
 
@@ -89,7 +89,7 @@ class CallCounts:
 class RunningCounts:
     """Counts the requests in flight of all workers, by account and by the worker's connection.
 
-    Of each worker, only the requests beyond the number that needs no permission are counted.
+    A worker runs a number of requests without permission. Only its requests beyond this number are counted.
     """
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ class ParentStore:
             self.close()
             raise StoreTrouble("down", f"the parent of the workers does not answer ({error})") from None
         except BaseException:
-            # Otherwise the next request on this connection would read the response to this request.
+            # Close the connection; otherwise the next request would read the response to this request.
             self.close()
             raise
 
@@ -302,7 +302,7 @@ class SharedState:
         self.joined = True
 
     async def apply_document(self, document: dict[str, Any]) -> None:
-        """Replace this worker's state by that of a document, unless the same or a later document was applied."""
+        """Replace this worker's state by a document, unless the same or a later document was already applied."""
         async with self._changing:
             if document["version"] <= self._version:
                 return

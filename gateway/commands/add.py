@@ -153,7 +153,7 @@ def _api_proposal(spec: str, config: Path) -> Proposal:
 def _name_of_host(host: str) -> str:
     """Return the distinctive part of a host name, such as `example` for `mcp.example.com`.
 
-    Loopback addresses are `localhost`. Other IP addresses begin with `host-`, as an alias cannot start with a digit.
+    A loopback address becomes `localhost`. Other IP addresses get the prefix `host-`: no alias starts with a digit.
     """
     try:
         address = ip_address(host)
@@ -220,7 +220,7 @@ def _fill_inputs(
                 raise UsageError(
                     f"--set {name}: unknown; the server asks for {', '.join(sorted(declared_names)) or 'nothing'}"
                 )
-            # An environment variable that the publisher has not declared.
+            # The name is an environment variable that the publisher has not declared.
             entry = {**entry, "env": {**entry.get("env", {}), name: f"${{{name}}}"}}
     inputs = [*proposal.inputs, *(Input(name=name, secret=True) for name in given_values if name not in declared_names)]
     values: dict[str, str] = {}

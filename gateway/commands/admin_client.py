@@ -1,6 +1,6 @@
 """Find the state directory and the running gateway, and call its admin API or MCP endpoint.
 
-Uses `http.client`, which is imported in milliseconds, so that the command line responds at once.
+The module uses `http.client`, whose import takes only milliseconds, so that commands start quickly.
 """
 
 from __future__ import annotations
@@ -145,9 +145,9 @@ def program_command() -> str:
 
 # The default of `gateway.listen`.
 DEFAULT_URL: Final = "http://127.0.0.1:8765/mcp"
-# Far above any response of the gateway. The limit protects the memory if another program listens on that port.
+# Far larger than any response of the gateway. It limits memory use if another program listens on that port.
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
-# The usual timeout of reverse proxies, which is enough because no admin request waits for an upstream.
+# No admin request waits for an upstream, so the usual timeout of reverse proxies is long enough.
 REQUEST_S: Final = 30.0
 # The prefix of socket paths, as in `gateway.admin.listen`.
 _UNIX: Final = "unix:"
@@ -167,7 +167,7 @@ def get_admin_rows(url: str, path: str, token: str, query: Mapping[str, str] | N
         NotReached: The gateway does not answer, or refuses.
     """
     response = request_admin(url, path, token, query)
-    # Each list response is an object with the list as a member, whose name depends on the route.
+    # The response is an object with the rows in one of its members. The name of this member depends on the route.
     if isinstance(response, dict):
         response = next((rows for rows in response.values() if isinstance(rows, list)), None)
     if not isinstance(response, list):
@@ -188,7 +188,7 @@ def request_admin(
     Raises:
         Refused: The object does not exist, or its state does not permit the request (404 or 409 with a reason).
         NotReached: The gateway does not answer, or refuses.
-        UsageError: The gateway rejects a change with another client error (4xx) and a JSON text.
+        UsageError: The gateway rejects a change with any other client error (4xx) and a reason as JSON.
     """
     target = _target(url)
     full_path = path + (f"?{urlencode(query)}" if query else "")
@@ -197,7 +197,7 @@ def request_admin(
         answer = _send(connection, target, method, full_path, None, headers)
         body = _read_answer(answer, target)
     reason = _reason(body) if answer.status in (404, 409) else None
-    # Other texts of a 404, such as "There is nothing here", come from a port without the admin API.
+    # A port without the admin API answers 404 with another text, such as "There is nothing here".
     if reason is not None and (answer.status == 409 or reason.startswith("there is no ")):
         raise Refused(reason)
     if answer.status == 401:
@@ -344,7 +344,7 @@ def _target(url: str) -> SplitResult:
 
 
 def _origin(target: SplitResult) -> str:
-    # Without user name and password, because the origin is printed.
+    # Omit the user name and password, because the origin is printed.
     if target.scheme == "unix":
         return f"{_UNIX}{target.path}"
     return f"{target.scheme}://{target.netloc.rpartition('@')[2]}"
@@ -438,7 +438,7 @@ def _events(answer: http.client.HTTPResponse, target: SplitResult) -> Iterator[d
             if isinstance(event, dict):
                 yield event
         if not line:
-            # End of the stream. An event without a terminating blank line is incomplete and discarded.
+            # The stream has ended. An event without a terminating blank line is incomplete and is discarded.
             return
 
 
@@ -458,7 +458,7 @@ def demo_dir(args: Namespace) -> Path:
 def publish_address(folder: Path, url: str) -> Iterator[None]:
     """Write the demo's address to a file in which other commands look for it, and delete the file at the end."""
     path = folder / _ADDRESS
-    # Only a convenience: the demo also works without the file.
+    # Ignore errors, because the demo also works without the file.
     with suppress(OSError):
         path.write_text(url, encoding="utf-8")
     try:

@@ -137,7 +137,7 @@ def _decide(args: Namespace, decision: dict[str, Any]) -> int:
     return 0
 
 
-# 256 random bits, or 43 characters. Half of them would already rule out guessing.
+# 256 random bits, or 43 characters. Half of the bits would already rule out guessing.
 _KEY_BYTES: Final = 32
 _LIFE: Final = re.compile(r"([1-9]\d{0,4})([dhw])")
 _HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}

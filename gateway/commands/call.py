@@ -35,7 +35,7 @@ def call(args: Namespace) -> int:
     params = {"name": args.name, "arguments": arguments}
     response = request(endpoint, "tools/call", params, notice=_show_notice)
     if response.get("error", {}).get("code") == _HEADER_MISMATCH:
-        # The tool requires some arguments as headers, which only its schema shows. The call was not executed.
+        # The call was not executed: the tool requires some arguments as headers, and only its schema names them.
         listed = request(endpoint, "tools/list", {})
         if headers := _parameter_headers(listed, args.name, arguments):
             response = request(endpoint, "tools/call", params, headers=headers, notice=_show_notice)
@@ -89,7 +89,7 @@ def _json_of(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_distinct)
     except (ValueError, RecursionError):
-        # Plain text, so that people do not have to quote strings for JSON as well as for the shell.
+        # Accept plain text, so that people do not have to quote strings for JSON as well as for the shell.
         return text
 
 

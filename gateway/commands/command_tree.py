@@ -170,7 +170,7 @@ examples:
   typegate scorecard --config mcp.json --json > scorecard.json
 """
 
-# Longer than the gateway waits for an upstream by default, so that the gateway's timeout error arrives first.
+# This exceeds the default `callTimeout` of a server (60 s), so that the gateway reports its own timeout first.
 _CALL_TIMEOUT_S: Final = 300.0
 
 
@@ -259,7 +259,7 @@ examples:
   typegate approve bank__wire_money --digest 5f0c3a9be1d27740       only the change that `typegate diff` has shown
 """
 
-# Copied from `registry.lock.review`, so that other commands do not have to import it.
+# A copy of `CHANGE_CLASSES`. An import of `registry.lock.review` here would slow down every command.
 _CLASSES: Final = ("added", "removed", "renamed", "text", "narrowing", "widening", "identity")
 
 

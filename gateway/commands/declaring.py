@@ -116,7 +116,7 @@ class Commands:
 
     def _add(self, name: str, about: str) -> Parser:
         form = argparse.RawDescriptionHelpFormatter
-        # The first sentence, which may continue on the next line.
+        # Use the first sentence, which may continue on the next line.
         summary = " ".join(about.split("\n\n", 1)[0].split()).partition(". ")[0].rstrip(".") + "."
         return self._commands.add_parser(
             name, help=summary, description=about, formatter_class=form, allow_abbrev=False
@@ -138,7 +138,7 @@ class CommandActions:
 
 # Each worker connects to every upstream itself; beyond 64, the load on the upstreams outweighs the benefit.
 MAX_WORKERS: Final = 64
-# One day, the limit of all durations in the configuration.
+# One day is also the limit of all durations in the configuration.
 _MAX_TIMEOUT_S: Final = 86_400
 # A million audit entries fit into the memory of any machine.
 _MAX_LINES: Final = 1_000_000

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 # The interval of progress messages: short enough that the command does not seem to hang.
 _PROGRESS_S: Final = 5.0
-# Time limit in `import` and `install`. Downloads by `npx` or a container runtime usually take less time, and a running
-# gateway starts a slower server again.
+# Time limit in `import` and `install`. Downloads by `npx` or a container runtime usually take less time. If a server
+# needs more, the running gateway starts it again.
 _FIRST_START_S: Final = 120.0
 
 

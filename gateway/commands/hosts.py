@@ -203,7 +203,7 @@ def uninstall(args: Namespace) -> int:
 
 
 def _workspace(keys: Sequence[str], path: Path, host: HostFile | None, args: Namespace) -> Path | None:
-    """Return the project folder that the host has open when it starts the servers of a block; None if it varies."""
+    """Return the project folder that a host has open when it starts the servers; None if the folder varies."""
     if keys[0] == "projects":
         return Path(keys[1])
     is_of_user = host is not None and args.project is None

@@ -49,7 +49,7 @@ _SERVER_COLUMNS = (
 )
 _WRAPPER_COLUMNS = ("name", "server", "tool", "status", "tokens", "reason")
 _OPTIONAL_COLUMNS = ("held", "signedIn")
-# Columns for a terminal of 80 characters, with names of up to 48.
+# These columns fit on a terminal of 80 characters if no name is longer than 48.
 _SERVERS_NARROW = ("name", "type", "state", "tools", "lastError")
 _WRAPPERS_NARROW = ("name", "status", "tokens", "reason")
 _QUARANTINE_COLUMNS = ("server", "kind", "tool", "status", "code", "detail")
@@ -251,7 +251,7 @@ def _filter_rows(rows: list[dict[str, Any]], name_filter: str | None) -> list[di
 
 
 def hooks(args: Namespace) -> int:
-    """Show which hooks run for each wrapper, in this order, and the state of every hook."""
+    """Show the hooks of each wrapper, in the order in which they run, and the state of every hook."""
     if args.config is not None:
         inspection = _inspect_config(args)
         output.warn(inspection.warnings)

@@ -39,7 +39,7 @@ _TAG: Final = re.compile(r"<(?:style|title)[^>]*>.*?</(?:style|title)>|<[^>]+>",
 
 
 def login(args: Namespace) -> int:
-    """Sign in to a server of a running gateway or of a configuration; 0 once the sign-in is complete.
+    """Sign in to a server of a running gateway or of a configuration; return 0 once the sign-in is complete.
 
     Raises:
         NotReached: No gateway answers, or the server does not require a sign-in.
@@ -154,7 +154,7 @@ def _wait(
 
 
 def _pasted_lines() -> queue.Queue[str]:
-    """Return a queue that a thread fills with the lines of standard input, for waits with a timeout on any platform."""
+    """Return a queue that a thread fills with lines of standard input, so that reads can time out on every platform."""
     lines: queue.Queue[str] = queue.Queue(maxsize=16)
 
     def read() -> None:

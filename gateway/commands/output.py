@@ -76,7 +76,7 @@ def print_table(
         narrow: The columns to show on a terminal that has no room for all.
         header: Print the column names in a pipe, too.
     """
-    # Tabs, because `cut` and `awk` can split them.
+    # Separate columns by tabs, because `cut` and `awk` can split lines at tabs.
     if not sys.stdout.isatty():
         if header:
             print("\t".join(columns))
@@ -120,7 +120,7 @@ def _fitting_widths(
 ) -> list[int]:
     """Return the widths of the columns so that they fill at most `room` characters.
 
-    rich would shrink the widest column below its minimum width, and crop the last column.
+    rich itself would shrink the widest column below its minimum width, and crop the last column.
     """
     widths = list(least)
     spare = room - sum(widths)

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from gateway.serving.app import Gateway
     from gateway.serving.listen import ServeOptions
 
-# The default of `gateway.listen`, so that other commands find the demo without --url.
+# The same port as the default of `gateway.listen`, so that other commands find the demo without --url.
 DEMO_PORT: Final = 8765
 _LOOPBACK: Final = "127.0.0.1"
 _ANY_HOST: Final = {"0.0.0.0": _LOOPBACK, "[::]": "[::1]"}
-# Enough for two interpreters to import the MCP SDK on a slow machine. The demo then lists what is available.
+# Enough for two interpreters to import the MCP SDK on a slow machine. Afterwards, the demo lists the available tools.
 _DEMO_START_S: Final = 20.0
 
 
@@ -266,7 +266,7 @@ def _is_free(host: str, port: int) -> bool:
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         with socket.socket(family, kind, protocol) as probe:
-            # As in the server, a port in TIME_WAIT counts as free. On Windows, the option would share a port in use.
+            # As in the server, a port in TIME_WAIT counts as free. On Windows, the option would accept a port in use.
             if sys.platform != "win32":
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)

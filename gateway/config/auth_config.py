@@ -13,8 +13,8 @@ from pydantic import BeforeValidator, Field, SecretStr, WithJsonSchema, field_va
 
 from gateway.config.section import Count, Section, default_section, fault, is_http_url, suggestion
 
-# The algorithms that PyJWT verifies with a public key. HS256 is excluded: a shared secret can also forge tokens, and
-# accepting it next to public keys would allow an attacker to sign with the public key as the secret.
+# The algorithms that PyJWT verifies with a public key. HS256 is excluded: anyone who can verify such a token can also
+# forge one, and an attacker could use the public key of another algorithm as the shared secret.
 ALGORITHMS: Final = (
     "RS256",
     "RS384",
@@ -60,7 +60,7 @@ def is_trusted_url(url: str) -> bool:
 
 
 def profile_of_audience(audience: str, resource: str | None) -> str | None:
-    """Return the profile whose URL `audience` is, or None if it is not the URL of a profile.
+    """Return the profile whose URL equals `audience`, or None if `audience` is not the URL of a profile.
 
     Args:
         audience: The audience of a token.
@@ -117,7 +117,7 @@ class IdentityClient(Section):
     client_secret: SecretStr | None = Field(default=None, min_length=1)
     """Client secret; omit it for a public client."""
     scopes: list[str] = Field(default_factory=lambda: ["openid"])
-    """Scopes to request. Add to openid what the claim that identifies callers requires, such as email."""
+    """Scopes to request: openid, and the scopes that the claim identifying callers requires, such as email."""
 
 
 class Issuer(Section):
@@ -146,7 +146,7 @@ class Issuer(Section):
     @classmethod
     def _is_an_issuer(cls, url: str) -> str:
         parts = urlsplit(url) if is_trusted_url(url) else None
-        # RFC 8414, section 2: no query and no fragment. An @ would make SUBJECT@ISSUER ambiguous.
+        # RFC 8414, section 2, forbids a query and a fragment. An @ would make SUBJECT@ISSUER ambiguous.
         if parts is None or parts.query or parts.fragment or "?" in url or "#" in url or "@" in url:
             raise fault("is not a valid issuer", f"{_HTTPS}, without query, fragment and @")
         return url
@@ -225,12 +225,12 @@ class OAuthConfig(Section):
         seen: set[str] = set()
         for place, issuer in enumerate(self.issuers):
             if issuer.name.casefold() in seen:
-                # Names of callers contain the name of the issuer, so callers of the two would be confused.
+                # Names of callers contain the name of the issuer, so callers of the two issuers would be confused.
                 raise fault(f"is given twice ({issuer.name})", "each issuer once", key=f"issuers[{place}].issuer")
             seen.add(issuer.name.casefold())
         introspected = [place for place, issuer in enumerate(self.issuers) if issuer.introspection is not None]
         if len(introspected) > 1:
-            # The gateway would send tokens of each issuer to the other issuer, which could use them.
+            # The gateway would send each token to both issuers, and the wrong issuer could use it.
             what = "is given for a second issuer; an opaque token does not name its issuer"
             raise fault(what, "at most one", key=f"issuers[{introspected[1]}].introspection")
         return self
@@ -270,8 +270,8 @@ class ApiKey(Section):
     key: SecretStr | None = Field(default=None, min_length=1)
     """The key, which callers send as `Authorization: Bearer KEY`. Give either `key` or `keyHash`."""
     key_hash: str | None = None
-    """SHA-256 of the key, as `typegate key new` prints it: `sha256:` and 64 hexadecimal digits. Keeps the secret out of
-    the file."""
+    """SHA-256 of the key, as `typegate key new` prints it: `sha256:` and 64 hexadecimal digits. The secret is
+    then not in the file."""
     profiles: list[str] | None = None
     """Profiles to which the key gives access, with `default` for /mcp. By default all. Other profiles answer as if they
     did not exist."""
@@ -291,15 +291,15 @@ class ApiKey(Section):
     @field_validator("name")
     @classmethod
     def _is_a_name(cls, name: str) -> str:
-        # Names appear in line-based logs. With a line break, a key could have the identity of a caller with a token,
-        # which is the client and the name on two lines.
+        # A line break would split a log entry. It could also give a key the identity of a caller with a token, which
+        # consists of two lines: the client and the name.
         if not name.isprintable():
             raise fault("has a character that cannot be printed", "a name of letters, digits and punctuation")
         if name.strip().casefold() in RESERVED_NAMES:
             what = f"is reserved ({name}) for callers without a key"
             raise fault(what, f"a name other than {' and '.join(RESERVED_NAMES)}")
         if not name.strip() or not _WILDCARDS.isdisjoint(name):
-            # A rule for this name would be a pattern that matches other callers.
+            # A rule for this name would be a pattern that also matches other callers.
             raise fault("is not a valid caller name", "a name without *, ?, [ and ], which are wildcards in rules")
         return name
 
@@ -362,7 +362,7 @@ class AuthConfig(Section):
             if rights.setdefault(key.name, own) != own:
                 what = f"gives the name {key.name} to keys with different profiles, scopes or groups"
                 raise fault(what, "the same for all keys of one name", key=f"[{place}].name")
-        # With one key for two callers, the second would act, and be logged, as the first.
+        # If two callers had the same key, the second would act as the first, also in the logs.
         plain = [key.key.get_secret_value() for key in keys if key.key is not None]
         if len(set(plain)) < len(plain) or len({key.key_hash for key in keys if key.key is None}) < len(keys) - len(
             plain
@@ -390,21 +390,21 @@ class QuotaLimits(Section):
     """
 
     takes_null = True
-    # No default: agents call in bursts, and only the operator knows what a call costs.
+    # By default there is no limit, because agents call in bursts, and only the operator knows what a call costs.
     calls_per_minute: Count | None = Field(default=None, ge=1)
     """Maximum number of requests in any 60 seconds: tool calls, prompts, resources, completions, task queries and new
     subscriptions. null means no limit."""
-    # Enough to fill four upstreams at the default maxConcurrency.
+    # Enough for four upstreams that each run as many calls as the default maxConcurrency permits.
     in_flight: Count | None = Field(default=256, ge=1)
     """Maximum number of concurrent requests. null means no limit."""
     # Enough for a team that shares one key, with a few windows each. An idle session takes a few KiB.
     sessions: Count = Field(default=1_000, ge=1, le=10_000)
     """Maximum number of sessions, which exist in protocol versions up to 2025-11-25. Beyond the limit, the session that
     has been idle longest ends."""
-    # Each stream holds a connection; a host opens one per window.
+    # Each stream occupies a connection, and a host opens one stream per window.
     streams: Count = Field(default=64, ge=1, le=4_096)
     """Maximum number of open notification streams."""
-    # Most of these connections are separate processes.
+    # The default is low, because most of these connections are separate processes.
     private_connections: Count = Field(default=32, ge=1, le=1_000)
     """Maximum number of upstream connections that belong to a single session or caller, which servers with
     `elicitation: true` or `instances` require."""
@@ -424,8 +424,8 @@ class QuotasConfig(Section):
     """Limits per caller."""
 
     default: QuotaLimits | None = None
-    """Limits of callers for which no group applies. Without API keys, all callers count as one caller, with few limits
-    unless they are given here."""
+    """Limits of callers for which no group applies. Without API keys, all callers count as one caller, to which few
+    limits apply unless they are given here."""
     groups: dict[str, QuotaLimits] = Field(default_factory=dict)
     """Limits for callers in a group, by group name. They override `default`; keys that are not given are taken from
-    `default`. If a caller is in several groups, the largest limit applies."""
+    `default`. If a caller is in several groups, the largest value applies."""

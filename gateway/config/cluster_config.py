@@ -100,8 +100,8 @@ class PeersConfig(Section):
     """Connections between replicas, which forward each request to the replica that has its session."""
 
     listen: Address
-    """HOST:PORT, or a port, on which this replica accepts other replicas, never callers. Connections use TLS that
-    requires the secret."""
+    """HOST:PORT, or a port, on which this replica accepts other replicas, never callers. Connections use TLS, and
+    both sides need the secret."""
     secret: SecretStr
     """Secret shared by all replicas, at least 32 characters, such as "${file:/run/secrets/typegate-peers}"."""
     name: str | None = None
@@ -145,10 +145,10 @@ class StoreConfig(Section):
     password: SecretStr | None = Field(default=None, min_length=1)
     """Password at the store. It must not be part of the URL, which is shown in messages."""
     ca_file: str | None = Field(default=None, min_length=1)
-    """File of CA certificates with which to verify the store, for rediss://. By default those of the system."""
+    """File of CA certificates to verify the store with, for rediss://. By default the certificates of the system."""
     prefix: str = "typegate"
     """Prefix of all keys and channels in the store, so that several gateways can use one store."""
-    # A store in the same cluster answers within a millisecond; one that takes this long counts as unavailable.
+    # A store in the same cluster answers within a millisecond. A store that takes this long counts as unavailable.
     timeout: Annotated[float, BeforeValidator(not_boolean), Field(gt=0, le=10)] = 0.5
     """Seconds to wait for each response of the store. Only calls of callers close to their quota wait
     for the store."""
@@ -197,8 +197,8 @@ class ClusterConfig(Section):
     """Several replicas with one configuration behind one address. Changes take effect at the start only."""
 
     peers: PeersConfig | None = None
-    """Connections between replicas. Without them, the load balancer must always send a caller with a session (protocol
-    versions up to 2025-11-25) to the same replica."""
+    """Connections between replicas. Without this key, the load balancer must always send a caller with a session
+    (protocol versions up to 2025-11-25) to the same replica."""
     store: StoreConfig | None = None
     """Store for shared state: changes by administrators, notes, approvals, revoked keys, sign-ins and call counts.
     Without it, each replica has its own state."""

@@ -57,7 +57,7 @@ def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Not
         tool_results={
             tool: rules for tool, entry in tools.items() if (rules := _result_rules(entry.results)) != NO_RESULT_RULES
         },
-        # Tools without documentation are left out, since even an empty override is merged into every listing.
+        # Leave out tools without documentation, because even an empty override would be merged into every listing.
         overrides={
             tool: _override(entry, config.documentation)
             for tool, entry in tools.items()

@@ -157,7 +157,7 @@ def _is_alike(old: Any, new: Any) -> bool:
 
 
 def _removed_indexes(old: Any, new: Any) -> list[int] | None:
-    """Return the indexes of the items to remove from `old` before its items are edited in place to become `new`.
+    """Return the indexes of the items to remove from `old`, so that editing the remaining items results in `new`.
 
     None means that the list has to be written again.
     """
@@ -273,8 +273,8 @@ def revoke_keys(path: Path, which: str, added: AddedNames = NOTHING_ADDED) -> Re
     keys = config.gateway.auth.api_keys
     chosen = chosen_keys(keys, which, str(path))
     keeps_entries = len(chosen) == len(keys) and config.gateway.auth.oauth is None
-    # Without the entry, a rule or hook for the key would name an unknown caller. That looks like a mistake, for which
-    # the file could be rejected.
+    # Without the entry, a rule or hook for the key would name an unknown caller, and the file could be rejected for
+    # this apparent mistake.
     keeps_entries = keeps_entries or any(is_named(keys[at].name, config.gateway) for at in chosen)
     file = _file_with_keys(path)
     text = read(file)

@@ -53,8 +53,8 @@ class HookConfig(Section):
     cpex: str | None = Field(default=None, min_length=1)
     """A configuration file of ContextForge plugins, relative to this file."""
     mode: Literal["transform", "validate", "audit", "concurrent"] | None = None
-    """What the hook may do. transform: change or block calls. validate: block calls. audit: observe calls afterwards.
-    concurrent: block calls, running concurrently with other hooks. By default the mode that the hook declares."""
+    """How the hook may affect calls. transform: change or block. validate: block. audit: observe afterwards.
+    concurrent: block, running concurrently with other hooks. By default the mode that the hook declares."""
     phases: list[HookPhase] | None = None
     """Phases in which the hook runs. By default every phase that it implements."""
     priority: Count = Field(default=100, ge=-1_000_000, le=1_000_000)
@@ -64,15 +64,15 @@ class HookConfig(Section):
     # The caller waits for every hook in turn, and most hosts give up after 60 s.
     timeout: Seconds = 5.0
     """Seconds that the hook may take in each phase."""
-    # Most hooks enforce something, so a call that could not be checked must not be made.
+    # Most hooks enforce a rule, so a call that could not be checked must not be made.
     on_error: Literal["fail", "ignore"] = "fail"
-    """What happens if the hook fails. fail: the call fails. ignore: the call continues and the failure is counted."""
+    """Effect of a failure of the hook. fail: the call fails. ignore: the call continues and the failure is counted."""
     block_as: Literal["result", "error"] = "result"
     """How a blocked tool call is answered. result: a result with isError. error: a JSON-RPC error."""
     payload_format: Literal["native", "nested", "metadata", "flatMetadata"] = "native"
-    """Shape of the tool arguments that the hook receives. native: unchanged. nested: `tool_args`, next to `tool_name`
-    and `client_session_id`. metadata: `arguments`, next to `metadata` with the same two and more. flatMetadata:
-    unchanged, with `metadata` added."""
+    """Shape of the tool arguments that the hook receives. native: unchanged. nested: in `tool_args`, next to
+    `tool_name` and `client_session_id`. metadata: in `arguments`, next to `metadata`, which contains these two members
+    and others. flatMetadata: unchanged, with `metadata` as an additional argument."""
     config: dict[str, Any] = Field(default_factory=dict, repr=False)
     """Settings of the hook."""
 

@@ -3,7 +3,7 @@
 Restrictions become `allow`, `deny` or `disabled`. A restriction that cannot be read leaves the server out, because the
 server would otherwise expose more than its owner intended.
 
-This module is used when a file of a host is served directly, and when it is imported.
+This module is used to serve the file of a host directly, and by `typegate import`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from registry.schema.display_text import excerpt
 
 # The restricting keys of typegate. An entry in which such a key is misspelt would not be restricted.
 _NARROWING: Final = ("allow", "deny", "tools", "excludeMutations", "disabled", "validation")
-# Cutoff of difflib with which misspellings match, but keys that hosts really use do not.
+# At this cutoff, difflib finds misspellings, but does not match keys that hosts actually use.
 _MISSPELLING_CUTOFF: Final = 0.75
 _SHOWS: Final = (
     r"(?:allow(?:ed|s)?(?:list)?|include[ds]?|enable[ds]?|whitelist(?:ed)?|permit(?:ted)?|only|available|"
@@ -48,7 +48,7 @@ _SWITCHES: Final = {
 # In an object of tools, these keys switch all tools on or off.
 _ALL_TOOLS: Final = {**_SWITCHES, "disabled": False}
 _OFF: Final = frozenset({"disabled", "inactive", "off"})
-# Matches keys of tool lists without a word such as `allowed`. The `tools` of Copilot is such a list, too.
+# Matches keys that list allowed tools, although they contain no word such as `allowed`. `tools` of Copilot is similar.
 _NAMED: Final = re.compile(r"(?:mcp)?tool(?:names|list)|mcptools|functions|functionnames")
 # Matches regular expressions and exclusions. typegate does not support them as patterns: they would match nothing.
 _OTHER_PATTERN: Final = re.compile(r"[!-].*|/.*/\w*|.*(?:\.[*+]|[\^$\\|(]).*", re.DOTALL)
@@ -75,7 +75,7 @@ _REMOVE: Final = "allow, deny or tools.NAME.hidden instead of this key"
 
 
 def translate_restrictions(entry: dict[str, Any], name: str = "") -> None:
-    """Replace the restrictions of other programs in an entry by `allow`, `deny`, `tools` and `disabled`.
+    """Replace the restrictions of other programs in an entry with `allow`, `deny`, `tools` and `disabled`.
 
     Args:
         entry: The entry. It is modified.
@@ -146,7 +146,7 @@ def deny(entry: dict[str, Any], kind: str, names: list[str]) -> None:
         entry["deny"] = {kind: names}
         return
     by_kind = _by_kind(ours, ("tools", "prompts", "resources"))
-    # A `deny` of another form is invalid and reported when the entry is validated.
+    # A `deny` in another form is invalid, which is reported when the entry is validated.
     if by_kind is not None and isinstance(denied := by_kind.get(kind) or [], list):
         entry["deny"] = {**by_kind, kind: [*denied, *(name for name in names if name not in denied)]}
 
@@ -276,7 +276,7 @@ def _names(value: Any, key: str) -> list[str]:
 
 
 def _with_bare_names(names: list[str], server: str) -> list[str]:
-    """Return the names and, for each name with the server's prefix, as mcphub writes it, also the rest of the name."""
+    """Return the names and, for each name that mcphub has prefixed with the server's name, also the bare name."""
     all_names = list(names)
     plain = re.sub(r"[^A-Za-z0-9_]", "_", server)
     prefixes = [f"{before}{form}" for form in (server, plain) if form for before in ("", "mcp__", "mcp_")]
@@ -328,7 +328,7 @@ def _restricting(key: str, value: Any, depth: int, *, within: str = "") -> Itera
 
 
 TOLERATED: Final = frozenset({"alwaysAllow", "autoApprove", "trust"})
-"""Keys for calls that a host makes without asking its user. They do not concern the gateway."""
+"""Keys that let a host make calls without asking its user. They have no meaning for the gateway."""
 # Types of OpenCode and Copilot CLI, and spellings of Streamable HTTP in Cline, Roo Code, LibreChat and others.
 _TYPES: Final = {
     "local": "stdio",
@@ -349,9 +349,9 @@ _SCOPES: Final = ("scopes", "scope", "oauthscopes")
 # The URL of an issuer's metadata. Source: RFC 8414, section 3, and OpenID Connect Discovery.
 _METADATA: Final = re.compile(r"(https?://[^/?#]+)/\.well-known/oauth-authorization-server(/[^?#]*)?")
 _OPENID: Final = "/.well-known/openid-configuration"
-# Keys of Copilot CLI and Codex in the entry itself.
+# Keys that Copilot CLI and Codex use in the entry itself instead of in `oauth`.
 _BESIDE: Final = {"oauthclientid": "clientId", "oauthclientsecret": "clientSecret", "oauthresource": "resource"}
-# LiteLLM: the header and the prefix with which `auth_value` is sent, by type.
+# LiteLLM: the header that contains `auth_value`, and the prefix of the value, by type.
 _SENT: Final = {
     "bearertoken": ("Authorization", "Bearer "),
     "basic": ("Authorization", "Basic "),
@@ -359,13 +359,13 @@ _SENT: Final = {
     "apikey": ("x-api-key", ""),
 }
 # `timeout` is in milliseconds in Gemini CLI, Qwen Code, Amazon Q and OpenCode, and in seconds in Cline and Roo Code,
-# whose users choose from a list. A timeout in milliseconds is at least a second.
+# whose users choose the value from a list. Values from 1,000 are taken as milliseconds.
 _FEWEST_MS: Final = 1_000
-# The values above a thousand in the lists of Cline and Roo Code.
+# The values above 1,000 in the lists of Cline and Roo Code, which are in seconds.
 _LONG_IN_SECONDS: Final = frozenset({1_200, 1_800, 3_600})
 # In OpenCode, `timeout` limits list requests. It becomes `callTimeout` only if it exceeds the default of that key.
 _USUAL_S: Final = 60
-# The maximum of `callTimeout`. Hosts express "never" by larger values.
+# The maximum of `callTimeout`. In files of hosts, larger values mean "never".
 _MAX_S: Final = 86_400
 
 
@@ -392,7 +392,7 @@ def is_opencode_entry(entry: Mapping[str, Any]) -> bool:
 
 
 def _connection(entry: dict[str, Any]) -> None:
-    # Gemini CLI. `httpUrl` takes precedence over `url`, which is the address of the older SSE transport.
+    # Gemini CLI: `httpUrl` takes precedence over `url`, which is the address of the older SSE transport.
     if "httpUrl" in entry:
         entry["url"] = entry.pop("httpUrl")
     # Windsurf.
@@ -467,7 +467,7 @@ def _sent_value(entry: dict[str, Any], by_word: Mapping[str, str]) -> None:
 
 
 def _client(oauth: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `auth` in the form of typegate. Endpoints are dropped, as they are found in the server's metadata."""
+    """Return `auth` in the form of typegate. Endpoints are dropped, because the server's metadata names them."""
     client: dict[str, Any] = {"type": "oauth"}
     for key, value in oauth.items():
         word = key.casefold().translate(_SEPARATORS)

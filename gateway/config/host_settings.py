@@ -1,8 +1,8 @@
 """Read the allow and deny lists for servers and tools in settings files of hosts.
 
 Claude Code, Gemini CLI, Qwen Code, OpenCode, Cursor and Amazon Q have such lists, in the file of their servers or in a
-settings file next to it. Every form is recognized in every file. If a list cannot be read, all servers are left out,
-because the list may restrict any of them.
+settings file next to it. The forms of all hosts are recognized in every file. If a list cannot be read, all servers are
+left out, because the list may restrict any of them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _BUILT_IN: Final = frozenset(
 # Gemini CLI: the file that lists the servers that the user has disabled.
 _ENABLEMENT: Final = "mcp-server-enablement.json"
 _IN_CURSOR: Final = re.compile(r"mcp\((?P<server>[^:()]*):(?P<tool>[^()]*)\)", re.IGNORECASE)
-# A name without a server prefix, other than the name of a tool class of Gemini CLI.
+# Matches names without a server prefix, except names of tool classes of Gemini CLI, which end in `Tool`.
 _OF_ANY_SERVER: Final = re.compile(r"(?!mcp_)(?!.*__)(?!.*Tool$)[\w*.-]+")
 _ARGUMENTS: Final = re.compile(r"\(.*\)$", re.DOTALL)
 _ON: Final = frozenset({"allow", "ask"})
@@ -71,7 +71,7 @@ class _Found:
     Attributes:
         off: The key that disables the server; empty if it is not disabled.
         denied: Patterns of denied tools.
-        allowed: Each list of allowed tools, as file, key and patterns.
+        allowed: The lists of allowed tools. Each list is given as its file, its key and its patterns.
     """
 
     off: str = ""
@@ -301,7 +301,7 @@ class _Reader:
         return value
 
     def _name_forms(self) -> list[str]:
-        """Return the name of the server as written, and in the forms in which hosts prefix tool names with it."""
+        """Return the server's name as written, and in each form that hosts use as a prefix of tool names."""
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", self.server)
         return list(dict.fromkeys((self.server, plain, re.sub(r"[^A-Za-z0-9_]", "_", self.server))))
 

@@ -1,6 +1,6 @@
 """Describe what a server entry starts or connects to, without secrets, and detect loops.
 
-The lock file stores the description, so that another program, package or address counts as a change.
+The lock file stores the description. A different program, package or address then counts as a change.
 
 The configuration file of a host usually has an entry that starts typegate. If typegate served that entry, each gateway
 would start another one, endlessly.
@@ -22,9 +22,9 @@ from gateway.config.source import read, values
 from gateway.process.files import expand_home
 from gateway.protocol.gateway_errors import ConfigError
 
-# More gateways than anyone would chain on purpose; a longer chain is a loop through changing files.
+# No intended chain of gateways is this long. A longer chain is a loop in which each gateway serves another file.
 _LONGEST_CHAIN: Final = 8
-# A few processes for each gateway of the longest chain: shells, package runners, interpreters.
+# Allows each gateway of the longest chain a few processes: shells, package runners and interpreters.
 _MOST_ANCESTORS: Final = 64
 # typegate, typegate.exe, typegate@1.0, typegate==1.0
 _PROGRAM: Final = re.compile(r"typegate(?:\.exe)?(?:\[[\w,]*\])?(?:(?:@|==)[\w.]+)?", re.IGNORECASE)
@@ -36,8 +36,8 @@ def is_loop(command: str, args: Sequence[str], *, cwd: str | None, path: Path) -
 
     Args:
         command: The program of a server entry.
-        args: Its arguments.
-        cwd: Its working directory.
+        args: The arguments of the program.
+        cwd: The working directory of the program.
         path: The configuration that contains the entry.
     """
     seen: set[Path] = set()
@@ -55,7 +55,7 @@ def is_loop(command: str, args: Sequence[str], *, cwd: str | None, path: Path) -
 def check_ancestors(path: Path) -> None:
     """Refuse to serve a configuration if an ancestor process serves it, directly or through scripts and runners.
 
-    Ancestors are known on Linux only. On other systems, only the entries are checked, by `is_loop`.
+    Ancestor processes can be found only on Linux. On other systems, only `is_loop` detects loops.
 
     Raises:
         ConfigError: A gateway that serves this configuration has started this process, or the chain of gateways is too
@@ -71,7 +71,7 @@ def check_ancestors(path: Path) -> None:
 
 
 def _ancestors() -> Iterator[tuple[list[str], str | None]]:
-    """Yield the command line of each ancestor process, and its working directory, or None if it is not readable."""
+    """Yield each ancestor's command line and working directory. The directory is None if it cannot be read."""
     pid = os.getppid()
     for _ in range(_MOST_ANCESTORS):
         try:
@@ -84,8 +84,8 @@ def _ancestors() -> Iterator[tuple[list[str], str | None]]:
         try:
             yield words, os.readlink(folder / "cwd")
         except OSError:
-            # A gateway hides its working directory from its servers. None stands for the directory of this process,
-            # since most servers start in the gateway's directory.
+            # A gateway prevents its servers from reading its working directory. None stands for the directory of this
+            # process, which is usually the same, because most servers start in the gateway's directory.
             yield words, None
         pid = parent
 
@@ -101,7 +101,7 @@ def _is_gateway(words: Sequence[str]) -> bool:
 
 
 def _served_by(words: Sequence[str], cwd: str | None) -> Iterator[Path]:
-    """Yield the configurations that a command line serves; none if it does not start typegate."""
+    """Yield the configurations that a command line serves, or nothing if it does not start typegate."""
     if Path(words[0]).name in _SCRIPT_SHELLS:
         try:
             words = [part for word in words for part in shlex.split(word)]
@@ -325,8 +325,8 @@ _IDLE: Final = frozenset(
         "NODE_EXTRA_CA_CERTS",
     }
 )
-# Variables with such a name are left out, because not even a digest of a secret may be stored. They do not affect which
-# code runs.
+# Variables whose name matches are left out, because not even a digest of a secret may be stored. They do not affect
+# which code runs.
 _SECRET: Final = re.compile(r"TOKEN|PASSW|SECRET|USERNAME|AUTH|KEY|CREDENTIAL")
 
 
@@ -342,9 +342,9 @@ def identity_of_command(
 
     Args:
         command: The program.
-        args: Its arguments. They may contain secrets, which are not repeated.
-        folder: The folder of the configuration. Paths below it are relative to it, so that they are the same on every
-            machine.
+        args: The arguments of the program. The description does not repeat secrets in them.
+        folder: The folder of the configuration. The description contains relative paths for files in this folder, so
+            that it is the same on every machine.
         env: The environment variables that the entry sets.
         cwd: The working directory.
     """
@@ -386,7 +386,7 @@ def _variables(variables: Mapping[str, str | None], folder: Path | None) -> list
         if value is None or upper in _IDLE or not _DECIDING.fullmatch(upper) or _SECRET.search(upper):
             continue
         if upper == "PATH":
-            # Folders that are in the PATH of this process do not come from the configuration and differ per machine.
+            # Skip the folders in the PATH of this process: the entry does not name them, and they differ per machine.
             own = set(os.environ.get("PATH", "").split(os.pathsep))
             value = os.pathsep.join(entry for entry in value.split(os.pathsep) if entry not in own)
         elif upper in _INHERITED and value == os.environ.get(name):
@@ -482,7 +482,7 @@ def _identify_runner(runner: str, args: Sequence[str], folder: Path | None) -> t
 def _identify_package(
     kind: str, options: list[tuple[str, str]], words: list[str], naming: tuple[str, ...], folder: Path | None
 ) -> tuple[str, list[tuple[str, str]]] | None:
-    """Return the package that a runner installs, and the options that affect its source and which code runs."""
+    """Return the package that a runner installs, and the options that affect where it comes from or what runs."""
     named_package = next((value for name in naming for option, value in reversed(options) if option == name), None)
     package = named_package or next(iter(words), None)
     if not package:
@@ -516,7 +516,7 @@ def _option_and_value(word: str) -> tuple[str, str]:
 
 
 def _split(args: Sequence[str], with_value: frozenset[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the options with their values, and the remaining words from the first that is not an option."""
+    """Return the options with their values, and all words from the first word that is not an option."""
     options: list[tuple[str, str]] = []
     remaining = [*args]
     while remaining and remaining[0].startswith("-"):

@@ -151,7 +151,7 @@ def _join_file(raw: dict[str, Any], more: dict[str, Any], included: Included, ma
         raise ConfigError("is not allowed in an included file; expected it in the main file", file=file, key=INCLUDE)
 
     def join_value(into: dict[str, Any], key: str, value: Any, path: str) -> None:
-        # `values` limits the depth of the recursion.
+        # The recursion is limited, because `values` rejects deeply nested files.
         present = into.get(key)
         if present is None:
             into[key] = value
@@ -260,8 +260,8 @@ def parse(
     A server with an invalid entry is left out, and `Config.left_out` gives the reason.
 
     Raises:
-        ConfigError: The settings of the gateway are invalid, or all server entries are, or with `strict` any of them.
-            The error lists every problem.
+        ConfigError: The settings of the gateway are invalid, or all server entries are invalid, or, with `strict`, any
+            entry is invalid. The error lists every problem.
     """
     file = str(path) if path is not None else "configuration"
     folder = path.parent if path is not None else Path()
@@ -282,7 +282,7 @@ def parse(
         files=files,
     )
     problems: list[ConfigError] = []
-    # Validated separately from the server entries, which are read one by one. Most files have no `gateway` key.
+    # Start with the default settings of the gateway, because most files have no `gateway` key.
     gateway = GatewayConfig.model_construct()
     try:
         if raw.get("gateway") is not None:
@@ -301,7 +301,7 @@ def parse(
     read_servers = read_entries(
         str(block), entries, file=file, expand=expand_here, variables_in=variables, settings=settings
     )
-    # The settings of the gateway control access, so nothing is served if they are invalid, or if no entry is valid.
+    # Serve nothing if the settings of the gateway, which control access, are invalid, or if no entry is valid.
     if problems or (read_servers.problems and (strict or not read_servers.servers)):
         raise combine_errors([included.located(problem, file) for problem in (*problems, *read_servers.problems)])
     check_exchanges(read_servers.servers, has_issuers=gateway.auth.oauth is not None, file=file, block=str(block))
@@ -349,7 +349,7 @@ def _name_files(entries: Entries, included: Included, file: str) -> None:
 
 def _block(raw: dict[str, Any], file: str) -> str | None:
     present = [key for key in ("mcpServers", "servers") if raw.get(key) is not None]
-    # Not merged: no file has both on purpose, and an alias in both would be ambiguous.
+    # The two are not merged: no file has both on purpose, and an alias that occurs in both would be ambiguous.
     if len(present) == 2:
         raise ConfigError("cannot be combined with mcpServers; expected one of the two", file=file, key="servers")
     if present:
@@ -366,7 +366,7 @@ def _unknown_root_keys(raw: dict[str, Any], file: str) -> Iterator[str]:
     """Yield a warning for each unknown top-level key. Unknown keys are allowed, as hosts store their settings there.
 
     Raises:
-        ConfigError: A key is a misspelling of `gateway`, whose restrictions would be ignored.
+        ConfigError: A key is a misspelling of `gateway`, so that the restrictions in it would be ignored.
     """
     for key, value in raw.items():
         # `inputs` lists the values that VS Code asks its user for; `$schema` is for editors.

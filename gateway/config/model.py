@@ -65,8 +65,8 @@ _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 class NamesConfig(Section):
     """How wrapper names are built."""
 
-    # Default: hosts prepend up to 16 characters, and model APIs accept 64. Minimum: a shorter name would be little
-    # more than a hash. Maximum: the limit of MCP 2026-07-28.
+    # The default is 64, the limit of model APIs, minus 16 characters that hosts may prepend. A name shorter than the
+    # minimum would be little more than a hash. The maximum is the limit of MCP 2026-07-28.
     max_length: Count = Field(default=48, ge=24, le=128)
     """Maximum length of a wrapper name, in characters. Longer names are shortened and end in a hash."""
     prefix: Prefix = "always"
@@ -77,7 +77,7 @@ class NamesConfig(Section):
 class ListenConfig(Section):
     """Where `typegate serve` listens, and which hosts and origins it accepts."""
 
-    # Loopback, so that an unconfigured gateway is not exposed to the network.
+    # The default is loopback, so that an unconfigured gateway is not exposed to the network.
     host: str = Field(default="127.0.0.1", min_length=1)
     """Address to listen on. Any address other than loopback requires an API key, or --insecure."""
     port: Count = Field(default=8765, ge=0, le=65_535)
@@ -91,9 +91,9 @@ class ListenConfig(Section):
 
     connections_per_address: Count | None = Field(default=None, ge=1)
     """Maximum number of connections from one client address. The default is nine tenths of all connections, so that
-    one address cannot lock out the others. Callers behind a proxy share its address. When the limit is reached,
-    connections without a request are closed first. With `serve --workers N`, each worker allows its share, rounded
-    up."""
+    one client cannot block all others. All callers behind a proxy share the address of the proxy. When the limit is
+    reached, connections without a request are closed first. With `serve --workers N`, each worker allows its share,
+    rounded up."""
 
     @field_validator("allowed_origins")
     @classmethod
@@ -105,7 +105,7 @@ class ListenConfig(Section):
 class MetricsConfig(Section):
     """Access to /metrics."""
 
-    # Off by default: metrics reveal the servers, the tools and how much they are used.
+    # Off by default, because metrics reveal the servers, the tools and how much they are used.
     public: bool = False
     """Let anyone read /metrics. If false and API keys or `gateway.admin.token` are configured, /metrics requires the
     admin token, an API key without scopes, or an API key with the scope `metrics`."""
@@ -135,16 +135,16 @@ class ProfileConfig(GroupConfig):
     """A named view of the catalog, served at /mcp/NAME."""
 
     groups: list[str] | None = None
-    """Names of groups in `gateway.groups`. A tool is included if at least one of them selects it."""
+    """Names of groups in `gateway.groups`. A tool is included if at least one of these groups selects it."""
     disclosure: Literal["auto", "eager", "lazy"] = "auto"
     """Which tools are listed. eager: all tools. auto: as many as fit `maxTools` and `maxTokens`, shared among the
     servers. lazy: pinned tools only. Tools that are not listed are found with find_tools."""
-    # Hosts that limit the list accept about 128 tools of all servers together, and models choose worse beyond 100.
-    # Minimum: the tools of the gateway itself are always listed.
+    # Hosts with a limit accept about 128 tools from all servers together, and models choose worse among more than 100.
+    # The minimum leaves room for the gateway's own tools, which are always listed.
     max_tools: Count = Field(default=100, ge=5)
     """With auto and lazy: the maximum number of listed tools, including the tools of the gateway and those that a
     session has found."""
-    # A tenth of a context of 200,000 tokens, before the first message.
+    # The list takes up context before the first message. The default is a tenth of a context of 200,000 tokens.
     max_tokens: Count = Field(default=20_000, ge=1)
     """With auto: the maximum size of the tool list, in tokens."""
     dialect: str = "mcp"
@@ -156,8 +156,8 @@ class ProfileConfig(GroupConfig):
     instructions: str | None = None
     """Instructions for the model. By default they are generated."""
     results: ResultsConfig = default_section(ResultsConfig)
-    """How much of a result a caller of this profile receives at once. The limits of servers and tools apply in
-    addition: the smallest size counts, and `select: false` in any of them disables `_select`."""
+    """How much of a result a caller of this profile receives at once. The limits of servers and tools apply
+    as well: the smallest size counts, and `select: false` at any of the three levels disables `_select`."""
     repair: Repair | None = None
     """Repair of invalid arguments: off, safe or full, as for servers. Overrides `repair` of servers and tools."""
 
@@ -175,8 +175,8 @@ class ExtensionMethodConfig(Section):
     """How the gateway finds the server of a request."""
 
     owner: Literal["uri", "tool", "server", "all"]
-    """uri: the server of a resource. tool: the server of a tool. server: the only server of the caller that declares
-    the extension. all: every such server is asked, and the lists in their results are joined."""
+    """uri: the server of a resource. tool: the server of a tool. server: the only server that declares the extension,
+    among those that the caller can use. all: every server that declares it; the lists in the results are joined."""
     member: str | None = Field(default=None, min_length=1, max_length=64)
     """With uri and tool: the parameter that names the resource or wrapper; by default `uri` or `name`. With all: the
     member of the result that is a list."""
@@ -232,10 +232,10 @@ class GatewayConfig(Section):
     metrics: MetricsConfig = default_section(MetricsConfig)
     """Access to /metrics."""
     telemetry: TelemetryConfig | None = None
-    """Export of traces and metrics over OTLP. Without it, nothing is exported unless OTEL_EXPORTER_OTLP_ENDPOINT is
-    set."""
+    """Export of traces and metrics over OTLP. Without this key, nothing is exported unless
+    OTEL_EXPORTER_OTLP_ENDPOINT is set."""
     cluster: ClusterConfig | None = None
-    """Several replicas that serve as one gateway. Without it, the gateway runs alone."""
+    """Several replicas that serve as one gateway. Without this key, the gateway runs alone."""
     drain_delay: Annotated[float, BeforeValidator(not_boolean), Field(ge=0, le=3_600)] = 0.0
     """Seconds after SIGTERM during which new calls are still answered while /readyz returns 503, so that load balancers
     can take the gateway out of rotation."""
@@ -385,7 +385,7 @@ class Config:
         warnings: Problems that do not prevent serving.
         path: The file; None if the configuration does not come from a file.
         secrets: Secret values that placeholders were replaced with.
-        files: Files to watch in addition: settings files of hosts, and files named in placeholders and in `envFile`.
+        files: Files to watch besides `path`: settings files of hosts, and files that placeholders or `envFile` name.
         text: The text that was parsed; None if the configuration was built in code.
     """
 

@@ -21,7 +21,7 @@ _OWNER: Final = "admin"
 
 
 StartMode = Literal["always", "onDemand"]
-# At most a day, as for other times; 0 keeps the process running.
+# The maximum is a day, as for other durations. 0 keeps the process running.
 IdleSeconds = Annotated[float, BeforeValidator(not_boolean), Field(ge=0, le=86_400, allow_inf_nan=False)]
 
 
@@ -38,17 +38,17 @@ Network = Annotated[
 
 
 class SandboxConfig(Section):
-    """What a program may use, besides the system, its own files, and the caches of package managers."""
+    """Access that a program has in addition to the system, its own files, and the caches of package managers."""
 
     read: list[str] = Field(default_factory=list)
     """Files and folders that the program may read. Paths may begin with `~`, and are relative to the folder of the
     configuration file."""
     write: list[str] = Field(default_factory=list)
     """Files and folders that the program may read and change."""
-    # Servers rarely open ports, and a port of a local server is reachable by every program and web page of the user.
+    # Servers rarely open ports, and every program and web page of the user can reach a local port.
     network: Network = Field(default="outbound", json_schema_extra={"default": "outbound"})
     """Whether the program may use the network. outbound: it may connect, but not open a TCP port. true: both. false:
-    neither, and no socket other than local ones."""
+    neither; it may open local sockets only."""
     memory: Count | None = Field(default=None, ge=16, le=1_048_576)
     """Maximum memory of each process in MiB: heap, stacks and other private data."""
     # Far more processes than a server usually starts, even with a browser, and few enough for any machine.
@@ -66,7 +66,7 @@ Sandboxing = bool | SandboxConfig
 
 
 def sandbox_of(own: Sandboxing | None, default: Sandboxing | None) -> SandboxConfig | Literal[False] | None:
-    """Return the sandbox of a program, whose own keys override the keys of the default.
+    """Return the sandbox of a program, in which the keys of `own` override those of `default`.
 
     Returns:
         The sandbox; None if the program is only separated from other processes; False if it is not confined at all.
@@ -141,8 +141,8 @@ class ProcessesConfig(Section):
     idle_timeout: IdleSeconds = 0.0
     """Seconds without a call after which a program is ended, until the next call. 0: never."""
     sandbox: Sandboxing | None = None
-    """What the programs may use. true: the default sandbox. An object: the default sandbox with these changes. false:
-    everything. By default, programs are only separated from other processes."""
+    """Restricts what the programs may use. true: the default sandbox. An object: the default sandbox with these
+    changes. false: no restriction. By default, programs are only separated from other processes."""
 
 
 def _admin_address(value: object) -> object:
@@ -202,7 +202,7 @@ class AdminConfig(Section):
     precedence. Takes effect at the start only."""
     tokens: list[AdminToken] = Field(default_factory=list)
     """Additional tokens, each with a role."""
-    # Off by default, on loopback too: it lets the owner of the token run programs as the gateway's user.
+    # Off by default, even on loopback: it lets everyone who has the token run programs as the gateway's user.
     allow_commands: bool = False
     """Let the admin API add servers that start programs or read files of this machine."""
     listen: Annotated[str, BeforeValidator(_admin_address)] | None = Field(
@@ -242,13 +242,13 @@ class StoredResultsConfig(Section):
     """Results that callers read in parts, or pass to other tools by handle, a short reference. `results` of a server,
     tool or profile decides which results are stored."""
 
-    # A conversation returns to a result within minutes; a person may be asked in between.
+    # Models usually read the rest of a result within minutes, but a person may have to answer a question first.
     lifetime: Seconds = 900.0
     """Seconds after which a stored result is deleted."""
-    # Six results of five megabytes.
+    # Enough for six results of five megabytes.
     memory: Count = Field(default=32 * 1024 * 1024, ge=64 * 1024, le=4 * 1024**3)
-    """Bytes of stored results for each caller. The oldest results are deleted first. A larger result is not
-    stored."""
+    """Bytes of stored results for each caller. The oldest results are deleted first. A result that is larger
+    than this is not stored."""
     total_memory: Count = Field(default=256 * 1024 * 1024, ge=64 * 1024, le=64 * 1024**3)
     """Bytes of stored results for all callers together, in each worker."""
     flow: list[FlowConfig] = Field(default_factory=list)
@@ -268,13 +268,13 @@ class ApprovalsConfig(Section):
     from a model, but not against a malicious caller, since the host is under the caller's control. administrator: the
     call waits for a decision on the admin page or with `typegate approvals`. The default is `administrator` for callers
     with an API key or a client credentials token, and `host` for all others. `ask.by` of a rule overrides it."""
-    # Enough for a person who has to be notified first; longer waits are cut off by the hosts.
+    # Enough for a person who has to be notified first. Hosts give up on calls that take longer.
     timeout: Seconds = 300.0
     """Seconds to wait for a decision, after which the call is refused."""
-    # One working day, so that decisions do not carry over to the next.
+    # A day is long enough for one piece of work, and a forgotten approval does not stay valid for long.
     expires: Seconds = 86_400.0
     """Seconds after which an approval for a session or a tool expires."""
-    # A person would not review more, and an agent that calls in a loop must not bury the requests of other callers.
+    # A person would not review more calls, and an agent that calls in a loop must not bury requests of other callers.
     waiting: Count = Field(default=16, ge=1, le=1_000)
     """Maximum number of calls of one caller that wait for a decision. Further calls are refused."""
 
@@ -291,10 +291,10 @@ class AuditConfig(Section):
     """Write the audit log. It is never written without a state directory."""
     file: str = Field(default="audit.jsonl", min_length=1)
     """Path of the audit log. A relative path starts at the state directory."""
-    # A quarter, the usual minimum of company policies. Maximum: ten years.
+    # The default is a quarter of a year, the usual minimum of company policies. The maximum is ten years.
     keep_days: Count = Field(default=90, ge=1, le=3_660)
     """Days after which a file of the audit log is deleted. A new file is started each day."""
-    # About two million calls. The log is on by default, so it must not fill the disk unnoticed.
+    # Enough for about two million calls. The log is on by default, so it must not fill the disk unnoticed.
     max_mebibytes: Count = Field(default=1_024, ge=1, le=1_048_576)
     """Maximum size of all files of the audit log, in MiB. Beyond it, the oldest file is deleted early, with a
     warning."""
@@ -322,7 +322,7 @@ _WORDS = ("accept", "warn", "hold")
 class LockPolicyConfig(Section):
     """How to handle each class of changes: accept, warn or hold. A single word applies to all classes.
 
-    A held definition stays listed as approved, and cannot be used until an administrator approves the new one.
+    An item with a held change stays listed as approved, but cannot be used until an administrator approves the change.
     """
 
     model_config = ConfigDict(json_schema_extra={"type": ["object", "string"]})
@@ -335,13 +335,13 @@ class LockPolicyConfig(Section):
     """A definition with a new name that is otherwise nearly unchanged. With a lock file, the default is hold, because
     rules and settings for the former name do not apply to the new one."""
     text: Decision | None = None
-    """A change of text that models and people read, in schemas too: a new `enum` value, `pattern` or name. With a lock
-    file, the default is hold."""
+    """A change of text that models and people read, including text in schemas: a new `enum` value, `pattern` or name.
+    With a lock file, the default is hold."""
     narrowing: Decision | None = None
     """A tool accepts or returns less. The default is warn."""
     widening: Decision | None = None
-    """A tool accepts or returns more, as with a new optional parameter, or a hint changes: a weaker hint means that the
-    tool may do more, and a stronger one may open it to more callers. With a lock file, the default is hold."""
+    """A tool accepts or returns more, as with a new optional parameter, or a hint changes. With a weaker hint, the tool
+    may do more; a stronger hint may open the tool to more callers. With a lock file, the default is hold."""
     identity: Decision | None = None
     """The server runs another package or version, or has another address. With a lock file, the default is hold."""
 
@@ -372,8 +372,8 @@ class LockConfig(Section):
     if that file belongs to another configuration in the folder, the default is typegate.NAME.lock, such as
     typegate.other.json.lock."""
     policy: LockPolicyConfig = default_section(LockPolicyConfig)
-    """How to handle each class of changes. `lock` of a server overrides it. Without a lock file, classes that are
-    `hold` are compared with the first listing of the server, which is kept in the state directory."""
+    """How to handle each class of changes. `lock` of a server overrides it. Without a lock file, definitions are
+    compared with the server's first listing, in the state directory, to detect changes that have to be held."""
 
 
 EXTRA: Final = "otel"
@@ -397,7 +397,7 @@ class TelemetryConfig(Section):
     """Service name of the gateway. The default is OTEL_SERVICE_NAME, or service.name of OTEL_RESOURCE_ATTRIBUTES."""
     sample_ratio: Annotated[float, BeforeValidator(not_boolean), Field(ge=0, le=1)] = 1.0
     """Fraction of the requests without a parent trace that are traced, from 0 to 1. Requests with a parent trace follow
-    its sampling decision. The default is OTEL_TRACES_SAMPLER, or else 1."""
+    the sampling decision of that trace. The default is OTEL_TRACES_SAMPLER, or else 1."""
     metrics: bool = True
     """Export durations as metrics. /metrics serves them in any case."""
     content: bool = False

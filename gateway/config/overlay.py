@@ -43,7 +43,7 @@ FOLDER: Final = "overlays"
 DISABLED: Final = "disabled by an administrator"
 MAX_CHANGES: Final = 2_000
 """Enough for changes made by hand. Changes made by a script belong in the configuration file."""
-# A server entry may be as large as a request, and the whole overlay is read into memory.
+# Enough for several server entries as large as a request. The limit exists because the file is read into memory.
 _MAX_BYTES: Final = 64 * 1024 * 1024
 # Length of the file name: the first digits of the SHA-256 of the configuration's path. Several gateways can store their
 # files in the same state directory.

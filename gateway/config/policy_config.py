@@ -115,7 +115,7 @@ class AskConfig(Section):
 
 
 class RuleConfig(Section):
-    """A rule: the callers it concerns, what it applies to, and one of `allow`, `deny` and `ask`."""
+    """A rule names the callers and requests that it concerns, and has one of `allow`, `deny` and `ask`."""
 
     name: str = Field(min_length=1, max_length=100)
     """Unique name of the rule in refusals, audit entries and metrics."""
@@ -136,14 +136,14 @@ class RuleConfig(Section):
     tags: list[str] | None = None
     """Patterns of server tags."""
     kinds: list[RuleKind] | None = Field(default=None, min_length=1)
-    """What the rule covers: any of tools, prompts, resources and completions. By default all of them."""
+    """Kinds of requests that the rule covers: any of tools, prompts, resources and completions. By default all."""
     when: WhenConfig | None = None
     """Conditions under which the rule applies. With conditions on arguments, it covers tools only."""
     allow: _Patterns | None = None
-    """What may be used: true, or patterns of names and URIs. A caller matched by any allow rule may use only what allow
-    rules grant."""
+    """Items that may be used: true for all, or patterns of names and URIs. A caller matched by any allow rule may use
+    only what allow rules grant."""
     deny: _Patterns | None = None
-    """What is removed from the caller's view: true, or patterns of names and URIs. Deny rules always win."""
+    """Items that the caller may not see: true for all, or patterns of names and URIs. Deny rules always win."""
     ask: AskConfig | None = None
     """Tool calls that need approval by a person: true, patterns, or an object with `tools`, `when` and `by`."""
 

@@ -28,7 +28,7 @@ _STEPS: Final = re.compile(r"(?:\[\d+\]|[\w*-]+)(?:\.[\w*-]+|\[\d+\])*")
 
 
 def refusal(error: ValidationError, file: str, *, within: str = "") -> ConfigError:
-    """Translate pydantic's errors into a `ConfigError` with a line for each, without values, which may be secret.
+    """Translate pydantic's errors into a `ConfigError` with a line for each. Values may be secret and are omitted.
 
     Args:
         error: The errors.
@@ -99,7 +99,7 @@ def fault(what: str, expected: str, *, key: str | None = None) -> PydanticCustom
 
     Args:
         what: The problem, as a predicate of the key: "is not a path".
-        expected: The form that is valid, which follows "expected".
+        expected: The valid form, which the message states after "expected".
         key: The key that has the problem, relative to the validated value. The loader adds the file and the full path.
     """
     context = {"what": what, "expected": expected, "key": key}
@@ -139,16 +139,16 @@ def is_http_url(url: str) -> bool:
         is_valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:  # for example, the port is not a number
         return False
-    # urlsplit silently removes some whitespace, so the URL that a client sends would differ from the one checked.
+    # urlsplit silently removes some whitespace, so a client would request another URL than this check has seen.
     return is_valid and not any(c.isspace() for c in url)
 
 
-# Maximum number of further unknown keys in a message: in an object in the wrong place, every key is unknown.
+# A message names at most this many further unknown keys. In an object in the wrong place, all keys are unknown.
 _MAX_UNKNOWN: Final = 8
-# Unknown keys are cut to this length, which no known key exceeds. The search for similar keys takes longer for longer
-# keys.
+# Unknown keys are cut to this length, because the search for similar keys takes long for long keys. No known key is
+# longer.
 _MAX_KEY_CHARS: Final = 256
-# At most a day: a larger value is most likely given in milliseconds.
+# The maximum is a day: a larger value was most likely meant as milliseconds.
 Seconds = Annotated[float, BeforeValidator(not_boolean), Field(gt=0, le=86_400, allow_inf_nan=False)]
 Count = Annotated[int, BeforeValidator(not_boolean)]
 
@@ -171,8 +171,8 @@ _SCALAR: Final = [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]
 Text = Annotated[str, BeforeValidator(as_text), WithJsonSchema({"anyOf": _SCALAR})]
 OptionalText = Annotated[str | None, BeforeValidator(as_text), WithJsonSchema({"anyOf": [*_SCALAR, {"type": "null"}]})]
 Texts = Annotated[list[str], BeforeValidator(_texts), WithJsonSchema({"type": "array", "items": {"anyOf": _SCALAR}})]
-# Required text. It defaults to empty, so that `check_entry` of the server's type, not pydantic, reports that it is
-# missing.
+# Required text. The default is empty, so that `check_entry` of the server's type reports a missing value, and not
+# pydantic.
 WrittenText = Annotated[str, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "null"}]})]
 
 
@@ -192,7 +192,7 @@ class Section(BaseModel):
         populate_by_name=True,
         extra="forbid",
         frozen=True,
-        # Build validators on first use, to shorten the start: most files have few sections.
+        # Build validators on first use, to shorten the start: most files use only a few sections.
         defer_build=True,
         # Errors are printed and logged, and values may be credentials.
         hide_input_in_errors=True,

@@ -43,7 +43,7 @@ class HostKeys(BaseModel):
 class AnnotationsConfig(Section):
     """Annotations of tools, from which hosts decide whether a call needs the user's consent."""
 
-    # Typed strictly: clients that use an MCP SDK reject the whole tool list if one annotation has the wrong type.
+    # The types are strict: clients with an MCP SDK reject the whole tool list if one annotation has the wrong type.
     title: str | None = None
     """Display name of the tool."""
     read_only_hint: bool | None = None
@@ -67,7 +67,7 @@ class ResultsConfig(Section):
     select: bool | None = None
     """Add the optional argument `_select` to tools: a JMESPath expression, or a list of JSON pointers, for the part of
     the result that the caller needs. Tools with an argument of this name keep their own. By default false."""
-    # Minimum: the notice about the cut takes 500 bytes. Maximum: no host shows a model more.
+    # The minimum leaves room for the 500-byte notice about the cut. No host shows a model more than the maximum.
     max_bytes: Count | None = Field(default=None, ge=2_000, le=64 * 1024 * 1024)
     """Size in bytes above which a result is cut at whole items of its largest list, or at whole lines of text. By
     default results are not cut."""
@@ -102,11 +102,11 @@ class ToolConfig(Section):
     search_hint: str | None = None
     """Words by which hosts find the tool (anthropic/searchHint)."""
     always_load: bool | None = None
-    """Ask hosts that load tools on demand to load this one immediately (anthropic/alwaysLoad). By default as for the
-    server; for a pinned tool, true in the dialects of hosts that read it."""
+    """Ask hosts that load tools on demand to load this tool immediately (anthropic/alwaysLoad). By default as for the
+    server; for a pinned tool, true in the dialects of hosts that read this hint."""
     max_result_size_chars: Count | None = Field(default=None, ge=1, le=_MAX_RESULT_CHARS)
-    """Characters of a result that hosts may show to their model (anthropic/maxResultSizeChars), if the upstream does
-    not say it. By default as for the server."""
+    """Characters of a result that hosts may show to their model (anthropic/maxResultSizeChars), unless the upstream
+    states a number. By default as for the server."""
     annotations: AnnotationsConfig = default_section(AnnotationsConfig)
     """Annotations to add where the upstream gives none. They override `annotations` of the server."""
     repair: Repair | None = None
@@ -196,7 +196,7 @@ class ServerConfig(Section):
     # The default of the TypeScript SDK, and so of most hosts.
     call_timeout: Seconds = 60.0
     """Seconds to wait for the result of a call. Each progress notification restarts the wait."""
-    # More than a host sends concurrently, but too few for one slow server to exhaust the sockets.
+    # More calls than a host sends concurrently, but too few for one slow server to exhaust the sockets.
     max_concurrency: Count = Field(default=64, ge=1, le=10_000)
     """Maximum number of concurrent calls. Further calls are refused."""
     disabled: bool = False
@@ -227,14 +227,14 @@ class ServerConfig(Section):
     always_load: bool = False
     """Ask hosts that load tools on demand to load the tools of this server immediately (anthropic/alwaysLoad)."""
     max_result_size_chars: Count | None = Field(default=None, ge=1, le=_MAX_RESULT_CHARS)
-    """Characters of a result of each tool that hosts may show to their model (anthropic/maxResultSizeChars), if the
-    upstream does not say it."""
+    """Characters of a result of each tool that hosts may show to their model (anthropic/maxResultSizeChars), unless the
+    upstream states a number."""
     priority: int = 0
     """Priority when the list is limited: tools of servers with a higher priority are listed first."""
     # Off by default: a server that may ask the user for input needs a separate connection for each session.
     elicitation: bool = False
     """Let an upstream with an earlier protocol version ask the user for input. Each session then has a separate
-    connection to it."""
+    connection to the upstream."""
     copies: bool = False
     """Let each worker start a separate process of this server (serve --workers)."""
     repair: Repair = "safe"
@@ -287,12 +287,12 @@ class ServerConfig(Section):
 
     @property
     def lists_at_start(self) -> bool:
-        """True if the gateway starts the process once when it starts itself, only to list its tools."""
+        """True if the process is started once at the start of the gateway, only to list its tools."""
         return False
 
     @property
     def uses_roots(self) -> bool:
-        """True if `cwd`, `args` or `sandbox` of the process refers to the host's first root, an open folder."""
+        """True if `cwd`, `args` or `sandbox` refers to the host's first root, a folder that the host has open."""
         return False
 
     def in_root(self, root: str = "") -> ServerConfig:
@@ -350,7 +350,7 @@ class ServerConfig(Section):
         return self.type, *self.identity_key(), *(getattr(self, field) for field in self.connection)
 
     def launch_identity(self, folder: Path | None) -> str:
-        """Describe for the lock file what is started or connected to, with paths below `folder` relative to it."""
+        """Describe, for the lock file, the program or address of the server, with paths relative to `folder`."""
         return identity_of_url(self.address or "")
 
     def with_absolute_paths(self, folder: Path) -> ServerConfig:

@@ -26,7 +26,7 @@ from registry.schema.display_text import strip_accents
 
 
 def check_per_user(servers: Mapping[str, ServerConfig], *, file: str, block: str = "mcpServers") -> None:
-    """Reject servers with `perUser`, for a gateway that does not authenticate callers.
+    """Reject servers with `perUser`, because the gateway does not authenticate callers.
 
     Raises:
         ConfigError: A server has `perUser`.
@@ -77,7 +77,7 @@ class Entries:
         servers: The valid servers by alias, in the order of the file.
         left_out: The servers that are not served, with the reason.
         problems: The errors in entries.
-        warnings: Keys that are ignored and aliases that are changed.
+        warnings: Warnings about ignored keys and changed aliases.
     """
 
     servers: dict[str, ServerConfig] = field(default_factory=dict)
@@ -137,7 +137,7 @@ def _aliases(block: str, entries: Mapping[str, Any], result: Entries, file: str)
     """Return the alias of each entry: the key as written, or the most similar valid alias."""
     valid_aliases = {key: valid_alias(key) for key in entries}
     aliases: dict[str, str] = {}
-    # Process keys that are valid aliases first, so that they win over a changed alias that is equal.
+    # Process keys that are valid aliases first, so that they win over an equal changed alias.
     for key in sorted(entries, key=lambda key: valid_aliases[key] != key):
         alias = valid_aliases[key]
         try:

@@ -17,7 +17,7 @@ from gateway.protocol.gateway_errors import ConfigError
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 # Deeper than any real file, and well below the interpreter's recursion limit.
 MAX_DEPTH: Final = 100
-# More than a file of the maximum size contains without YAML aliases, which can expand a small file enormously.
+# More values than a file of the maximum size has without YAML aliases. Aliases can expand a small file enormously.
 MAX_NODES: Final = 500_000
 
 _EXPECTED_ROOT: Final = 'an object with "mcpServers"'
@@ -127,7 +127,7 @@ def _json(text: str, file: str) -> Any:
 
 
 def _blank(pattern: re.Pattern[str], text: str) -> str:
-    # Replaced by spaces, so that lines and columns in messages match the file.
+    # Replace the matches with spaces, so that lines and columns in messages match the file.
     return pattern.sub(lambda m: m[1] or re.sub(r"[^\n]", " ", m[0]), text)
 
 

@@ -1,7 +1,7 @@
 """Find names and patterns in the configuration that match nothing.
 
 A deny or ask rule that matches no caller because of a typing error restricts nothing. The same holds for an allow rule
-if the default is to allow, since callers without an allow rule may use everything.
+if the default is to allow, since callers that no allow rule matches may use everything.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _unmatched_in_rules(
                 text=f"{pattern} matches no caller{guess}",
                 opens=closes and bool(guess),
             )
-        # With an issuer, groups and scopes cannot be checked, because those of tokens are not known.
+        # Groups and scopes cannot be checked if there is an issuer, because only the issuer knows those in its tokens.
         if gateway.auth.oauth is None:
             groups = list(dict.fromkeys([*(group for key in keys for group in key.groups), *added.groups]))
             names += [

@@ -96,8 +96,8 @@ def expand(  # noqa: C901 - one nested function per form of placeholder
         environ: The environment variables.
         file: The name of the configuration file in messages.
         folder: The folder at which relative paths of `${file:…}` start.
-        secrets: Receives the inserted values that are secret: those whose name or form indicates it, and the content
-            of files.
+        secrets: Receives the inserted values that are secret: values whose name or form indicates a secret, and the
+            content of files.
         files: Receives the paths of the files that were read or are missing.
         inputs: Defaults of inputs, from `input_defaults`.
         braces: True to replace the placeholders of OpenCode as well.
@@ -178,7 +178,7 @@ def expand(  # noqa: C901 - one nested function per form of placeholder
             variable = input_variable(name)
             what = f"is a value that an editor asks its user for; expected the environment variable {variable} instead"
             raise ConfigError(f"${{{_INPUT}{name}}} {what}", file=file, key=path)
-        # Inputs are mostly credentials.
+        # Treat every input as secret, because most inputs are credentials.
         secrets.add(value)
         return value
 

@@ -18,7 +18,7 @@ _DEBOUNCE_MS: Final = 100
 # the debounce time.
 _STEP_MS: Final = 50
 
-# Time after which watching has certainly started. The files are compared then, to detect earlier changes.
+# After this time, watching has certainly started. The files are then compared, to detect earlier changes.
 _SETTLED_MS: Final = 500
 
 
@@ -110,7 +110,7 @@ async def follow(
                 yield_on_timeout=True,
                 stop_event=stopped,
             ):
-                # The first iteration counts even without events, since earlier changes cause no events.
+                # Compare in the first iteration even without events: changes before the watch cause no events.
                 if changes or is_new:
                     requests.add(forced=False)
                 is_new = False
@@ -144,7 +144,7 @@ async def follow(
                 digests = current
                 await changed()
                 # The reload may have changed which files are watched. A new file in an included folder may have
-                # appeared after the reload read the folder, so it stays unknown and the next comparison differs.
+                # appeared after the reload read the folder, so leave it without a digest: the next comparison differs.
                 now = await other_files()
                 new = digests_of(file for file in now.files if file not in digests and file.parent not in now.folders)
                 # Forget unchanged files that are no longer watched. Remember a file that was deleted during the reload,
@@ -165,6 +165,6 @@ def digests_of(files: Iterable[Path]) -> dict[Path, bytes | None]:
 
 
 def _folders(path: Path, other_files: OtherFiles) -> frozenset[Path]:
-    # A folder that does not exist yet is noticed as a change in its parent folder, if that is watched.
+    # The creation of a missing folder is noticed as a change in its parent folder, if the parent is watched.
     folders = {*other_files.folders, *(folder for file in (path, *other_files.files) for folder in folders_of(file))}
     return frozenset(folder for folder in folders if folder.is_dir())

@@ -49,7 +49,7 @@ DEFINITION: dict[str, Any] = {
 def balance(arguments: Mapping[str, Any]) -> CallToolResult:
     """Return the balance of an account on a day, or a result with an error."""
     account_id = arguments.get("account_id")
-    # A common wording of servers that validate arguments themselves. The gateway recognizes it and adds a hint.
+    # Many servers that validate arguments themselves use this wording. The gateway recognizes it and adds a hint.
     if account_id is None:
         return answer("'account_id' was not provided", is_error=True)
     account = _LEDGER.get(str(account_id))
@@ -62,7 +62,7 @@ def balance(arguments: Mapping[str, Any]) -> CallToolResult:
     except ValueError:
         return answer("'date' must be a date in the form YYYY-MM-DD", is_error=True)
     booked = [(when, amount) for when, amount, _ in entries if when <= day]
-    # Decimal and text instead of float, to keep amounts exact.
+    # Use Decimal and text instead of float, to keep amounts exact.
     total = sum((Decimal(amount) for _, amount in booked), Decimal("0.00"))
     facts = {
         "account_id": str(account_id),

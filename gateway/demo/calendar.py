@@ -51,7 +51,7 @@ def _list_of(key: str, properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {key: {"type": "array", "items": items}}, "required": [key]}
 
 
-# Sets all four hints: destructiveHint and openWorldHint default to true, and hosts would ask before each call.
+# All four hints are set: destructiveHint and openWorldHint default to true, so hosts would ask before each call.
 _READ_ONLY = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 _MESSAGE = {
     "messageId": _TEXT,
@@ -187,7 +187,7 @@ class Calendar:
         name = _read_required(arguments, "timeZone", str)
         try:
             zone = ZoneInfo(name)
-        # ZoneInfo reads a file of that name: ValueError for a path outside of its folder, OSError for a directory.
+        # ZoneInfo reads a file of that name: ValueError for a path outside its folder, OSError for a directory.
         except (ZoneInfoNotFoundError, ValueError, OSError):
             raise Refusal(f"'{name}' is not a known time zone") from None
         first = _read_day(arguments, "startDate")

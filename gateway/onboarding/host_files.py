@@ -25,7 +25,7 @@ from gateway.protocol.gateway_errors import ConfigError
 
 FileForm = Literal["json", "toml"]
 _Places = Callable[["Machine"], Sequence[Path]]
-# Files with managed settings of Claude Code, which the administrator of the machine writes.
+# Files in which the administrator of a machine manages the settings of Claude Code.
 _MANAGED: Final = {
     "linux": Path("/etc/claude-code/managed-settings.json"),
     "darwin": Path("/Library/Application Support/ClaudeCode/managed-settings.json"),
@@ -205,7 +205,7 @@ def find_host(name: str) -> HostFile | None:
 def collect_settings(
     keys: Sequence[str], path: Path, root: Mapping[str, Any], host: HostFile | None, *, machine: Machine
 ) -> HostSettings:
-    """Return the host's settings about servers that are outside of the server entries.
+    """Return the settings that a host stores about its servers outside of the server entries.
 
     Args:
         keys: The path of keys to the object with the server entries.
@@ -243,7 +243,7 @@ def collect_settings(
 
 
 Reference = Callable[[str, str, str], str]
-"""Called with the alias, name and value of a secret; returns the text that refers to the stored secret."""
+"""Called with a server alias and a secret's name and value; returns the text that refers to the stored secret."""
 
 # These hosts do not expand `${NAME}` in their files.
 _LITERAL_HOSTS: Final = frozenset({"claude-desktop", "codex", "opencode"})
@@ -323,7 +323,7 @@ class ConvertedEntry:
 def find_blocks(
     root: Mapping[str, Any], host: HostFile | None
 ) -> Iterator[tuple[tuple[str, ...], str, dict[str, Any]]]:
-    """Yield each object with server entries in a file: its path of keys, the host with this format, and the entries."""
+    """Yield the path of keys, the name of the host format, and the entries of each object with server entries."""
     if host is not None:
         own = root.get(host.block)
         if isinstance(own, dict):
@@ -344,7 +344,7 @@ def find_blocks(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostContext:
-    """Information outside of the file that the host uses to interpret its server entries.
+    """Information that the host uses to interpret server entries, but does not store in their file.
 
     Attributes:
         workspace: The folder that is open in the host; None if unknown.
@@ -370,7 +370,7 @@ def convert_entry(
         server_key: The name in the host's file.
         host: The name of the host whose format the entry has.
         reference: Stores a secret, and returns the text that refers to the stored secret.
-        context: Information outside of the file that the host uses to interpret the entry.
+        context: Information that the host uses to interpret the entry, but does not store in its file.
     """
     context = context if context is not None else HostContext()
     settings = context.settings
@@ -427,7 +427,7 @@ class _Converter:
         return common
 
     def translated(self, common: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the result of `translate_entry` with placeholders and paths in the form of the configuration."""
+        """Convert placeholders and paths in the result of `translate_entry` to the syntax of the configuration."""
         translated: dict[str, Any] = {key: common[key] for key in (*_COPIED_KEYS, "connectTimeout") if key in common}
         for key in common:
             if key not in self.handled_keys:

@@ -138,7 +138,7 @@ def uninstall(host: HostFile, path: Path, installations: Installations, *, force
 def url_entry(host: HostFile, url: str, *, key: str = "") -> dict[str, Any]:
     """Return the entry that connects a host to a running gateway.
 
-    The entry contains the URL, or for a host that only starts programs, the command `typegate stdio --url`.
+    If the host only starts programs, the entry contains the command `typegate stdio --url` instead of the URL alone.
 
     Args:
         key: The API key of the host; empty if the gateway requires none.
@@ -199,7 +199,7 @@ def read_text(path: Path) -> str:
 def _convert_entries(
     host: HostFile, entries: Mapping[str, Any], settings: HostSettings
 ) -> dict[str, tuple[ConvertedEntry, ServerConfig | None]]:
-    """Return each server of a host, converted to the gateway's format and then validated; None if it is not valid."""
+    """Return each converted entry of a host, with its parsed configuration or None if the entry is not valid."""
     by_name: dict[str, tuple[ConvertedEntry, ServerConfig | None]] = {}
     for name, entry in entries.items():
         if not isinstance(entry, dict) or is_gateway_entry(entry):
@@ -217,7 +217,7 @@ def _convert_entries(
 def _describe_newly_exposed(
     converted: Mapping[str, tuple[ConvertedEntry, ServerConfig | None]], config: Config
 ) -> list[str]:
-    """Describe what the host's file hides of the servers in `config`, but the gateway would show to the host."""
+    """Describe the servers and items in `config` that the host's file hides, but the gateway would show to the host."""
     exposed: list[str] = []
     for name, (theirs, server) in converted.items():
         if server is None or (served := _find_served(theirs, server, config)) is None:

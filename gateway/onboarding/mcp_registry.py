@@ -30,13 +30,13 @@ from registry.schema.display_text import excerpt
 DEFAULT_BASE: Final = "https://registry.modelcontextprotocol.io"
 _META: Final = "io.modelcontextprotocol.registry/official"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
-# Pages of search results to read. The limit also ends a listing that the registry never ends.
+# Maximum number of pages of search results. The limit also protects against a registry whose listing never ends.
 _MAX_PAGES: Final = 5
 _PAGE: Final = 50
 _MAX_LISTED: Final = 8
 _ABOUT_CHARS: Final = 120
 # The values of `registryBaseUrl` in `server.json` that name the registries from which npx and uvx install packages.
-# They are only compared: for a package in another registry, npx or uvx would run a different package of the same name.
+# A package in another registry is refused, because npx and uvx would run a different package of the same name.
 _HOMES: Final[Mapping[str, frozenset[str]]] = {
     "npm": frozenset({"https://registry.npmjs.org"}),
     "pypi": frozenset({"https://pypi.org", "https://pypi.org/simple"}),
@@ -259,7 +259,7 @@ def _arguments(listed: Any, inputs: list[Input]) -> list[str]:
 def _input_value(declared: Mapping[str, Any], name: str, inputs: list[Input]) -> str:
     """Return the declared value, or else a `${NAME}` placeholder for a value that the user has to provide.
 
-    An optional command-line argument without a value or default is left out: its value is empty.
+    The result is empty for an optional command-line argument that has neither a value nor a default.
     """
     value = declared.get("value")
     if isinstance(value, str):
@@ -282,7 +282,7 @@ def _input_value(declared: Mapping[str, Any], name: str, inputs: list[Input]) ->
 
 
 def _with_variables(text: str, variables: Any, inputs: list[Input]) -> str:
-    """Replace each declared `{name}` by its value or a `${NAME}` placeholder, and escape any other `${`."""
+    """Replace each declared `{name}` with its value or a `${NAME}` placeholder, and escape any other `${`."""
     declared = variables if isinstance(variables, dict) else {}
 
     def placeholder(match: re.Match[str]) -> str:

@@ -138,10 +138,10 @@ MAX_BUNDLE_BYTES: Final = 256 * 1024 * 1024
 # take longer.
 _PAUSE_S: Final = 20.0
 _DOWNLOAD_S: Final = 300.0
-# Downloads from GitHub releases redirect twice.
+# Maximum number of redirects. Downloads from GitHub releases need two.
 _MAX_REDIRECTS: Final = 4
 _CHUNK_BYTES: Final = 64 * 1024
-# Limits of the header lines of a response, as for responses of upstreams: common servers accept 8 to 64 KiB of headers.
+# Limits for the header lines of a response, the same as for upstreams. Common servers accept 8 to 64 KiB of headers.
 _MAX_LINES: Final = 256
 _MAX_LINES_BYTES: Final = 64 * 1024
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -344,7 +344,7 @@ def _npm_registry() -> str:
 
 def _metadata_from_pip(name: str, requested_version: str) -> dict[str, Any]:
     """Return the metadata of the version that pip would install from its configured index; nothing is installed."""
-    # Only wheels: to read the metadata of a source distribution, pip would run code from it.
+    # Accept only wheels, because pip would run code from a source distribution to read its metadata.
     command = [
         sys.executable,
         "-m",

@@ -13,7 +13,7 @@ import os
 import struct
 import sys
 
-# System call numbers from <asm-generic/unistd.h>, equal on all Linux architectures with Python, except alpha.
+# System call numbers from <asm-generic/unistd.h>. They are the same on every architecture with Python, except alpha.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG = 1
 _RULE_PATH_BENEATH = 1
@@ -61,7 +61,7 @@ def _check(result: int, what: str) -> int:
 
 
 def _restrict_access(paths: dict[str, list[str]], network: str, version: int) -> None:
-    """Deny access to all files except the named paths, and to the TCP operations that `network` excludes."""
+    """Deny access to all files except the named paths, and deny the TCP operations that `network` excludes."""
     handled = file_rights(version)
     net = 0
     if version >= 4:
@@ -97,7 +97,7 @@ def _forbid_sockets() -> bool:
     """Make `socket` fail for the families that reach other machines, with a seccomp filter.
 
     Returns:
-        False, without a filter, if the system call numbers of this architecture are unknown.
+        False, without installing a filter, if the system call numbers of this architecture are unknown.
     """
     if os.uname().machine not in _SOCKET_CALL:
         return False
@@ -150,7 +150,7 @@ def _limit(limits: dict[str, int]) -> None:
 
 def main(arguments: list[str]) -> None:
     """Confine this process and execute the program."""
-    # Parsed without `argparse`, whose import takes longer than everything else here.
+    # Do not use `argparse`, because importing it takes longer than everything else in this file.
     end = arguments.index("--")
     paths: dict[str, list[str]] = {"read": [], "write": [], "devices": []}
     limits: dict[str, int] = {}

@@ -59,12 +59,12 @@ class LineSplitter:
 
     @property
     def held_bytes(self) -> int:
-        """Number of bytes received of the unfinished line."""
+        """Size of the received part of the unfinished line."""
         return self._size
 
     @property
     def held(self) -> bytes:
-        """Bytes received of the unfinished line; empty if that line is being skipped."""
+        """The received part of the unfinished line; empty if that line is being skipped."""
         return b"".join(self._parts)
 
     def _hold(self, part: bytes) -> None:
@@ -84,8 +84,8 @@ class LineSplitter:
             self._parts.append(part)
 
 
-# Offset of the byte to lock on Windows. Locked bytes are unreadable there, so the offset is beyond the end of any file
-# that is locked here.
+# Offset of the byte to lock on Windows. Windows makes locked bytes unreadable, so the offset is beyond the end of any
+# file that the gateway locks.
 _LOCKED_BYTE: Final = 2**30
 
 
@@ -102,7 +102,7 @@ def expand_home(path: str | os.PathLike[str]) -> Path:
 
 
 def home_folder() -> Path:
-    """Return the user's home directory. Without one, return the root directory, as container runtimes set HOME."""
+    """Return the user's home directory, or else the root directory, which container runtimes then use as HOME."""
     folder = expand_home("~")
     return folder if folder.is_absolute() else Path(folder.anchor or os.sep)
 
@@ -110,9 +110,9 @@ def home_folder() -> Path:
 def read_private(path: Path, *, most_bytes: int) -> bytes:
     """Read a file that contains a secret, unless other users may have written or read it.
 
-    If only the group has permissions on a file of this user, the permissions are removed and the file is read: for a
-    Kubernetes volume with an `fsGroup`, the kubelet adds group permissions each time it mounts the volume. A file that
-    root owns and the group can only read, as in the volume of a Secret, is read unchanged.
+    If a file of this user is accessible to its group, but not to others, the group's permissions are removed and the
+    file is read. This is needed for Kubernetes volumes with an `fsGroup`, because the kubelet adds group permissions at
+    each mount. A file that root owns and the group can only read, as in a volume with a Secret, is read unchanged.
 
     Args:
         most_bytes: The expected maximum size. One more byte is read, so that the caller can detect a longer file.
@@ -122,7 +122,7 @@ def read_private(path: Path, *, most_bytes: int) -> bytes:
         ForeignFile: The path is not a regular file, the file belongs to another user, or other users may access it.
         OSError: The file cannot be read.
     """
-    # O_NONBLOCK, because opening a pipe would wait for a writer.
+    # Use O_NONBLOCK, because opening a pipe would otherwise wait for a writer.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
         descriptor = os.open(path, flags)

@@ -23,30 +23,30 @@ SETTLE_S: Final = 2.0
 time of each other."""
 THOROUGH_S: Final = 300.0
 """Minimum seconds between collections that include frozen objects. Each ended session leaves a few KiB of garbage among
-them; a collection takes 20 ms."""
+frozen objects; a collection takes 20 ms."""
 _CHECK_S: Final = 5.0
 """Seconds between checks for garbage. A busy gateway produces at most a few MB in this time."""
-# Allocations before a collection of the youngest generation. With the default of 700, the collector traverses the
-# objects of two dozen concurrent calls repeatedly, which takes 2 % of their time. Only failed calls may leave reference
-# cycles.
+# Allocations before a collection of the youngest generation. With the default of 700, the collector would repeatedly
+# traverse the objects of two dozen concurrent calls, which takes 2 % of their time. Fewer collections are sufficient,
+# because only failed calls may leave reference cycles.
 _YOUNG: Final = 2_000
 # Collections of the second generation after which the interpreter would run a full collection.
 _FULL_AFTER: Final = 10
 # Disables automatic full collections; `Collector` decides when to run one.
 _NEVER: Final = 1_000_000_000
-# Number of objects, including strings and numbers, from which a gateway counts as large: it has several hundred tools.
-# An empty gateway has 290,000. Traversing this many takes about 20 ms, so a large gateway runs full collections only
-# when idle.
+# Minimum number of objects, including strings and numbers, of a large gateway, which has several hundred tools. An
+# empty gateway has 290,000 objects. Traversing so many objects takes about 20 ms, so a large gateway runs full
+# collections only when idle.
 _LARGE_OBJECTS: Final = 330_000
-# New objects in a large gateway before they are frozen or collected. The collector traverses about a third of them,
-# which takes about 10 ms.
+# Number of new objects at which a large gateway freezes or collects them. The collector traverses about a third of the
+# new objects, which takes about 10 ms.
 _LARGE_NEW_OBJECTS: Final = 40_000
 # A large gateway that is never idle collects frozen objects less often by this factor: four times a day.
 _BUSY_FACTOR: Final = 72
-# New objects (about 300 MB) after which frozen objects are collected in any case, in case a peer creates cycles on
-# purpose to fill the memory.
+# Number of new objects (about 300 MB) after which frozen objects are collected even if the gateway is busy, because a
+# peer could create reference cycles to fill the memory.
 _MOST_UNSEEN: Final = 3_000_000
-# The gateway counts as idle if its main thread runs for less than this fraction of the time: only timers run.
+# The gateway counts as idle if its main thread runs for less than this fraction of the time. Timers alone need less.
 _IDLE: Final = 0.01
 # If a collection takes longer than this many seconds, there are many sessions, and the surviving objects are frozen.
 _LONG_S: Final = 0.01
@@ -58,11 +58,11 @@ class Collector:
     """Keeps garbage collections short: small amounts of new objects at a time, and frozen objects only when idle.
 
     With Python's defaults, the collector would traverse every tool repeatedly and block all calls for at least 20 ms
-    each time (0.1 s with 10,000 tools). With 100 callers, these pauses would be the 99th percentile of the latency.
+    each time (0.1 s with 10,000 tools). With 100 callers, these pauses would define the 99th percentile of the latency.
     """
 
     def __init__(self, thorough_s: float = THOROUGH_S, *, most_unseen: int = _MOST_UNSEEN) -> None:
-        """Begin counting new objects from now on.
+        """Start counting new objects.
 
         Args:
             thorough_s: Minimum seconds between collections that include frozen objects.
@@ -81,7 +81,7 @@ class Collector:
         if gc.get_count()[2] >= _FULL_AFTER or self._has_many_new():
             self.settle(freeze=False)
         is_due = is_idle and time.monotonic() - self._thorough_at_s >= self._thorough_s
-        # Only this frees reference cycles among frozen objects.
+        # Only a thorough collection frees reference cycles among frozen objects.
         if self._frozen and (is_due or sys.getallocatedblocks() - self._thorough_blocks > self._most_unseen):
             self._collect_thoroughly()
 
@@ -89,7 +89,7 @@ class Collector:
         """Collect new objects, or freeze them without a collection if there are many.
 
         Args:
-            freeze: Whether to freeze the objects that survive, too, and to collect all objects if frozen ones are due.
+            freeze: Whether to freeze surviving objects too, or to collect all objects if a thorough collection is due.
         """
         since_s = time.monotonic() - self._thorough_at_s
         interval_factor = 1 if sys.getallocatedblocks() < _LARGE_OBJECTS else _BUSY_FACTOR
@@ -131,7 +131,7 @@ def use_one_heap() -> None:
     """Make all threads share one glibc heap. Call this at the start of a process.
 
     By default each thread gets its own heap to avoid contention, but the GIL lets only one thread run anyway.
-    `return_memory` cannot trim the heaps of threads, which would waste 30 MB permanently after listing 10,000 tools.
+    `return_memory` cannot trim the heaps of threads, so they would permanently waste 30 MB after listing 10,000 tools.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
@@ -162,8 +162,8 @@ async def freeze_settled(registry: Registry, *, settle_s: float = SETTLE_S, thor
             if not changed.is_set():
                 collector.collect_if_due()
                 continue
-            # Changes come in bursts, as at startup, and thousands of newly listed tools may still be written to disk.
-            # Changes that arrive while settling are handled in the next round, after the same wait.
+            # Wait, because changes come in bursts, such as at startup, and thousands of new tools may still be written
+            # to disk. Changes that arrive during the wait are handled in the next round, after another wait.
             changed = anyio.Event()
             await anyio.sleep(settle_s)
             collector.settle()
@@ -174,7 +174,7 @@ async def freeze_settled(registry: Registry, *, settle_s: float = SETTLE_S, thor
 
 
 def return_memory() -> None:
-    """Return free pages to the operating system (glibc only). Takes several milliseconds, so call it rarely.
+    """Return free pages to the operating system (glibc only). This takes several milliseconds, so call it rarely.
 
     A long list or a large result leaves holes between small surviving objects, and glibc by itself returns only the
     free space at the end of its heap.

@@ -4,7 +4,7 @@ An upstream's error message may repeat a secret that the gateway sent to the ups
 administrators and the log. Results of successful calls are not scrubbed, because they are data and may be large; an
 administrator can configure the hook `redact` for them.
 
-A *form* of a secret is one way in which a text may write it: verbatim, escaped in JSON, or percent-encoded.
+A *form* of a secret is one way in which a text may contain it: verbatim, escaped in JSON, or percent-encoded.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _MIN_CHARS: Final = 4
 _MIN_LIKELY_CHARS: Final = 8
 # Minimum length of a URL path segment that may be a secret. Tokens in URLs have at least 20 characters.
 _MIN_PATH_CHARS: Final = 20
-# More than one configuration can contain. The forms that were configured least recently are dropped first.
+# Maximum number of forms: more than a configuration can contain. The least recently configured forms are dropped first.
 _MAX_FORMS: Final = 50_000
-# The number of tokens of one owner to hide: the current one and the previous two, because a message about a token can
+# The number of tokens of one owner to hide: the current token and the previous two, because a message about a token can
 # arrive shortly after the token was replaced.
 _GENERATIONS: Final = 3
-# Maximum number of owners of tokens. An owner is a server with the credentials of its OAuth sign-in.
+# Maximum number of owners of tokens. An owner is one kind of credentials of a sign-in to a server.
 _MAX_OWNERS: Final = 10_000
 # Up to this number of forms, searching a short text for each form (0.1 µs per form) is faster than a lookup at each
 # character (12 µs).
@@ -104,13 +104,13 @@ class Scrubber:
                 self._drop_oldest_owner()
             else:
                 del self._forms[next(iter(self._forms))]
-        # Longest first, so that a secret that contains another secret is removed as a whole.
+        # Sort long forms first, so that a secret that contains another secret is removed as a whole.
         self._longest_first = tuple(sorted(self._forms, key=len, reverse=True))
         self._by_start = {}
         if len(self._longest_first) > _FEW_FORMS:
             for form in self._longest_first:
                 self._by_start.setdefault(form[:_MIN_CHARS], []).append(form)
-        # Increased last, so that a text that another thread scrubs in the meantime counts as scrubbed with the old set.
+        # Increase this last, so that a text that another thread scrubs meanwhile counts as scrubbed with the old set.
         self.generation += 1
 
     def hide_latest(self, owner: str, values: Iterable[str]) -> None:
@@ -189,7 +189,7 @@ class Scrubber:
         Other members, such as names and the values in schemas, stay unchanged, because calls depend on them.
         """
         if isinstance(items, list) and len(items) > _CHUNK_ITEMS:
-            # Process in chunks, because serializing and searching a chunk blocks other threads.
+            # Process the list in chunks, because other threads are blocked while a chunk is serialized and searched.
             starts = range(0, len(items), _CHUNK_ITEMS)
             parts = [self.scrub_descriptions(items[start : start + _CHUNK_ITEMS]) for start in starts]
             return [item for part in parts for item in part]
@@ -223,7 +223,7 @@ class Scrubber:
 
 
 SECRETS: Final = Scrubber()
-"""The secrets of this process. A single instance, because logs and errors are produced in all parts of the process."""
+"""The secrets of this process. There is a single instance, because all parts of the process produce logs and errors."""
 
 
 def secrets_in(section: Any) -> set[str]:
@@ -260,8 +260,8 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def _secrets(value: Any, key: str, *, handed_over: bool) -> Iterator[str]:
-    # Detect `SecretStr` by its method instead of its class, because this module is used before pydantic, which is slow
-    # to import, is needed.
+    # Detect `SecretStr` by its method and not by its class: importing pydantic is slow, and this module is used before
+    # pydantic is needed.
     if (reveal := getattr(value, "get_secret_value", None)) is not None:
         yield reveal()
     elif isinstance(value, str):
@@ -326,7 +326,7 @@ def _basic_password(value: str) -> Iterator[str]:
 
 def _is_likely(value: str) -> bool:
     if len(value) < _MIN_LIKELY_CHARS or "://" in value or "\n" in value:
-        # `_secrets_in_url` finds secrets inside URLs. Of multi-line texts, only private keys are secrets.
+        # `_secrets_in_url` finds secrets inside URLs. A multi-line text is a secret only if it is a private key.
         return "PRIVATE KEY" in value
     return _WORDS.fullmatch(value) is None and _PATH.fullmatch(value) is None and value.lower() not in _PLAIN
 

@@ -29,16 +29,16 @@ from gateway.protocol.gateway_errors import GatewayError
 
 log = logging.getLogger(__name__)
 
-# Polling interval for signals on Windows, in seconds. A signal does not wake the event loop there.
+# Polling interval for signals on Windows, in seconds. On Windows, a signal does not wake the event loop.
 _POLL_S: Final = 0.2
 
 HANGUP: Final = getattr(signal, "SIGHUP", None)
-"""The signal that reloads the configuration; None on Windows, which does not have it."""
+"""The signal that reloads the configuration; None on Windows, which lacks this signal."""
 
 
 @contextmanager
 def open_signals(*numbers: signal.Signals) -> Iterator[AsyncIterator[int]]:
-    """Replace the default action of these signals: yield a stream of the numbers of received signals."""
+    """Replace the default action of these signals, and yield a stream with the number of each received signal."""
     if sys.platform != "win32":
         with anyio.open_signal_receiver(*numbers) as received:
             yield received
@@ -49,7 +49,7 @@ def open_signals(*numbers: signal.Signals) -> Iterator[AsyncIterator[int]]:
 
 @contextmanager
 def _interpreter_signals(*numbers: signal.Signals) -> Iterator[AsyncIterator[int]]:
-    """Do the same as `open_signals` with handlers of the `signal` module, for Windows."""
+    """Implement `open_signals` for Windows, with handlers of the `signal` module."""
     seen: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -84,7 +84,7 @@ async def run_in_thread(work: Callable[[], T], *, limiter: anyio.CapacityLimiter
     """Run a function that takes more than a few milliseconds in a thread, and return its result.
 
     Args:
-        limiter: Bounds the number of concurrent threads; None for anyio's default.
+        limiter: Limits the number of concurrent threads; None for anyio's default limiter.
     """
     return await anyio.to_thread.run_sync(_run, work, limiter=limiter)
 
@@ -210,17 +210,17 @@ class _Alarm:
             self.set(min(self.due_s.values()))
 
 
-# The timer of the event loop that was used last. A serving process has one event loop.
+# The timer of the event loop that was used last. A serving process has only one event loop.
 _alarm: _Alarm | None = None
 
 
 class Deadline(Struct, eq=False):
     """A context manager that cancels its task when the time is up, and then raises `TimeoutError` on exit.
 
-    Equivalent to `anyio.fail_after` at a tenth of the cost, which matters because every call uses a deadline.
+    It is equivalent to `anyio.fail_after`, but ten times faster. The speed matters because every call uses a deadline.
 
     Args:
-        seconds: The time, counted from the entry, and again from each `extend`.
+        seconds: The time until the deadline. It starts at the entry, and restarts at each `extend`.
 
     Raises:
         TimeoutError: On exit, if the time was up and nothing else had cancelled the task.
@@ -267,13 +267,13 @@ class Deadline(Struct, eq=False):
             self._start(self._alarm)
 
     def hold(self) -> None:
-        """Stop the clock until `release` has been called as often as `hold`, as while a user gives input."""
+        """Stop the clock until `release` has been called as often as `hold`, for example while a user gives input."""
         self._held += 1
         if self._alarm is not None:
             self._alarm.due_s.pop(self, None)
 
     def release(self) -> None:
-        """Undo one `hold`. After the last one, restart the clock from the beginning."""
+        """Undo one call of `hold`. If all calls are undone, restart the clock from the beginning."""
         self._held = max(0, self._held - 1)
         self.extend()
 

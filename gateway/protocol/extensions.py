@@ -39,7 +39,7 @@ class ExtensionMethod:
         owner: How to find the server.
         member: The name of the parameter with the URI, wrapper name or task id. For `all`, the name of the list in the
             result.
-        setting: The setting of the extension that a server must declare as true to support the method; None for none.
+        setting: The setting that a server must declare as true to support the method; None if the method needs none.
         is_cacheable: Whether the result says how long it is valid, like a result of `resources/read`.
     """
 
@@ -57,7 +57,7 @@ class Extension:
         identifier: The key in `capabilities.extensions`.
         methods: The methods that the extension adds to the protocol, by name.
         modern_only: Whether only callers that use protocol version 2026-07-28 can use the extension.
-        in_advance: Whether to declare the extension while some upstreams have not connected yet. In earlier versions,
+        in_advance: Whether to declare the extension while some upstreams have not connected yet. Before 2026-07-28,
             callers receive capabilities only once, in the response to `initialize`.
         declared_upstream: The settings that the gateway declares to upstreams; None to declare nothing.
     """
@@ -108,7 +108,7 @@ OFFICIAL: Final[tuple[Extension, ...]] = (
 )
 
 
-# A plain dictionary, because it is serialized as part of requests.
+# This is a plain dictionary, because it is serialized as part of requests.
 AS_CLIENT: Final[dict[str, Any]] = {
     each.identifier: dict(each.declared_upstream) for each in OFFICIAL if each.declared_upstream is not None
 }
@@ -167,7 +167,7 @@ class Extensions:
 
 
 def joined_settings(settings: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Combine the settings of several servers: a flag is true if it is true for one server, and lists are joined."""
+    """Combine the settings of several servers: a flag is true if any server sets it to true, and lists are joined."""
     joined: dict[str, Any] = {}
     for each in settings:
         for key, value in each.items():

@@ -52,7 +52,7 @@ class ConfigError(GatewayError):
         super().__init__(f"{file}: {key}: {message}" if key else f"{file}: {message}")
 
 
-# About one screen. Further problems are usually consequences of the first ones.
+# Maximum number of lines to show: about one screen. Further problems are usually consequences of the first problems.
 _MAX_PROBLEMS_SHOWN: Final = 20
 
 
@@ -168,7 +168,7 @@ class UnusableAnswer(ConnectionLost):
 
 
 class LoopDetected(GatewayError):
-    """An upstream is this gateway itself, or leads back to it (a loop). Its tools would be listed without end."""
+    """An upstream is this gateway itself, or forwards to this gateway. Such a loop would list tools without end."""
 
 
 class NoAnswer(ConnectionLost):

@@ -26,9 +26,9 @@ _DATA_URL: Final = b'"data:'
 _FREED_AT_ONCE: Final = 100
 
 
-# Memory for each character or token of a JSON text, including the text itself, measured with CPython 3.11 to 3.13. A
-# string takes four bytes per character if any of its characters is outside the basic multilingual plane. An empty
-# object or list takes 64 to 88 bytes.
+# Bytes of memory for each character or token of a JSON text, for its parsed value and the text itself, measured with
+# CPython 3.11 to 3.13. A string takes four bytes per character if any of its characters is outside the basic
+# multilingual plane. An empty object or list takes 64 to 88 bytes.
 BYTES_OF_CHARACTER: Final = 5
 _BYTES_OF_ASCII: Final = 2
 _BYTES_OF_CONTAINER: Final = 88
@@ -41,7 +41,7 @@ READ_LATER: Final = frozenset(
 )
 """Methods whose large responses are not parsed on arrival: they are forwarded, or parsed item by item later."""
 Pieces = tuple[bytes | memoryview, ...]
-"""One JSON text in several buffers, so that large parts need no copying."""
+"""One JSON text in several buffers, so that large parts do not have to be copied."""
 
 
 class MalformedJson(ValueError):
@@ -147,7 +147,7 @@ def parse_members(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def items_of(value: UnparsedJson) -> Any:
-    """Split a list into its items, each as `UnparsedJson` with its own copy of the text; parse any other value.
+    """Split a list into its items, each as `UnparsedJson` with its own copy of the text. Parse a value of another type.
 
     Raises:
         MalformedJson: As for `loads`.
@@ -240,9 +240,9 @@ def parsed(value: Any) -> Any:
 
 
 def unparsed_each(items: list[Any]) -> list[Any]:
-    """Return the items of a list as `UnparsedJson`, and empty the list. Items that cannot be serialized stay values.
+    """Return the items of a list as `UnparsedJson`, and empty the list. Items that cannot be serialized are unchanged.
 
-    A JSON text takes a third of the memory of its parsed value and leaves no holes between small objects.
+    A JSON text takes a third of the memory of its parsed value, and does not fragment the memory.
     """
     unparsed: list[Any] = []
     items.reverse()

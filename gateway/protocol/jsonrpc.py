@@ -18,7 +18,7 @@ RequestId = str | int | float
 Entry = TypeVar("Entry")
 
 
-# Maximum digits of an id that is converted to a number. The ids of the gateway's own requests come from a counter.
+# Maximum digits of an id that is converted to a number: enough for the counter that generates the gateway's own ids.
 _MAX_ID_CHARS: Final = 18
 # Maximum size of a message that `read` first parses as a plain request. If it is another kind of message, it has to be
 # parsed twice.
@@ -27,7 +27,7 @@ MAX_PARTS: Final = 150_000
 """Maximum number of objects, lists and object members in one message; numbers and texts in lists are not counted.
 
 Parsing and freeing a part takes 0.4 µs, which blocks the event loop, and a message of 4 MiB, the limit for requests,
-can contain 1.4 million empty objects. With 28 bytes or more for each part, a message reaches 4 MiB before this limit.
+can contain 1.4 million empty objects. If the parts have at least 28 bytes on average, the 4 MiB are reached first.
 """
 _TOO_MANY: Final = (
     f"the message has more than {MAX_PARTS:,} objects, lists and members; send less at once, or the data as one text"
@@ -35,12 +35,12 @@ _TOO_MANY: Final = (
 _NOT_COUNTED: Final = bytes(set(range(256)) - set(b'{[:"'))
 
 
-# forbid_unknown_fields, because msgspec does not validate the bytes of unknown fields. Messages with unknown fields are
-# parsed again by the slow path of `read`.
+# Forbid unknown fields, because msgspec does not validate their bytes. The slow path of `read` parses messages with
+# unknown fields again.
 class RpcRequest(msgspec.Struct, kw_only=True, eq=False, forbid_unknown_fields=True):
     """A request. The response to it has the same id."""
 
-    # Has no default, because a message without `jsonrpc` is not a JSON-RPC request.
+    # This member has no default, because a message without `jsonrpc` is not a JSON-RPC request.
     jsonrpc: Literal["2.0"]
     id: RequestId
     method: str
@@ -96,7 +96,7 @@ def read(text: bytes) -> RpcRequest | RpcNotification | RpcResponse:
             return _read_request(text)
         except (ValueError, RecursionError):
             pass  # not a plain request; take the slow path below
-    # Each part takes at least two bytes, so a shorter text cannot have too many.
+    # Each part takes at least two bytes, so a shorter text cannot have too many parts.
     if len(text) > 2 * MAX_PARTS and _has_too_many_parts(text):
         raise InvalidMessage(INVALID_REQUEST, _TOO_MANY)
     message = classify(json_bytes.loads(text))
@@ -181,7 +181,7 @@ def classify(message: object) -> RpcRequest | RpcNotification | RpcResponse:
 def is_answer(message: dict[str, Any]) -> bool:
     """Return whether a JSON object from an upstream is a response.
 
-    An upstream may also write log lines that are JSON objects with an `id`.
+    The `id` alone is not sufficient, because an upstream may also write log lines that are JSON objects with an `id`.
     """
     return message.get("jsonrpc") == "2.0" and ("result" in message or "error" in message)
 
@@ -208,6 +208,6 @@ def find_by_id(entries: Mapping[Any, Entry], request_id: object) -> Entry | None
 
 
 def usable_id(value: object) -> RequestId | None:
-    """Return the id of a request if it is valid for a response, that is a string or a number; else None."""
+    """Return the id of a request if it is a string or a number, and so can be used in a response; otherwise None."""
     # bool is a subclass of int in Python, but not a number in JSON.
     return value if isinstance(value, str | int | float) and not isinstance(value, bool) else None

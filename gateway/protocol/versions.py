@@ -43,10 +43,10 @@ NAMED_BY: Final[Mapping[str, str]] = {
 MAX_IDENTIFIER_CHARS: Final = 8 * 1024
 """Maximum length of a name, URI, reference or id from a caller. Comparing an identifier with every rule and template
 takes time in proportion to its length. Names have up to hundreds of characters, and common servers and browsers refuse
-longer URIs.
+URIs that are longer than this limit.
 """
-# The paths of identifiers in the params of requests and notifications with any method. Arguments of tools may be
-# longer.
+# The paths of identifiers in the params of requests and notifications with any method. Arguments of tools are not
+# checked, because they may be longer.
 _IDENTIFIERS: Final[tuple[tuple[str, ...], ...]] = (
     *(
         (name,)
@@ -101,7 +101,7 @@ def find_long_identifier(params: object) -> tuple[str, int] | None:
 
 
 def negotiate(requested: object) -> str:
-    """Return the version for the response to `initialize`: the requested one if supported, or else the latest.
+    """Return the version for the response to `initialize`: the requested version if supported, or else the latest.
 
     Source: MCP 2025-11-25, "Lifecycle", "Version Negotiation".
     """
@@ -182,7 +182,7 @@ A gateway has a new id each time it starts.
 
 
 def gateways_of(capabilities: Mapping[str, Any]) -> frozenset[str]:
-    """Return the ids of all gateways that an upstream with these capabilities is or leads to."""
+    """Return the ids of all gateways behind an upstream with these capabilities, and its own id if it is a gateway."""
     experimental = capabilities.get("experimental")
     gateway_ids = experimental.get(GATEWAYS) if isinstance(experimental, dict) else None
     return frozenset(gateway_ids) if isinstance(gateway_ids, dict) else frozenset()

@@ -171,7 +171,7 @@ def _may_read_metrics(gateway: Gateway, administrators: Administrators, authoriz
     if settings.metrics.public or not (authenticator.required or settings.admin.token is not None):
         return True
     caller = authenticator.principal(authorization) if authenticator.required else None
-    # An OAuth token is accepted only if the gateway has verified it already: it is not verified with its issuer here.
+    # An OAuth token is accepted only if the gateway has verified it already, because this function does not verify it.
     if isinstance(caller, Principal) and (not caller.scopes or _METRICS_SCOPE in caller.scopes):
         return True
     return administrators.by_token(authorization) is not None

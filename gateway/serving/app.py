@@ -87,7 +87,7 @@ class BorrowedState:
         snapshot_dir: The directory to which listings of upstreams are written, for a gateway that starts later. None to
             read and write listings in the gateway's own state directory.
         decisions_dir: The directory with decisions about changed definitions, if the gateway has no state directory of
-            its own; None for none.
+            its own; None to use no stored decisions.
     """
 
     sign_in_dir: Path | None = None
@@ -142,7 +142,7 @@ class Gateway:
         borrowed = borrowed if borrowed is not None else BorrowedState()
         names, search = config.gateway.names, config.gateway.search
         writes = role is None or role.writes
-        # The id is random instead of derived from the state directory, which several gateways of a user share.
+        # The id is random: an id derived from the state directory would be the same for several gateways of a user.
         instance = role.instance if role is not None else secrets.token_hex(8)
         self.active = active = ActiveConfig(config)
         self._group = group
@@ -320,7 +320,7 @@ class Gateway:
             private_links=self.private,
         )
         # Hooks are last, because validating a configuration change starts the new hooks. If a later part refused the
-        # change, they would have to be stopped again.
+        # change, the new hooks would have to be stopped again.
         for part in (
             self.fleet,
             self.views,
@@ -361,7 +361,7 @@ class Gateway:
             self.audit,
         ):
             self._group.start_soon(part.run)
-        # Only one of several workers logs these warnings.
+        # Only one of several workers logs the warnings about unmatched rules.
         if self._logs_unmatched_rules:
             self._group.start_soon(self._unmatched_rules.run)
 
@@ -405,7 +405,7 @@ async def open_gateway(
     Raises:
         ConfigError: The lock file or the encryption key of the sign-ins cannot be used, or a hook does not start.
     """
-    # Read first, because it can fail, and nothing has to be stopped yet.
+    # Read the lock file before anything is started, so that nothing has to be stopped if this fails.
     lockfile = await anyio.to_thread.run_sync(read_lockfile, lock_path(config))
     runners = await load_hooks(config)
     audit = Audit(config.gateway.audit, state_dir, records_reloads=role is None or role.writes)

@@ -29,7 +29,7 @@ _HEADERS: Final = {"content-type": "application/json", "accept": "application/js
 _REOPEN_S: Final = 1.0
 # Seconds to wait for the remaining responses after the host has closed standard input.
 _END_S: Final = 5.0
-# The same if standard input is a file: the sum of the default timeouts of a call and a connection, so that all
+# Seconds to wait if standard input is a file: the sum of the default timeouts of a call and a connection, so that all
 # responses are written.
 _FILE_END_S: Final = 75.0
 _POLL_S: Final = 0.02
@@ -91,7 +91,7 @@ class _Bridge:
             else:
                 await self._forward(message, line, None)
         elif kind.method == "initialize":
-            # Wait for the response, because the following messages need the session id in it.
+            # Wait for the response, because the following messages need its session id.
             self._initialize = message
             await self._forward(message, line, kind.id)
             if self._session_id is not None:
@@ -158,8 +158,8 @@ class _Bridge:
             head = {**self._request_headers(done), "mcp-session-id": fresh}
             async with self._client.send("POST", self._url, head, json_bytes.dumps(done)) as response:
                 await response.read()
-            # Set last. Until then, concurrent requests use the lost session, are also refused, and then wait for the
-            # lock.
+            # Set the session id last. Until then, concurrent requests use the lost session, are also refused, and then
+            # wait for the lock.
             self._session_id = fresh
             return True
 
@@ -217,5 +217,5 @@ class _Bridge:
 
 
 def is_modern_message(message: Any) -> bool:
-    """Return whether a message is a request or notification of protocol version 2026-07-28, by its `_meta`."""
+    """Return whether a message is a request or notification of protocol version 2026-07-28, judging by its `_meta`."""
     return isinstance(message, dict) and isinstance(message.get("method"), str) and is_modern(message.get("params"))

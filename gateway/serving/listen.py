@@ -38,19 +38,19 @@ from gateway.upstream.oauth.sign_ins import SignIns
 log = logging.getLogger(__name__)
 
 _HOST: Final = "127.0.0.1"
-# Enough for the headers of a browser, and an authorization code and a state in the URL.
+# Maximum size of a header block: enough for the headers of a browser, and an authorization code and a state in the URL.
 _MAX_HEAD_BYTES: Final = 32 * 1024
-# Timeout for the request of a browser, which browsers send as soon as they connect, and timeout for the whole response.
-# The token request to the issuer is a part of the response and has its own timeouts.
+# Timeouts in seconds for receiving a request, which browsers send as soon as they connect, and for the whole exchange.
+# The exchange includes the token request to the issuer, which has its own timeouts.
 _READ_S: Final = 5.0
 _REQUEST_S: Final = 60.0
-# Connections of browsers to serve at a time. One browser opens several.
+# Maximum number of browser connections to serve at a time. A single browser opens several connections.
 _MAX_CONNECTIONS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """Options with which a configuration is served over HTTP.
+    """The options for serving a configuration over HTTP.
 
     Attributes:
         host: The address to listen on.
@@ -69,7 +69,7 @@ class ServeOptions:
 
 @asynccontextmanager
 async def open_redirect_port(sign_ins: SignIns) -> AsyncIterator[str | None]:
-    """Serve OAuth redirects on a free loopback port, and yield the origin of the URL; None if no port can be opened.
+    """Serve OAuth redirects on a free loopback port, and yield the port's origin; None if no port can be opened.
 
     Every other request is refused. Requests are limited in size, time and number.
     """
@@ -215,8 +215,8 @@ def bind(host: str, port: int, source: str, *, shared: bool = False, key: str | 
     # Accepted connections inherit the next two options. A response is written in two parts, and Nagle's algorithm would
     # delay the second part by 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Without a limit, the kernel would buffer up to 4 MiB of unread responses. The gateway counts and limits its own
-    # buffers.
+    # Limit the kernel's buffer, which would otherwise hold up to 4 MiB of unread responses for each connection. The
+    # gateway limits only its own buffers.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     try:
         listener.bind((host.strip("[]"), port))
@@ -236,8 +236,8 @@ def bind(host: str, port: int, source: str, *, shared: bool = False, key: str | 
 def find_port_holder(port: int) -> str | None:
     """Describe the process that listens on a TCP port, such as `python -m gateway serve (process 42)`.
 
-    The process is found in `/proc` (Linux only); None if it cannot be determined. A gateway hides its open files from
-    other processes. If no visible process has the port, the only other gateway process of this user is assumed.
+    The result is None if no process is found in `/proc` (Linux only). Gateways hide their open files. If no process
+    with visible files has the port, the port is assumed to belong to the only other gateway process of this user.
     """
     listening = "0A"
     try:

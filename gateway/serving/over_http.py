@@ -77,7 +77,7 @@ _DESCRIPTORS_PER_SERVER: Final = 16
 # Descriptors for each caller in a cluster: the connection of the caller, the forwarded request to the replica that has
 # the session, and a request that another replica forwards to this replica.
 _DESCRIPTORS_PER_FORWARDING_CALLER: Final = 3
-# Seconds between checks for requests in flight during the shutdown, because no event reports their end.
+# Seconds between checks for calls in flight during the shutdown. Polling is needed because no event reports their end.
 _POLL_S: Final = 0.02
 
 OnReady = Callable[[Gateway, str], Awaitable[None] | None]
@@ -115,7 +115,7 @@ class Listeners:
 
     Attributes:
         callers: The socket for callers.
-        admin: The socket of `gateway.admin.listen`, if this process serves it.
+        admin: The socket for `gateway.admin.listen`; None if this process does not serve it.
     """
 
     callers: socket.socket
@@ -265,7 +265,7 @@ async def serve_on(
 
 
 def _check_servable(config: Config, *, options: ServeOptions, is_shared: bool) -> None:
-    """Check that a changed configuration can be served with the same options.
+    """Check that a changed configuration can be served with the options of this process.
 
     Args:
         is_shared: Whether several workers serve the configuration.
@@ -359,7 +359,7 @@ class ServedHosts(Reconfigurable):
         own = [origin_of(url) for url in (config.gateway.public_url, resource) if url is not None]
         names = [*self._named_hosts, *(urlsplit(origin).netloc for origin in own)]
         allowed_hosts = frozenset({*LOOPBACK, self._host, *(name.lower() for name in names)})
-        # If the gateway listens on a network address, its host names are unknown. They are checked only if configured.
+        # If the gateway listens on a network address, its host names are unknown, and are checked only if configured.
         hosts = allowed_hosts if self._host in LOOPBACK or self._named_hosts else None
         # Allow requests from the gateway's own pages.
         origins = [*self._named_origins, *own]
@@ -378,7 +378,7 @@ def _uvicorn_config(connections: Connections, router: PathRouter) -> uvicorn.Con
         lifespan="off",
         access_log=False,
         log_config=None,
-        # One second to close idle connections. `_Shutdown` has already waited for the requests in flight.
+        # One second is enough to close idle connections, because `_Shutdown` has already waited for calls in flight.
         timeout_graceful_shutdown=1,
     )
 
@@ -401,7 +401,7 @@ class _Shutdown:
         every: The groups of connections: of callers, of administrators, and of other processes of the gateway.
         draining: Set when the shutdown begins.
         delay_s: Seconds to keep serving after the shutdown has begun.
-        leave: Stops accepting requests of other replicas, and waits for open responses; None without a cluster.
+        leave: Stops accepting requests from other replicas, and waits for open responses; None without a cluster.
     """
 
     gateway: Gateway
@@ -469,7 +469,7 @@ def _bind_peers(config: Config) -> socket.socket | None:
 def _max_per_address(most: int) -> int:
     """Return the maximum number of connections from one address.
 
-    Nearly all connections, because a proxy makes all connections from one address, but a part stays free for others.
+    A proxy connects from a single address, so the maximum is 90 % of `most`. The rest stays free for other addresses.
     """
     return max(1, most * 9 // 10)
 

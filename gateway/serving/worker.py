@@ -22,9 +22,9 @@ from gateway.telemetry import logs
 if TYPE_CHECKING:
     from gateway.serving.app import Gateway
 
-# The time for calls in flight, and 6 s for the rest of the shutdown.
+# Seconds for the whole shutdown: the time for calls in flight, and 6 s for the rest.
 _END_S: Final = DRAIN_S + 6.0
-# Two signals sent without a pause may be delivered as one.
+# Seconds between two signals. Without a pause, the system may deliver both signals as one.
 _BETWEEN_SIGNALS_S: Final = 0.2
 
 
@@ -94,7 +94,7 @@ def _serve(worker_config: WorkerConfig) -> int:
 
 
 def _follow_parent(orphaned: threading.Event, worker_config: WorkerConfig) -> None:
-    """Wait until the parent exits, for whatever reason, which closes the pipe of standard input; then shut down."""
+    """Wait until standard input ends, which happens whenever the parent exits, and then shut down."""
     while os.read(0, 4096):
         pass
     orphaned.set()

@@ -48,9 +48,9 @@ log = logging.getLogger(__name__)
 
 # Seconds for a worker to exit: for its calls in flight, for uvicorn (1 s), and for local upstreams to exit.
 _END_S: Final = DRAIN_S + 5.0
-# A worker that ran for this many seconds is restarted at once: it exited for another reason than a failed start.
+# A worker that ran for more seconds than this is restarted at once, because a failed start did not cause its exit.
 _HEALTHY_S: Final = 10.0
-# The maximum restart delay in seconds. A longer delay would reduce the capacity for longer.
+# The maximum restart delay in seconds. It is short because fewer workers serve during the delay.
 _MAX_RESTART_DELAY_S: Final = 5.0
 # Timeout for the start of a worker, in seconds. A start takes several seconds with a slow disk, a large snapshot of
 # listings, or hooks that start programs.
@@ -282,14 +282,14 @@ class WorkerSlot:
             env["PYTHONPATH"] = os.pathsep.join(filter(None, (root, env.get("PYTHONPATH"))))
         command = [sys.executable, "-P", "-m", "gateway.serving.worker"]
         with anyio.CancelScope(shield=True):
-            # Shielded, because a cancellation before `_process` is set would leave the process running.
+            # Without the shield, a cancellation before `_process` is set would leave the process running.
             process = await anyio.open_process(
                 [*command, f"{self.worker_config.index + 1}/{self.worker_config.count}"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=None,
                 env=env,
-                # In a new session, so that Ctrl-C in a terminal signals only the parent, which stops the workers.
+                # Use a new session, so that Ctrl-C in a terminal signals only the parent, which stops the workers.
                 start_new_session=True,
                 pass_fds=tuple(
                     fd for fd in (self.worker_config.listener, self.worker_config.admin_listener) if fd >= 0
@@ -315,7 +315,7 @@ def _codes(group: BaseExceptionGroup[StartFailed]) -> Iterator[int]:
 
 
 async def _wait_until_serving(process: Process) -> bool:
-    """Wait until the worker is serving, and return true; kill a worker that is too slow. False if the worker exited."""
+    """Wait until the worker is serving, and return true. Return false if it exited, or was killed for slowness."""
     assert process.stdout is not None
     output = b""
     with anyio.move_on_after(_START_S):
@@ -343,8 +343,8 @@ def _describe_exit(code: int) -> str:
 def _listeners(host: str, port: int, source: str, workers: int) -> list[socket.socket]:
     """Return a socket for each worker.
 
-    The parent keeps the sockets open. Connections that an exiting worker has not accepted wait for the restarted
-    worker.
+    The parent keeps the sockets open, so that connections that an exiting worker has not accepted wait for the
+    restarted worker.
     """
     if sys.platform != "linux":
         # Only Linux distributes connections over several sockets with one address. Elsewhere, all workers share one

@@ -32,7 +32,7 @@ Form = Literal["text", "json"]
 
 
 def _redact_value(value: object) -> object:
-    # Called before `repr` escapes characters in the value, because an escaped secret would not be detected.
+    # Scrub the value before `repr` escapes its characters, because an escaped secret would not be detected.
     return SECRETS.scrub(clean(value)) if isinstance(value, str) else value
 
 
@@ -104,7 +104,7 @@ class _WorkerField(logging.Filter):
 
 
 def start(level: int = logging.INFO, *, calls: bool = False, worker: int | None = None, form: Form = "text") -> None:
-    """Start logging to standard error. Of other libraries, only warnings and errors are logged.
+    """Start logging to standard error. Other libraries log only warnings and errors.
 
     Args:
         level: The level of the gateway's own messages.
@@ -113,7 +113,7 @@ def start(level: int = logging.INFO, *, calls: bool = False, worker: int | None 
         worker: The number of this worker, if there are several.
         form: The format of the lines: text for people, or JSON for log collectors.
     """
-    # Not to standard output, which transports protocol messages when a host connects over stdio.
+    # Do not log to standard output, which transports protocol messages when a host connects over stdio.
     handler = logging.StreamHandler()
     handler.setFormatter(_Json() if form == "json" else _Line())
     handler.addFilter(_TraceFields())

@@ -1,4 +1,4 @@
-"""Read and forward the trace context of requests; attribute names of the OpenTelemetry conventions for MCP.
+"""Read and forward the trace context of requests, and define the attribute names of OpenTelemetry for MCP.
 
 Source: OpenTelemetry, Semantic Conventions, "Generative AI", "Model Context Protocol (MCP)"; MCP SEP-414 for trace
 context in `_meta`; W3C Trace Context for its format.

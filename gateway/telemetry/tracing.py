@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 _MAX_CONTENT_CHARS: Final = 4_096
 # Maximum length of a URI in an attribute. Longer URIs are usually data URLs.
 _MAX_URI_CHARS: Final = 200
-# The lower 64 bits of a trace id decide whether it is recorded, as in the samplers of other services (OpenTelemetry,
-# "TraceIdRatioBased").
+# The lower 64 bits of a trace id decide whether the trace is recorded, as in the samplers of other services
+# (OpenTelemetry, "TraceIdRatioBased").
 _RATIO_BITS: Final = 64
 _SPAN_BITS: Final = 64
 _IDS_BITS: Final = 128 + _SPAN_BITS
 _RATIO_MASK: Final = (1 << _RATIO_BITS) - 1
-# Seconds for the final export. A host waits two seconds for its servers to exit.
+# Seconds for the final export: less than the two seconds that a host waits for its servers to exit.
 _CLOSE_S: Final = 1.5
 _NOTHING: Final[Mapping[str, str]] = {}
 
@@ -93,10 +93,10 @@ class UnrecordedSpan:
 
 
 class Span:
-    """A recorded span. As a context manager, it is the current span of the task, and the span ends at the exit.
+    """A recorded span. Inside its `with` block, the span is the current span of the task. It ends with the block.
 
     Attributes:
-        inner: The span of OpenTelemetry.
+        inner: The OpenTelemetry span.
     """
 
     __slots__ = ("_token", "inner")
@@ -165,10 +165,10 @@ class Tracing(Reconfigurable):
         """
         self.content = settings.content
         ratio = _ratio_of(settings)
-        # A trace is recorded if the lower part of its id is less than `_bound`. `_bound` is None if a sampler that the
-        # environment configures decides.
+        # A trace is recorded if the lower part of its id is less than `_bound`. `_bound` is None if the environment
+        # configures a sampler, which then decides.
         self._bound = round(ratio * (_RATIO_MASK + 1)) if ratio is not None else None
-        # The id of the next trace, for which `unrecorded` has decided to record it; 0 to generate an id.
+        # The id of the next trace, if `unrecorded` has already decided to record that trace; 0 to generate an id.
         self._trace_id = 0
         try:
             span_exporter = create_exporter(settings, "traces")
@@ -195,8 +195,8 @@ class Tracing(Reconfigurable):
     def close(self) -> None:
         """Export the remaining data within `_CLOSE_S` and shut down."""
         closing = [self._tracers.shutdown, *([self.duration_export.close] if self.duration_export else [])]
-        # If the collector does not respond, each exporter retries for ten seconds. Daemon threads do not delay the
-        # exit.
+        # If the collector does not respond, each exporter retries for ten seconds. Use daemon threads, which do not
+        # delay the exit.
         threads = [threading.Thread(target=close, daemon=True) for close in closing]
         for thread in threads:
             thread.start()
@@ -236,11 +236,11 @@ class Tracing(Reconfigurable):
     def start_server_span(
         self, method: str, parents: Sequence[Parent], attributes: dict[str, Any]
     ) -> Span | UnrecordedSpan:
-        """Start the span of a request from a caller, for which `unrecorded` has returned None.
+        """Start the span of a caller's request, after `unrecorded` has returned None for the request.
 
         Args:
             method: The MCP method.
-            parents: The parent spans that the request names. The first one becomes the parent, the second one a link.
+            parents: The parent spans that the request names. The first becomes the parent, and the second a link.
             attributes: The attributes of the span. Attributes that are None are left out.
         """
         from opentelemetry import trace
@@ -334,7 +334,7 @@ def uri_of(params: Mapping[str, Any]) -> str | None:
 
 
 def _ratio_of(settings: TelemetryConfig) -> float | None:
-    """Return the fraction of new traces to record; None if OTEL_TRACES_SAMPLER names a sampler of another kind."""
+    """Return the fraction of new traces to record; None if the SDK has to create the sampler in OTEL_TRACES_SAMPLER."""
     sampler = os.environ.get("OTEL_TRACES_SAMPLER", "").strip().lower()
     if "sample_ratio" in settings.model_fields_set or sampler in ("", "parentbased_always_on"):
         return settings.sample_ratio

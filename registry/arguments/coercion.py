@@ -28,8 +28,8 @@ from registry.schema.json_paths import (
     value_at,
 )
 
-# Maximum number of repairs that are listed in one result. A model learns from the first few; a list may need thousands
-# of repairs of the same kind.
+# Maximum number of repairs that are listed in one result. A model learns enough from the first few, and a long array
+# may need thousands of repairs of the same kind.
 _MAX_REPORTED: Final = 20
 
 
@@ -54,7 +54,7 @@ class Repair:
 
 
 def report_repairs(repairs: Sequence[Repair], names: Mapping[str, str] = NO_NAMES) -> dict[str, Any]:
-    """Return the number of repairs and the first of them, for the `_meta` of a result.
+    """Return the number of repairs and a list of the first 20, for the `_meta` of a result.
 
     Args:
         repairs: All repairs.
@@ -67,20 +67,20 @@ def report_repairs(repairs: Sequence[Repair], names: Mapping[str, str] = NO_NAME
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,300})(?:\.[0-9]{1,300})?(?:[eE][+-]?[0-9]{1,4})?")
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,300})")
 _IGNORED_IN_NAMES = str.maketrans("", "", "-_ .")
-# A text with one of these may contain several items.
+# A text that contains any of these separators may be a list of several items.
 _ITEM_SEPARATORS = (",", ";", "\n")
 # Texts that programs and models write for an absent value. Such a text is not meant as an item of a list.
 _NO_VALUE: Final = frozenset({"null", "none", "nil", "undefined", "nan", "n/a"})
 # Parsing this many characters takes about 10 ms on the event loop.
 _MAX_INLINE_TEXT: Final = 200_000
-# Levels of serialization to undo; models serialize once or twice.
+# Maximum number of serializations to undo. Models serialize a value once or twice.
 _MAX_SERIALIZED: Final = 2
-# Longer enumerations are not searched for a different case: indexing them takes some milliseconds.
+# Longer enumerations are not searched for options in a different case, because indexing them takes milliseconds.
 MAX_OPTIONS: Final = 10_000
 
 
 def normalized_parameter(name: str) -> str:
-    """Return the name of a parameter without case and separators: `account-ID` becomes `accountid`."""
+    """Return the name of a parameter in lower case and without separators: `account-ID` becomes `accountid`."""
     return name.translate(_IGNORED_IN_NAMES).casefold()
 
 
@@ -101,7 +101,7 @@ def parse_json_exactly(text: str) -> Any:
 
 
 def parse_container(text: str) -> Any:
-    """Return the object or array that a text was serialized from, once or twice; `MISSING` if there is none."""
+    """Return the object or array that was serialized, once or twice, to this text; `MISSING` if there is none."""
     for _time in range(_MAX_SERIALIZED):
         text = text.strip()
         # Fast path: the first character rules out ordinary texts.
@@ -117,10 +117,10 @@ def parse_container(text: str) -> Any:
 
 
 def coerce_text(text: str, types: Collection[str], *, rounded: bool = False) -> Any:
-    """Convert a text to one of the given JSON types; return `MISSING` if it does not write out such a value.
+    """Convert a text to one of the given JSON types; return `MISSING` if it does not represent such a value.
 
     Args:
-        text: The text, sent where a string is not declared.
+        text: A text that was sent where the schema does not declare a string.
         types: The declared types.
         rounded: Also read `5.0` as the integer 5.
     """
@@ -175,7 +175,7 @@ class EnumOptions:
         self._types = {scalar for option in self._other_options if (scalar := _scalar_type(option)) is not None}
 
     def match(self, text: str) -> tuple[Any, str]:
-        """Return the option that a text means and the name of the repair; `MISSING` if there is none."""
+        """Return the option that a text means and the name of the repair; `MISSING` if there is no such option."""
         option: Any = self._by_case.get(text.casefold(), MISSING)
         if option is not MISSING:
             return option, "letter_case"
@@ -249,8 +249,8 @@ class SpellingCorrector:
 
     def __init__(self, root: Any) -> None:
         self._root = root
-        # Keyed by the identity of the object schema, which lives as long as the root. All items of an array share one
-        # schema.
+        # Keyed by the identity of the object schema, which lives as long as the root. All items of an array share an
+        # entry.
         self._names: dict[int, _ObjectNames] = {}
 
     def corrections(
@@ -262,7 +262,7 @@ class SpellingCorrector:
         path: JsonPath,
         dropped: Container[JsonPath],
     ) -> dict[str, str]:
-        """Return the correction of each name that differs from exactly one absent property in spelling only.
+        """Return the correct name of each member whose name differs only in spelling from exactly one absent property.
 
         Args:
             members: The object.
@@ -318,20 +318,20 @@ def is_map(schema: dict[str, Any]) -> bool:
     return "patternProperties" in schema or (isinstance(undeclared, dict) and bool(undeclared))
 
 
-# Names as normalized by `normalized_parameter`.
+# The names of wrapper objects, as normalized by `normalized_parameter`.
 WRAPPER_KEYS: Final = frozenset({"arguments", "params", "args", "input", "parameters", "kwargs"})
 _SPELLINGS: Final = WRAPPER_KEYS | {key.capitalize() for key in WRAPPER_KEYS}
 SERVER_KEYS: Final = ("server", "servername")
 TOOL_KEYS: Final = ("tool", "toolname", "name")
 ADDRESS_KEYS: Final = frozenset({*SERVER_KEYS, *TOOL_KEYS})
-# Maximum number of layers that are removed from a call. Models nest a wrapper object in a JSON text in a wrapper
-# object, but hardly more.
+# Maximum number of layers that are removed from a call. Models may send a wrapper object that contains a JSON text that
+# contains another wrapper object, but rarely more layers.
 _MAX_LAYERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolAddress:
-    """The names of a tool, which may be next to its wrapped arguments."""
+    """The names of a tool. A call may repeat them next to a wrapper object."""
 
     server: str
     tool: str
@@ -348,7 +348,7 @@ class ToolAddress:
 
 
 def may_be_wrapped(arguments: Mapping[str, Any]) -> bool:
-    """Return whether an object may contain a wrapper object. Runs for every valid call, so it only checks the keys."""
+    """Return whether an object may contain a wrapper object. It runs for every valid call, so it only checks keys."""
     return not _SPELLINGS.isdisjoint(arguments)
 
 
@@ -359,9 +359,9 @@ def unwrap(
 
     Args:
         arguments: The arguments as sent; null counts as an empty object.
-        declared: Names that the schema declares, which are therefore not wrapper objects.
-        address: Names that may be next to a wrapper object.
-        until: Accepts an object; the search ends at the first object that it accepts.
+        declared: Names that the schema declares. A member with such a name is not a wrapper object.
+        address: The names of the tool, which may be next to a wrapper object.
+        until: Returns whether an object needs no further unwrapping. The search ends at the first such object.
     """
     value: Any = {} if arguments is None else arguments
     repairs: list[Repair] = []
@@ -398,7 +398,7 @@ def find_mixed_wrapper(arguments: Mapping[str, Any], declared: Collection[str]) 
         inner = _parse_object(inner) if isinstance(inner, str) else inner
         if key in declared or not isinstance(inner, dict) or not inner.keys() <= set(declared):
             continue
-        if inner.keys() - arguments.keys():  # some parameters are only inside
+        if inner.keys() - arguments.keys():  # some parameters occur only in the wrapper object
             return key
     return None
 
@@ -421,7 +421,7 @@ def _parse_object(text: str) -> Any:
 
 def _wrapper_key(value: Mapping[str, Any], declared: Collection[str], address: ToolAddress | None) -> str | None:
     """Return the key of the wrapper object, if nothing is next to it except the tool's address."""
-    # A wrapped call has few members, but a layer may have any number, and each layer is searched.
+    # A wrapped call has few members. This test avoids a search through an object that has many.
     if len(value) > len(ADDRESS_KEYS) + 1:
         return None
     keys = [key for key in value if key not in declared and normalized_parameter(key) in WRAPPER_KEYS]

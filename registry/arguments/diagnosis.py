@@ -24,9 +24,9 @@ from registry.schema.json_paths import (
 if TYPE_CHECKING:
     import jsonschema_rs
 
-# In characters: enough for a sentence with a path and some options. Twenty such messages fit into one result.
+# Maximum length of a message: enough for a sentence with a path and some options. Twenty messages fit into one result.
 _MAX_MESSAGE: Final = 240
-# Characters of a message that `enum` options may use; the path and a suggestion need the others.
+# Maximum length of the `enum` options in a message; the path and a suggestion need the remaining characters.
 _MAX_OPTION_TEXT: Final = 120
 # Maximum number of options or alternatives that are examined; a message has no room for more.
 _MAX_OPTIONS: Final = 50
@@ -35,15 +35,15 @@ _MAX_OPTIONS: Final = 50
 _MAX_COMPARED_NAMES: Final = 64
 _MAX_COMPARED_LENGTH: Final = 40
 _MAX_COMPARISONS: Final = 5
-# Levels of nested alternatives. Deeper levels are summarized, because the sentence would be too hard to follow.
+# Levels of nested alternatives that are examined. Deeper levels are summarized, to keep the message easy to follow.
 _MAX_ALTERNATIVE_DEPTH: Final = 4
 # Maximum number of undeclared members read from one error, and of errors read from one alternative. At most 20 problems
 # are shown anyway.
 _MAX_PER_ERROR: Final = 20
 # After this many errors, alternatives are summarized instead of examined. At most 20 problems are shown anyway.
 _MAX_ERRORS: Final = 600
-# A message lists the missing members of each alternative if there are at most this many alternatives, with at most this
-# many missing members each.
+# A message lists the missing members of each alternative if there are at most this many alternatives, and if each lacks
+# at most this many members.
 _MAX_NEEDED: Final = 4
 # Maximum number of errors that are searched for the types that nested alternatives accept.
 _MAX_TYPE_ERRORS: Final = 200
@@ -107,19 +107,19 @@ def describe_type(value: object) -> str:
 
 
 class NameSuggester:
-    """Suggests the declared name that was probably meant by an unknown name. Compares a limited number of names."""
+    """Suggests the declared name that was probably meant by an unknown name. It compares a limited number of names."""
 
     __slots__ = ("_comparisons", "_indexed_names")
 
     def __init__(self) -> None:
         self._comparisons = 0
-        # Cached for the latest list of names, because all items of an array are compared with one list.
+        # Cached for the latest list of names, because all items of an array are compared with the same list.
         self._indexed_names: tuple[Collection[str], dict[str, list[str]], list[str]] | None = None
 
     def suggest(self, name: str, names: Collection[str]) -> str | None:
         """Return the only name that differs just in case and separators, else the most similar name, else None."""
         if len(name) > MAX_SHOWN_KEY:
-            return None  # the message would show only part of the name, for which a suggestion does not help
+            return None  # the message would show only part of the name, so a suggestion would not help
         spellings, candidates = self._index_names(names)
         alike = spellings.get(coercion.normalized_parameter(name), ())
         if len(alike) == 1:
@@ -244,7 +244,7 @@ class _ErrorReader:
         if not options:
             return _problem(path, "value", f"{self._format_path(path)} is not allowed here")
         text = f"{self._format_path(path)} must be {'one of ' if len(options) != 1 else ''}{_format_options(options)}"
-        # One more than the limit, so that the suggester recognizes a longer list and does not compare it.
+        # Pass one option more than the limit, so that the suggester recognizes a longer list and does not compare it.
         words = [option for option in options[: _MAX_COMPARED_NAMES + 1] if isinstance(option, str)]
         # The suggestion is an option of the schema; the value itself may be a secret and is not quoted.
         hint = _hint(self._suggester.suggest(value, words)) if isinstance(value, str) and len(options) > 1 else ""
@@ -284,7 +284,7 @@ class _ErrorReader:
     ) -> ArgumentProblem | None:
         """Return one problem that lists the members that each alternative needs; None if anything else is wrong.
 
-        Also None if the list would be too long for a sentence.
+        The result is also None if the list would be too long for a sentence.
         """
         needed = [
             [str(problem.path[-1]) for problem in problems if problem.kind == "missing"]

@@ -41,7 +41,7 @@ _FORMAT_EXAMPLES: Final[Mapping[str, str]] = {
     "json-pointer": "/name",
 }
 _PLAIN: Final = "<string>"
-# In characters: the longest pattern that is shown, and the longest filler text for a `minLength`.
+# Maximum length, in characters, of a pattern that is shown and of the filler text for a `minLength`.
 _MAX_SHOWN: Final = 60
 
 
@@ -62,14 +62,14 @@ def text_placeholder(schema: Mapping[str, Any]) -> str:
 
 
 def number_placeholder(schema: Mapping[str, Any], kind: str) -> Any:
-    """Return a placeholder for a number: a value that its range and step allow, or the type if it has neither."""
+    """Return a placeholder for a number: a value that the range and step allow, or the type if there is neither."""
     low, high = _bound(schema, "minimum", "exclusiveMinimum", 1), _bound(schema, "maximum", "exclusiveMaximum", -1)
     step = _as_number(schema.get("multipleOf"))
     if low is None and high is None and step is None:
         return f"<{kind}>"
     value = low if low is not None else high if high is not None else 0
     if kind == "number" and low is not None and high is not None and low > high:
-        # Moving excluded bounds inside by 1 has made them cross, so use the middle of the range.
+        # Moving excluded bounds inward by 1 has made them cross, so use the middle of the range.
         value = (low - 1 + high + 1) / 2
     if step is not None and step > 0:
         value = (math.ceil(value / step) if low is not None or high is None else math.floor(value / step)) * step
@@ -79,7 +79,7 @@ def number_placeholder(schema: Mapping[str, Any], kind: str) -> Any:
 
 
 def distinct_items(item: Any, schema: Mapping[str, Any], count: int) -> list[Any]:
-    """Return up to `count` different example items, made from the example `item` of this schema."""
+    """Return up to `count` different example items: options of the schema's `enum`, or variations of `item`."""
     options = schema.get("enum")
     if isinstance(options, list) and options:
         return options[: max(1, count)]
@@ -95,7 +95,7 @@ def distinct_items(item: Any, schema: Mapping[str, Any], count: int) -> list[Any
 
 
 def _bound(schema: Mapping[str, Any], plain: str, exclusive: str, step: int) -> float | None:
-    """Return the lower or upper bound of a range; move an excluded bound inside by `step`, which is 1 or -1."""
+    """Return the lower or upper bound of a range; move an excluded bound inward by `step`, which is 1 or -1."""
     bound, beyond = _as_number(schema.get(plain)), schema.get(exclusive)
     # In draft 4, the exclusive keyword is a flag next to the bound.
     if beyond is True:
@@ -119,7 +119,7 @@ def _length(value: Any, otherwise: int) -> int:
 
 
 AS_SENT: Final = "<as sent>"
-# The text of an example is cut after 900 characters. These limits keep examples shorter and cheap to build.
+# The text of an example is cut after 900 characters. These limits keep most examples shorter, and cheap to build.
 _MAX_EXAMPLE_DEPTH: Final = 4
 # From `_MAX_EXAMPLE_DEPTH` down to this depth, only required members are shown, so that the call is valid.
 _MAX_REQUIRED_DEPTH: Final = 10
@@ -127,12 +127,12 @@ _MAX_VALUES: Final = 200
 _MAX_MEMBERS: Final = 24
 _MAX_TEXT: Final = 60
 _MAX_ITEMS: Final = 8
-# Values of `examples` and `default` that have more members are not shown.
+# Values of `examples` and `default` that have more members than this are not shown.
 _MAX_SHOWN_MEMBERS: Final = 4
 # Maximum number of optional members shown if no member is required, and of `enum` options shown.
 _MAX_OPTIONAL: Final = 3
 _MAX_SHOWN_OPTIONS: Final = 6
-# Maximum number of paths with problems that an example shows, and of steps of each path.
+# Maximum number of paths with problems that an example shows, and of steps in each path.
 _MAX_PLACES: Final = 20
 _MAX_PLACE_DEPTH: Final = 16
 # Maximum number of schemas that are merged for one value, and of alternatives that are considered.
@@ -212,7 +212,7 @@ class _ExampleWriter:
     def _fillers(
         self, properties: Mapping[str, Any], names: Collection[str], count: int, *, first: bool
     ) -> dict[str, _Tree]:
-        """Return `count` more members: the first ones if `first` is true, otherwise those with the least nesting."""
+        """Return `count` more members: the first members if `first` is true, otherwise the least nested members."""
         if count <= 0:
             return {}
         candidates = [name for name in [*properties][:_MAX_MEMBERS] if name not in names]
@@ -220,8 +220,8 @@ class _ExampleWriter:
         ranked = [(self._nesting(properties[name]), name) for name in (candidates[:count] if first else candidates)]
         if not first:
             ranked.sort(key=lambda entry: entry[0])
-        # An object of scalars is shown with one of its members. Deeper objects are not expanded, since that might not
-        # end.
+        # An object of scalars is shown with one of its members. A deeper object is not expanded, because it may be
+        # recursive.
         return {name: {} if nesting == 1 else _NOTHING for nesting, name in ranked[:count]}
 
     def _nesting(self, schema: Any) -> int:
@@ -337,11 +337,11 @@ class _ExampleWriter:
             member_names = {*properties, *_names(node.get("required"))}
             return node.get("type") != "null", marks, sum(name in member_names for name in {*places, *members})
 
-        return max(options, key=fitness)  # the first of several equally fit options
+        return max(options, key=fitness)  # `max` returns the first of several equally fit options
 
 
-# Stands for "no path below has to be shown". Compared by identity, because any other empty tree ends a path that has to
-# be shown.
+# Means that no path below has to be shown. It is compared by identity, because any other empty tree ends a path that
+# has to be shown.
 _NOTHING: Final[_Tree] = {}
 
 
@@ -368,7 +368,7 @@ def _required_by(node: Mapping[str, Any], names: Iterable[str]) -> list[str]:
 
 def _value_of_schema(node: Mapping[str, Any], *, inside: bool) -> Any:
     """Return a constant, example, default or option that the schema contains, or `MISSING`."""
-    # Short options are shown as they are, so that the example says which values are accepted.
+    # Short constants and options are shown as they are, so that the example says which values are accepted.
     if "const" in node and _is_short(node["const"]):
         return node["const"]
     options = node.get("enum")
@@ -434,7 +434,7 @@ def _size(node: Mapping[str, Any], keyword: str, otherwise: int) -> int:
     )
 
 
-# Larger arguments are not checked again, because most of their members are not in the example.
+# Arguments with more members than this are not checked again, because the example lacks most of their members.
 _MAX_KEPT_MEMBERS: Final = 250
 _MAX_ERRORS: Final = 40
 _MAX_DEPTH: Final = 8
@@ -443,7 +443,7 @@ _MAX_DEPTH: Final = 8
 def find_wrong_kept_paths(wrapper: ToolWrapper, example: dict[str, Any], sent: object) -> list[JsonPath]:
     """Return the paths at which an example says `<as sent>` although the value that was sent there is invalid.
 
-    Such paths exist because the arguments were checked before the example's alternative was chosen.
+    This happens if the sent value is valid in one alternative of a schema, but the example shows another alternative.
 
     Args:
         wrapper: The tool, with the definition that arguments are checked against.

@@ -21,8 +21,8 @@ from registry.schema.json_values import without_keys
 # places. `form`: resolvable only by a repair that is turned off.
 Fault = Literal["arguments", "server", "tool", "mixture", "form"]
 
-# Members that are searched for the server and the tool. A real call has at most five members, but a client may send any
-# number.
+# Maximum number of members that are searched for the server and the tool. A real call has at most five members, but a
+# client may send any number.
 _MAX_MEMBERS: Final = 64
 # Longer keys are skipped. The longest known key is `server_name`; the limit leaves room for more separators.
 _MAX_KEY_LENGTH: Final = 16
@@ -66,8 +66,8 @@ def resolve_invoke_tool(
 ) -> ResolvedCall | UnresolvedCall:
     """Resolve an `invoke_tool` call.
 
-    Repairs other member names (`toolName`, `name`, `params`), a wrapper name as `tool`, names in another case,
-    parameters next to `server` and `tool`, an additional object around the call, and JSON text. The arguments
+    The function repairs misnamed members (`toolName`, `name`, `params`), a wrapper name as `tool`, names in another
+    case, parameters next to `server` and `tool`, an additional object around the call, and JSON text. The arguments
     themselves are repaired later, by `registry.arguments.repair`.
 
     Args:

@@ -26,7 +26,7 @@ from registry.schema.validators import Validator
 NO_DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-# Not frozen: every call creates one, and a frozen dataclass takes five times as long to create.
+# Not frozen, because every call creates an instance, and creating a frozen dataclass takes five times as long.
 @dataclass(slots=True, eq=False)
 class Prepared:
     """The prepared arguments of a call, or the problems that prevent it.
@@ -64,7 +64,7 @@ def fill_defaults(schema: Any, arguments: dict[str, Any], defaults: Mapping[str,
 def passes(wrapper: ToolWrapper, arguments: Any, level: RepairLevel) -> bool:
     """Return whether arguments can be sent unchanged, provided that there are no defaults and no names to map back.
 
-    Also false if this quick check cannot decide. After false, use `prepare`.
+    Also return false if this quick check cannot decide. If the result is false, call `prepare`.
 
     Raises:
         NotChecked: The arguments have too many values; see `prepare`.
@@ -107,7 +107,7 @@ def prepare(
         text: The arguments as encoded by `orjson`, if available.
 
     Raises:
-        NotChecked: The check exceeds the current limits, but may succeed with higher ones.
+        NotChecked: The check exceeds the current limits, but may succeed with higher limits.
     """
     try:
         return _prepare(wrapper, arguments, level=level, defaults=defaults, lowered=lowered, text=text)
@@ -357,7 +357,7 @@ def describe_changes(
     """Yield a sentence for each changed parameter that the arguments use, or that is now required and missing.
 
     Args:
-        arguments: The arguments as sent, in the tool's own names.
+        arguments: The arguments as sent, but with the tool's own parameter names.
         changes: The changes of former parameters.
         names: For each renamed property, the name that the caller was shown.
         missing: The paths of missing arguments.

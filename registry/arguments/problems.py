@@ -29,24 +29,24 @@ from registry.schema.json_values import without_keys
 if TYPE_CHECKING:
     import jsonschema_rs
 
-# More problems than a model corrects in one attempt; the error of its next call shows the others.
+# A model does not correct more problems in one attempt. The error of its next call shows the remaining problems.
 MAX_PROBLEMS: Final = 20
-# In characters, about 1,000 tokens: a failed call must not cost more than the definition of the tool.
+# Maximum length of an error text: about 1,000 tokens. A failed call must not cost more than the definition of the tool.
 MAX_TEXT_LENGTH: Final = 4_000
-# Characters of that text for missing names, for wrong arguments and for the example call, so that none of them uses all
-# the room. The example of an `invoke_tool` call is written twice.
+# Shares of that text for missing names, wrong arguments and the example call, so that none of them uses all the room.
+# An example for `invoke_tool` contains the arguments twice, so each copy gets half of its share.
 _MAX_MISSING: Final = 800
 _MAX_WRONG: Final = 1_200
 _MAX_EXAMPLE: Final = 900
 # With fewer characters left, the schema is omitted, because it would be cut after a few words.
 _MIN_SCHEMA: Final = 100
-# Characters that are quoted from an unknown server or tool name, and from a tool's name in an example.
+# Maximum length of a quoted server or tool name that is unknown, and of a tool's name in an example.
 _MAX_QUOTED: Final = 200
 _MAX_TOOL_NAME: Final = 128
-# Maximum number of errors that are read. More than `MAX_PROBLEMS`, because the validator may report missing members
+# Maximum number of errors that are read. It exceeds `MAX_PROBLEMS`, because the validator may report missing members
 # after many wrong values.
 _MAX_ERRORS: Final = 200
-# In characters: room for a path, a pattern and a sentence.
+# Maximum length of the message of an `unchecked` problem. It has room for a path, a pattern and a sentence.
 _MAX_UNCHECKED: Final = 400
 # Maximum number of keys that are listed from the arguments as sent, and of suggestions for misspelled keys.
 _MAX_KEYS: Final = 20
@@ -141,7 +141,7 @@ def explain(
             `invoke_tool` call.
         checked: The arguments that the problems refer to, if different, such as the arguments inside a wrapper object.
         filled: Members of `checked` that come from configured defaults.
-        lowered: The definition that the caller was shown, if different; the text then uses only this definition.
+        lowered: The lowered definition that the caller was shown, if any; the text then uses only this definition.
     """
     if lowered is not None:
         wrapper, checked = as_advertised(wrapper, lowered), rename_members(checked, lowered.shown_names)
@@ -174,7 +174,7 @@ def explain(
 
 
 def summarize_problems(problems: Sequence[ArgumentProblem]) -> str:
-    """Return the problems as one phrase, for arguments that the caller did not write (for example, a hook did)."""
+    """Return the problems as one phrase, for arguments that the caller did not write, such as those of a hook."""
     phrases = [
         f"{format_path(problem.path)} is missing" if problem.kind == "missing" else problem.message.rstrip(".?")
         for problem in problems
@@ -231,7 +231,7 @@ def explain_unresolved(unresolved: UnresolvedCall, sent: object, lowered: Lowere
 
 
 def _paths_to_show(problems: Sequence[ArgumentProblem], sent: object) -> list[JsonPath]:
-    """Return the paths at which a valid call would differ from this one."""
+    """Return the paths at which a valid call would differ from the call that was sent."""
     paths: list[JsonPath] = []
     for problem in problems:
         target = problem.path if problem.near is None else (*problem.path[:-1], problem.near)

@@ -5,7 +5,7 @@ A repair is another reading of the arguments, never a guess at missing arguments
 `off`
     No repairs.
 
-`safe` (the default): repairs that can be read in only one way.
+`safe` (the default): repairs of values that can be read in only one way.
     - `json_text`: a text that contains an object or array as JSON, serialized once or twice, where that type is
       declared and a string is not. The whole argument object may be such a text, and an empty text is an empty argument
       object.
@@ -14,13 +14,13 @@ A repair is another reading of the arguments, never a guess at missing arguments
     - `renamed`: a name that differs from exactly one declared and absent property in case and separators only. In an
       invalid object, every such name is replaced, so that no parameter is lost. In a map, where the schema gives any
       name a meaning, no name is replaced.
-    - `converted`: `"5"`, `"true"`, `"null"` where that type is declared and a string is not. `"5.0"` is not an integer
-      and `"yes"` is not a boolean; a number that would be rounded stays as it is.
+    - `converted`: a text such as `"5"`, `"true"` or `"null"`, where its type is declared and a string is not. `"5.0"`
+      is not an integer and `"yes"` is not a boolean; a number that would be rounded stays as it is.
     - `listed`: a single scalar where an array of that scalar is declared, unless it is a text that may contain several
       (`a, b`) or looks like broken JSON.
     - `letter_case`: a text that differs from exactly one `enum` option in case only.
 
-`full`: also repairs that rest on a convention, or that leave something out.
+`full`: the repairs of `safe`, and repairs that rest on a convention or that leave something out.
     - `null_dropped`: null for an optional parameter that does not accept null. (The caller may have meant to delete the
       value.)
     - `item_taken`: an array of one item where no array is declared.
@@ -69,7 +69,7 @@ _MAX_ERRORS: Final = 200
 # Maximum number of errors on which repairs are tried. If one of them cannot be repaired, the call stays invalid, so the
 # other errors do not matter.
 _MAX_TRIED: Final = 2
-# Limits of such a trial, as in `Effort.repair_cost` and `Effort.whole`: about 10 ms.
+# Limits of these trials (see `Effort.repair_cost` and `Effort.whole`), which then take about 10 ms.
 _MAX_COST: Final = 8_000
 _MAX_WHOLE: Final = 500
 # Maximum number of undeclared members that a reduced object keeps, besides failing members and members that others

@@ -80,8 +80,8 @@ class ValidationRepair:
         self._validations = 0
         self._trying: set[tuple[JsonPath, tuple[str | int, ...]]] = set()
         self._cost = 0
-        # The first validation does not count. The limit allows many more validations of a small value, but none of a
-        # huge value.
+        # The first validation does not count toward this limit. The limit allows many further validations of a small
+        # value, but none of a huge value.
         self._max_cost = current_effort().repair_cost
         self._dropped: set[JsonPath] = set()
         self._options: dict[int, coercion.EnumOptions] = {}
@@ -179,7 +179,7 @@ class ValidationRepair:
         if not corrections:
             return
         entries = [(corrections.get(key, key), child) for key, child in members.items()]
-        # In place and in the original order, because the parent refers to this object.
+        # Change the object in place, because the parent refers to it. The order of its members is kept.
         members.clear()
         members.update(entries)
         self._needs_mapping = True
@@ -220,7 +220,7 @@ class ValidationRepair:
             self._apply_repair(path, value[0], "item_taken")
 
     def _is_single_item(self, value: Any, schema: dict[str, Any]) -> bool:
-        """Return whether the declared array consists of values like this one."""
+        """Return whether the value is like the items that the schema of an array declares."""
         items = resolve_reference(schema.get("items"), self._schema)
         if not isinstance(items, dict):
             return False

@@ -2,7 +2,7 @@
 
 build         Build a catalog from listings, reusing the parts of servers that did not change.
 catalog       The immutable catalog of all wrappers, and the difference between two catalogs.
-listing       What one server listed on one connection, its suspicious texts, and unmatched configuration.
+listing       The items that one server listed on one connection, their suspicious texts, and unmatched configuration.
 drift         Names and parameters from earlier catalogs, for callers that still use them.
 shape         Configuration and operators' notes about servers and their tools.
 overrides     Apply a tool's configuration to the definition and the hints that its upstream gives.

@@ -70,7 +70,7 @@ def build_catalog(
     if previous is not None and same:
         # Fast path: only connections or texts of servers have changed. Its cost does not depend on the number of tools.
         return catalog.with_wrappers_of(previous)
-    # Sorted, so that equal catalogs list in equal order regardless of which server connected first.
+    # Sorted, so that equal catalogs have the same order regardless of which server connected first.
     return catalog.with_wrappers(tuple(sorted(chosen, key=attrgetter("name"))))
 
 
@@ -97,7 +97,7 @@ def _prompts_and_resources(
     named_uris: Mapping[ServerName, tuple[str, ...]],
     previous: Catalog | None,
 ) -> ItemCatalog:
-    """Return prompts, resources and templates; rebuild them only if one of the inputs is a different object."""
+    """Return prompts, resources and templates; rebuild them only if one of the inputs has changed."""
     if previous is not None and previous.servers.keys() == listings.keys():
         same = all(
             listing.prompts is before.prompts
@@ -144,7 +144,7 @@ def _server_part(
     Args:
         previous: The server's part of the previous catalog.
         named_uris: The URIs in the `_meta` of the server's tools.
-        keys: By upstream URI, the URI under which the gateway exposes it, if different.
+        keys: The exposed URIs that differ from the upstream's, keyed by upstream URI.
     """
     server_shape = shape.servers.get(listing.server, ServerShape())
     if previous is not None and previous.uris == keys and previous.has_equal_wrappers(server_shape, shape.max_length):
@@ -279,12 +279,12 @@ def _wrapper(
     packed = PackedDefinition.pack(definition).renamed(compiled.name)
     renamed = packed.read()
     if needs_task := _needs_task(renamed):
-        # The gateway runs the task, because callers cannot: hide from callers that the tool requires one.
+        # Callers cannot run tasks. The gateway runs the task for them and hides that the tool requires a task.
         renamed = _without_task_support(renamed)
         packed = PackedDefinition.pack(renamed)
     text = canonical_json(renamed)
     schema = renamed.get("inputSchema", {})
-    # Search the text for the keyword first: nearly all tools lack it, so that their schemas need not be traversed.
+    # Search the text for the keyword first: nearly all tools lack it, so their schemas need not be traversed.
     annotated = schema_repairs.KEYWORD_BYTES in text
     return ToolWrapper(
         name=compiled.name,
@@ -326,7 +326,7 @@ def _assign_names(
 ) -> tuple[list[ToolWrapper], list[tuple[ServerName, ItemIssue]]]:
     """Return the wrappers that keep their names, and an issue for each wrapper whose name is taken.
 
-    Prefixed names and names of builtin tools are never refused. Unprefixed names are assigned after these, in
+    Prefixed names and names of builtin tools are never refused. Unprefixed names are assigned after these names, in
     configuration order.
     """
     position = {server: index for index, server in enumerate(shape.servers)}

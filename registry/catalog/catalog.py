@@ -114,7 +114,7 @@ class ToolWrapper:
 
     @property
     def hints(self) -> Hints:
-        """The hints that rules, scopes and retries use. Read on every call; rules read the hints of every tool."""
+        """The hints that rules, scopes and retries use. Every call reads them, and rules read those of every tool."""
         if self.shared_hints is not None:
             return self.shared_hints
         annotations = self.definition.get("annotations")
@@ -139,8 +139,8 @@ class ServerPart:
         wrappers: The same tuple as in the previous part if no wrapper changed.
         names: The names of all tools, exposed or not.
         named: The URIs in the `_meta` of the server's tools, such as the URIs of apps.
-        uris: By upstream URI, the URI under which the gateway exposes it, if different. The wrappers' `_meta` has the
-            exposed URIs.
+        uris: The exposed URIs that differ from the upstream's, keyed by upstream URI. The `_meta` of the wrappers has
+            the exposed URIs.
     """
 
     listing: ServerListing
@@ -297,7 +297,7 @@ class Catalog:
 
 @dataclass(frozen=True, slots=True)
 class CatalogChange:
-    """The differences between two catalogs that a caller could notice. False in a boolean context if there are none."""
+    """The differences between two catalogs that a caller could notice. The object is false if there are none."""
 
     before: Catalog
     after: Catalog

@@ -111,7 +111,7 @@ def _changes(before: Any, after: Any, path: ParameterPath) -> Iterator[tuple[Par
     for name in old:
         if name in new:
             yield from _property_changes(old[name], new[name], (*path, name))
-    if old:  # callers cannot have relied on the parameters of a schema that declared none
+    if old:  # callers cannot have relied on a schema that declared no parameters
         for name in _required_names(after) - _required_names(before) - rename_targets:
             # A parameter that also changed its type is already reported as retyped.
             if name in new and (name not in old or _type_of(old[name]) == _type_of(new[name])):
@@ -176,14 +176,14 @@ def _properties(schema: Any) -> dict[str, Any]:
 
 
 def _shape_digest(schema: Any) -> str:
-    # A renamed parameter usually has a new description.
+    # Ignore the description, because a renamed parameter usually has a new one.
     if isinstance(schema, dict):
         schema = without_keys(schema, ("description", "title"))
     return digest(schema)
 
 
 # Maximum number of removed wrappers, and of changed tools, that are remembered to answer calls that still use their
-# former names or parameters. An entry keeps one definition alive (a few kilobytes), so the memory is about 10 MB in
+# former names or parameters. An entry keeps one definition alive (a few kilobytes), so all entries use about 10 MB in
 # total.
 _MAX_REMEMBERED: Final = 4096
 
@@ -291,7 +291,7 @@ class _Pairs:
 
 
 def _schema_key(wrapper: ToolWrapper) -> object:
-    # Two tools without parameters are not alike for that reason, so their descriptions are compared as well.
+    # Tools without parameters have equal schemas even if they are unrelated, so compare their descriptions as well.
     takes_some = bool(declared_properties(wrapper.input_schema, wrapper.input_schema))
     return (wrapper.server, wrapper.schema_digest) if takes_some else _description_key(wrapper)
 

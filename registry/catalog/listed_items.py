@@ -46,8 +46,8 @@ class ListedItem:
         key: The exposed name or URI.
         original: The upstream's name or URI.
         definition: The upstream's object with the exposed name or URI.
-        held: Why the item cannot be used until an operator approves its current definition. `definition` is then the
-            last approved definition.
+        held: Why the item cannot be used until an operator approves its current definition; None if it can be used.
+            While an item is held, `definition` is the last approved definition.
     """
 
     key: str
@@ -63,7 +63,7 @@ class ItemCatalog:
 
     Attributes:
         digests: The digest of all definitions of each kind.
-        keys_of: For each server, the exposed URI or template by upstream URI or template, where they differ.
+        keys_of: For each server, the exposed URIs and templates that differ, keyed by upstream URI or template.
     """
 
     prompts: tuple[ListedItem, ...] = ()
@@ -75,13 +75,13 @@ class ItemCatalog:
     _prompts: Mapping[str, ListedItem] = field(default_factory=dict, repr=False)
     _resources: Mapping[str, ListedItem] = field(default_factory=dict, repr=False)
     _sharers: Mapping[str, tuple[ServerName, ...]] = field(default_factory=dict, repr=False)
-    # Skills by the exposed URI of their directory, and the exposed URIs of these directories by server and upstream
-    # URI.
+    # Skills, keyed by the exposed URI of their directory; and the exposed URIs of skill directories, keyed by server
+    # and upstream URI.
     _skills: Mapping[str, ListedItem] = field(default_factory=dict, repr=False)
     _skill_roots: Mapping[_Owner, str] = field(default_factory=dict, repr=False)
-    # By exposed URI, the owner of a URI that tools mention in `_meta` but no server lists.
+    # The owners of URIs that tools mention in `_meta` but no server lists, keyed by exposed URI.
     _owner_by_named_uri: Mapping[str, _Owner] = field(default_factory=dict, repr=False)
-    # By upstream URI, the server that most recently was the only server with this URI.
+    # The server that most recently was the only server with a URI, keyed by upstream URI.
     _former: Mapping[str, ServerName] = field(default_factory=dict, repr=False)
     _templates: tuple[tuple[_Literals, ListedItem], ...] = field(default=(), repr=False)
     _servers: tuple[ServerName, ...] = ()
@@ -106,7 +106,7 @@ class ItemCatalog:
         uris: PermitsUri,
         never: PermitsUri | None = None,
     ) -> ItemCatalog:
-        """Return the permitted part, with unchanged names.
+        """Return the part of the catalog that a caller may use, with unchanged names.
 
         Args:
             servers: The servers whose items remain.
@@ -149,7 +149,7 @@ class ItemCatalog:
     def template(self, text: str) -> ListedItem | None:
         """Return the template with this text, or None.
 
-        Of several servers that share a template, the server that was the only one to have it before is preferred.
+        If several servers share a template, the server that was the only one to have it before is preferred.
         """
         template = next((item for _, item in self._templates if item.key == text), None)
         if template is None:
@@ -174,7 +174,7 @@ class ItemCatalog:
         return None
 
     def owners(self, uri: str) -> tuple[_Owner, ...]:
-        """Return the servers that may have a resource with this URI, most likely first, each with the upstream's URI.
+        """Return the servers that may have a resource with this URI, most likely first, each with its upstream URI.
 
         A listed resource has one owner, and so has a URI that a tool mentions. A URI that matches a template belongs to
         the template's server. Any other URI may belong to every server with resources, as servers need not list all
@@ -186,7 +186,7 @@ class ItemCatalog:
         qualified = split_qualified_uri(uri, self._servers)
         refused = None
         if qualified is not None and not self._may_read(*qualified):
-            refused = qualified[0], uri  # a denied URI must not be readable under its other spelling
+            refused = qualified[0], uri  # a denied URI must not be readable in its qualified form either
         return tuple(owner for owner in self._possible_owners(uri) if owner != refused and self._may_read(*owner))
 
     def _possible_owners(self, uri: str) -> tuple[_Owner, ...]:
@@ -194,14 +194,14 @@ class ItemCatalog:
         if named_owner is not None:
             return (named_owner,)
         if is_own_uri(uri):
-            # No server owns the gateway's scheme, so a URI with this scheme has an owner only if it contains an alias.
+            # No server owns the gateway's scheme, so a URI with this scheme has an owner only if it names a server.
             alias, _, rest = uri.removeprefix(OWN_URI_PREFIX).partition("/")
             is_qualified = rest and alias in self._servers and not is_own_uri(rest)
             return ((ServerName(alias), rest),) if is_qualified else ()
         sharers = self._sharers.get(uri)
         if sharers is not None:
             former = self._former.get(uri)
-            # Do not ask other servers, since they could answer instead of the owner of an app or file.
+            # Do not ask servers without this URI: they could answer in place of the owner of an app or file.
             return tuple((server, uri) for server in ((former,) if former in sharers else sharers))
         if (skill := self._skill_of(uri)) is not None:
             return (skill,)  # a directory, or a file that the skill's entry does not list
@@ -280,14 +280,14 @@ class ItemCatalog:
         return owner[0] if owner is not None and owner[1] == uri else self._former.get(uri)
 
     def _may_read(self, server: ServerName, uri: str) -> bool:
-        """Return whether callers may read this URI from this server, listed or not."""
+        """Return whether callers may read this URI from this server, whether or not the server lists it."""
         if not self._denials and not self._allowances:
             return True
         if not all(permits(server, uri) for permits in self._denials):
             return False
         if all(permits(server, uri) for permits in self._allowances):
             return True
-        # A caller that sees a template may read the URIs it expands to, but not URIs that merely look like them.
+        # A caller that sees a template may read the URIs that the template expands to, but not merely similar URIs.
         templates = (item.original for item in self.templates if item.server == server)
         return any(allows_uri(uri, (pattern_of_template(template),)) for template in templates)
 
@@ -299,7 +299,7 @@ def build_item_catalog(
     named_uris: Mapping[ServerName, tuple[str, ...]] | None = None,
     previous: ItemCatalog | None = None,
 ) -> ItemCatalog:
-    """Index all prompts, resources and templates that configuration exposes.
+    """Index all prompts, resources and templates that the configuration exposes.
 
     If several servers share a URI, the plain URI reaches the first of them in configuration order, unless another
     server was the only one to have the URI before.
@@ -353,14 +353,14 @@ def _prompts(
     keys_of: Mapping[ServerName, Mapping[str, str]],
 ) -> dict[str, ListedItem]:
     prompts: dict[str, ListedItem] = {}
-    # Unprefixed names come first, because they must stay exact. Of several servers with the same unprefixed name, the
-    # first one keeps it.
+    # Servers without a prefix come first, because their names must stay exact. If several of them use the same name,
+    # the first server keeps it.
     for server in sorted(ordered, key=lambda server: shape.for_server(server).prefixed):
         own = shape.for_server(server)
         items = {ToolName(item["name"]): item for item in listings[server].prompts}
         names = compile_names(server, items, max_length=shape.max_length, prefixed=own.prefixed, renames={})
         for original, item in items.items():
-            # Denied prompts take part in naming, so that denying a prompt does not change the names of its server's
+            # Denied prompts take part in naming, so that denying a prompt does not change the names of the server's
             # other prompts.
             if own.prompts.admits(original):
                 name = names[original].name
@@ -399,7 +399,7 @@ def _index_items(
     texts = [
         (text, item)
         for item in items["resourceTemplates"]
-        # URIs with the gateway's scheme are split without consulting templates.
+        # Exposed templates with the gateway's scheme are not indexed, because their URIs are split without them.
         for text in {item.original, item.key if kept_prefix(item.key) else item.original}
     ]
     templates = [(_literals(text), item) for text, item in texts]
@@ -431,7 +431,7 @@ class _Claims:
         servers: For each URI, the servers that list it or whose tools name it.
         shared: The URIs that have to be qualified, such as URIs of several servers.
         alike: For each template, the templates with the same literal parts, which match the same URIs.
-        keys: The exposed URI for each server and URI.
+        keys: The exposed URI for each server and upstream URI.
         items: The listed definitions by server and URI.
     """
 
@@ -442,7 +442,7 @@ class _Claims:
     items: Mapping[_Owner, Mapping[str, Any]]
 
     def keys_of(self, server: ServerName) -> dict[str, str]:
-        """Return the exposed URIs by upstream URI, where they differ."""
+        """Return the exposed URIs that differ from their upstream URI, keyed by upstream URI."""
         return {uri: key for (owner, uri), key in self.keys.items() if owner == server and key != uri}
 
 
@@ -524,7 +524,7 @@ def _skills(listings: Mapping[ServerName, ServerListing], claims: _Claims) -> di
             root, exposed_root = uri.removesuffix(SKILL_FILE), key.removesuffix(SKILL_FILE)
             definition = {**entry, "uri": key}
             if root != exposed_root and entry["resources"] != "dynamic":
-                # Change the URIs of all files of a skill alike, because its texts refer to files by relative paths.
+                # Change the URIs of all files in the same way, because the files refer to each other by relative path.
                 definition["resources"] = [
                     {**file, "uri": exposed_root + file["uri"].removeprefix(root)} for file in entry["resources"]
                 ]
@@ -559,7 +559,7 @@ def _remove_server(uri: str, server: str) -> str:
 
 def _matches(uri: str, literals: _Literals) -> bool:
     """Return whether a URI can be an expansion of the template with these literal parts."""
-    # Not a regular expression, which would backtrack with many wildcards. This is linear in the URI's length.
+    # A regular expression would backtrack if there are many wildcards. This search is linear in the URI's length.
     if len(literals) == 1:
         return uri == literals[0]
     first, *middle, last = literals

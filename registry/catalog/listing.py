@@ -1,4 +1,4 @@
-"""What one server listed on one connection, its suspicious texts, and configured names that match nothing in it."""
+"""The items that one server listed on one connection, their suspicious texts, and configured names without a match."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CacheScope = Literal["public", "private", "unstated"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerListing:
-    """What one upstream listed on one connection, as checked and repaired by `registry.intake`. Immutable.
+    """The items that one upstream listed on one connection, as checked and repaired by `registry.intake`. Immutable.
 
     Attributes:
         epoch: The number of the connection; later connections have higher numbers.
@@ -42,9 +42,9 @@ class ServerListing:
         stale: True if the connection is lost. The tools stay listed until the next connection.
         instructions: The server's instructions to models.
         held: By kind and upstream name, why an item cannot be used until an operator approves it. Such a held item is
-            listed with its last approved definition, or not at all if there is none. Under `WHOLE_SERVER`: why no item
-            of the server can be used.
-        first_hints: By tool, the hints with which it was first listed or approved. Access rules use these hints if the
+            listed with its last approved definition, or not at all if there is none. The kind `WHOLE_SERVER` holds the
+            reason why no item of the server can be used.
+        first_hints: The hints with which each tool was first listed or approved. Access rules use these hints if the
             current hints promise more, such as `readOnlyHint`.
     """
 
@@ -85,7 +85,7 @@ class ServerListing:
         )
 
 
-# A shorter tool name may be a common word, and is not reported as a mention of another server's tool.
+# A shorter tool name may be a common word, so it is not reported as a mention of another server's tool.
 _SHORTEST_NAME: Final = 8
 
 
@@ -105,7 +105,7 @@ class Flagged:
 
 
 def flagged_items(listings: Mapping[ServerName, ServerListing]) -> Iterator[Flagged]:
-    """Yield every item whose suspicion score reaches the threshold. Slow: do not run it where calls have to wait."""
+    """Yield every item whose suspicion score reaches the threshold. This is slow, so calls must not wait for it."""
     owners: dict[str, set[str]] = {}
     for server, listing in listings.items():
         for tool in listing.tools:
@@ -155,9 +155,9 @@ def suggestion_for(word: str, names: Iterable[str]) -> str:
 
 
 def unmatched_names(listing: ServerListing, shape: ServerShape) -> tuple[ItemIssue, ...]:
-    """Return an issue for each configured name or pattern that matches nothing of its server.
+    """Return an issue for each configured name or pattern that matches no item of its server.
 
-    A listing from a snapshot is not reported, because it may be older than the tool.
+    A listing from a snapshot gives no issues, because the snapshot may be older than a configured tool.
     """
     if listing.origin != "live":
         return ()
@@ -201,7 +201,7 @@ def _unmatched_patterns(listing: ServerListing, shape: ServerShape, tools: Colle
         if any(_matches(pattern, names, of_uris) for names, of_uris in concerned):
             continue
         near = suggestion_for(pattern, [name for names, _ in concerned for name in names])
-        # A pattern may be meant for future items, but a name is meant for an existing one.
+        # A pattern may be meant for future items, but a name is meant for an existing item.
         code = SELECTS_NOTHING if _WILD & set(pattern) else HIDES_NOTHING
         yield ItemIssue(tool=pattern, code=code, detail=f"deny: {pattern} matches nothing of this server{near}")
     for pattern in shape.tools.allow:

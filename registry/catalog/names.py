@@ -27,11 +27,11 @@ NAME_SEPARATOR: Final = "__"
 DEFAULT_NAME_LENGTH: Final = 48
 # 32 bits: equal digests are unlikely among the thousands of tools of one gateway. If they occur, they are lengthened.
 _DIGEST_LENGTH: Final = 8
-# The shortest limit that fits an alias of `x-` and a digest, the separator, and one character with a digest.
+# The shortest limit that fits an alias of `x-` and a digest, the separator, and a tool name of 1 letter and a digest.
 MIN_NAME_LENGTH: Final = 2 + _DIGEST_LENGTH + len(NAME_SEPARATOR) + 1 + _DIGEST_LENGTH
 # The limit of model APIs for a whole name. A longer alias would never fit into a name.
 _MAX_ALIAS_LENGTH: Final = 64
-# Characters reserved for the tool if the alias is long: a digest, and nine for a readable head and tail.
+# Characters reserved for the tool if the alias is long: a digest, and a few characters for a readable head and tail.
 _TOOL_CHARS: Final = 18
 # With fewer characters besides the digest, head and tail would be one or two letters each; keep only the head.
 _MIN_READABLE_CHARS: Final = 6
@@ -57,7 +57,7 @@ class CompiledName:
 
 
 def normalized_name(name: str) -> str:
-    """Return the form that must be unique among names: lower case, with `_` for `-`."""
+    """Return the form of a name that must be unique: lower case, with `_` for `-`."""
     # Several hosts replace `-` with `_`, and some compare names case-insensitively.
     return name.replace("-", "_").casefold()
 
@@ -66,7 +66,7 @@ def check_aliases(aliases: Iterable[str], *, max_length: int = DEFAULT_NAME_LENG
     """Check that aliases compile into distinct prefixes.
 
     Raises:
-        AliasError: An alias is malformed, or two of them look the same to a host.
+        AliasError: An alias is malformed, or two aliases look the same to a host.
     """
     all_aliases = list(aliases)
     malformed = [alias for alias in all_aliases if len(alias) > _MAX_ALIAS_LENGTH or not _ALIAS.fullmatch(alias)]

@@ -23,7 +23,7 @@ from registry.schema.schemas import canonical_json
 Hints = Mapping[str, Any]
 # MCP 2025-11-25 and 2026-07-28, "Tools", `ToolAnnotations`: the values of hints that a tool does not state.
 DEFAULTS: Final = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
-# True is the cautious value of these hints; for all others, true opens the tool to more callers.
+# True is the cautious value of these hints. For all other hints, true opens the tool to more callers.
 WARNING: Final = frozenset({"destructiveHint", "openWorldHint"})
 NO_HINTS: Final[Hints] = MappingProxyType({})
 """Shared by the many tools without hints."""
@@ -55,7 +55,7 @@ def with_defaults(hints: Hints) -> dict[str, bool]:
 
 
 def most_cautious_hints(now: Hints, before: Hints | None) -> Hints:
-    """Return the hints that apply after a change: of each hint, the value that promises less."""
+    """Return the hints that apply after a change: for each hint, the value that promises less."""
     if before is None or now is before:
         return now
     mine, theirs = with_defaults(now), with_defaults(before)
@@ -71,7 +71,7 @@ def first_hints(
     Args:
         tools: The current definitions of a server.
         earlier: The earlier result. Its removed tools stay in the new result, because they may be listed again.
-        read: By tool name, current hints that have been read already.
+        read: Current hints that have been read already, by tool name.
     """
     tools = tuple(tools)
     new = {
@@ -93,7 +93,7 @@ def first_hints(
 ARGUMENT_TYPES: Final = ("string", "number", "integer", "boolean", "array", "object")
 # The largest tool in `tests/corpus` has 55 arguments; a longer list than this is a mistake in the file.
 MAX_ARGUMENTS: Final = 200
-# The number of characters of a name that messages quote.
+# Maximum number of characters that messages quote from a name.
 _MAX_QUOTED: Final = 64
 _MEMBERS: Final = ("name", "type", "description", "required")
 # Keywords other than `properties` that may declare parameters.
@@ -106,7 +106,7 @@ class OverrideRejected(RegistryError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentedArgument:
-    """One argument as described by configuration."""
+    """One argument as the configuration describes it."""
 
     name: str
     type: str | None = None
@@ -225,7 +225,7 @@ def apply_override(definition: Mapping[str, Any], override: ToolOverride) -> Ove
     properties: dict[str, Any] = dict(declared) if isinstance(declared, dict) else {}
     may_add = override.replace or _declares_nothing(schema)
     documented: set[str] = set()
-    # Warnings rather than errors: the upstream may have changed since the file was written.
+    # These are warnings rather than errors, because the upstream may have changed since the file was written.
     warnings: list[str] = []
     required: list[str] = []
     for argument in override.arguments:

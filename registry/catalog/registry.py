@@ -88,16 +88,16 @@ class Registry:
     ) -> Catalog:
         """Build the catalog that the next `put` or `reshape` will use if its arguments and the current catalog match.
 
-        This may run in another thread. Readers see the old catalog until that call swaps in the new one.
+        This may run in another thread. Readers see the old catalog until `put` or `reshape` swaps in the new catalog.
 
         Args:
-            shape: The configuration; None for the current one.
+            shape: The configuration; None for the current configuration.
             drop: See `reshape`.
             put: See `reshape`.
 
         Returns:
-            The catalog that the build started from. If it is no longer current at the next swap, the built catalog is
-            discarded.
+            The catalog that the build started from. If that catalog is no longer current at the next swap, the built
+            catalog is discarded.
         """
         before, shape = self.catalog, shape or self.shape
         after = build_catalog(
@@ -150,7 +150,7 @@ class Registry:
             listing = replace(listing, tools=latest.tools)
         self._latest[listing.server] = listing
         own = self.owners.pop(owner, {})
-        # Re-inserted, so that the dict is ordered by the time of the last listing.
+        # The owner is inserted again, so that the dict is ordered by the time of the last listing.
         self.owners[owner] = {**own, listing.server: listing}
         self._own_catalogs.pop(owner, None)
         while len(self.owners) > MAX_OWNERS:
@@ -184,11 +184,11 @@ class Registry:
             listener()
 
     def subscribe(self, listener: Listener, *, always: bool = False) -> Callable[[], None]:
-        """Call a listener after each swap, or only if callers could notice it; return a function to unsubscribe.
+        """Call a listener after each swap that callers could notice; return a function to unsubscribe.
 
         Args:
             listener: Called with the change.
-            always: True to call the listener even if callers could not notice the swap.
+            always: True to call the listener after every swap, even if callers could not notice it.
         """
         key = next(self._ids)
         self._listeners[key] = (listener, always)

@@ -76,7 +76,7 @@ def _matches_any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-# A note is appended to a description, of which hosts show 2,048 characters; a note may use about half of these.
+# A note is appended to a description. Hosts show 2,048 characters of a description, and a note may use about half.
 MAX_NOTE_LENGTH = 1_000
 
 
@@ -116,7 +116,7 @@ class ToolHints:
     """Configured hints to hosts, besides descriptions.
 
     Attributes:
-        annotations: Annotations to add; the upstream's own have precedence.
+        annotations: Annotations to add to definitions, in which the upstream's own annotations have precedence.
         search_hint: Words by which hosts find a tool.
         always_load: Whether hosts that load tools on demand load this tool at once; None if not configured.
         max_result_chars: How many characters of a result hosts may show to a model.
@@ -128,7 +128,7 @@ class ToolHints:
     max_result_chars: int | None = None
 
     def with_fallback(self, other: ToolHints) -> ToolHints:
-        """Return these hints, with values from `other` where these have none."""
+        """Return these hints, with values from `other` for settings that these hints lack."""
         return ToolHints(
             annotations={**other.annotations, **self.annotations},
             search_hint=self.search_hint or other.search_hint,
@@ -167,7 +167,7 @@ class ResultRules:
         return (self.max_bytes, self.max_binary_bytes, self.binary_types) != (None, None, None)
 
     def with_fallback(self, other: ResultRules) -> ResultRules:
-        """Return these rules, with values from `other` where these have none."""
+        """Return these rules, with values from `other` for settings that these rules lack."""
         return ResultRules(
             select=other.select if self.select is None else self.select,
             max_bytes=other.max_bytes if self.max_bytes is None else self.max_bytes,

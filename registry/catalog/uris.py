@@ -4,9 +4,9 @@ Servers parse the URI of a request before they look up the resource: with `new U
 `AnyUrl` in Python. Both parsers follow the WHATWG URL Standard, so a pattern that is only compared with the text of the
 request can be bypassed. The URI that is sent to a server is not changed by these functions.
 
-A `ui://` URI belongs to an app, which hosts render only under that scheme; it is qualified as `ui://ALIAS/rest`. In the
-same way a `skill://` URI stays the path of a skill. Any other URI is qualified as `typegate://ALIAS/URI`. Each of these
-forms can be split again, because an alias contains no slash.
+A `ui://` URI belongs to an app. Hosts render apps only under that scheme, so the URI is qualified as `ui://ALIAS/rest`.
+A `skill://` URI is qualified in the same way, so that it stays the path of a skill. Any other URI is qualified as
+`typegate://ALIAS/URI`. Each of these forms can be split again, because an alias contains no slash.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ use accepts longer URIs, and the time to compare grows with the length.
 """
 # Rounds of percent-decoding. Patterns cannot describe the URIs of a server that decodes more often.
 _MAX_DECODINGS: Final = 3
-# Transformations applied in succession, such as: decode, parse, remove dot segments.
+# Maximum number of transformations applied in succession, such as decoding, parsing, and removing dot segments.
 _ROUNDS: Final = 3
 # The number of URIs whose spellings are cached. Spellings are needed for every request and listed item; typical URIs
 # have 60 characters.
 _REMEMBERED: Final = 8_192
-# The spellings of a longer URI take up to hundreds of kilobytes. Few are cached: enough for all rules that apply to one
-# request.
+# The spellings of a URI longer than this may take hundreds of kilobytes, so only a few URIs are cached: enough for all
+# rules that apply to one request.
 _LONG_CHARS: Final = 512
 _REMEMBERED_LONG: Final = 16
-# A longer spelling is not compared: one letter may expand to eighteen (NFKC), or to nine characters percent-encoded.
+# A longer spelling is not compared. A letter may become 18 letters by NFKC, or 9 characters by percent-encoding.
 _MAX_SPELLING_CHARS: Final = 4 * MAX_URI_CHARS
 _PATTERNS: Final = 1_024
 # Any number of slashes between scheme and path, because servers interpret them differently.
@@ -54,7 +54,7 @@ _DRIVE: Final = re.compile(r"^(file:/+[a-z])\|", re.I)
 EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 """An expression of a URI template."""
 _SPECIAL: Final = re.compile(r"([*?[])")
-# Wildcards of a pattern, replaced with `_STAND_IN` while the pattern is parsed as a URL.
+# Wildcards of a pattern, which are replaced with `_STAND_IN` while the pattern is parsed as a URL.
 _WILDCARD: Final = re.compile(r"\*+|\?|\[!?\]?[^]/]*\]")
 _STARS: Final = re.compile(r"\*+|\[\[\]")
 _STAND_IN: Final = "zqwz"
@@ -133,9 +133,9 @@ def pattern_of_template(template: str) -> str:
 
 @lru_cache(_REMEMBERED)
 def _certain_spellings(uri: str) -> frozenset[str] | None:
-    """Return the spellings that servers commonly derive from a URI; a pattern that allows must match all of them.
+    """Return the spellings that servers commonly derive from a URI; an `allow` pattern must match all of them.
 
-    Return None if one of them is too long to compare.
+    Return None if a spelling is too long to compare.
     """
     parsed = normalize_uri(uri)
     if parsed is not None and len(parsed) > _MAX_SPELLING_CHARS:
@@ -147,7 +147,7 @@ def _certain_spellings(uri: str) -> frozenset[str] | None:
 
 @lru_cache(_REMEMBERED)
 def _spellings(uri: str) -> frozenset[str] | None:
-    """Return all spellings a server may derive from a URI, folded as in `_denying`; None if one is too long."""
+    """Return all spellings that a server may derive from a URI, folded as in `_denying`; None if any is too long."""
     spellings, latest = {uri}, {uri}
     for _ in range(_ROUNDS):
         derived = {form for spelling in latest for form in _transform_uri(spelling)}
@@ -157,7 +157,7 @@ def _spellings(uri: str) -> frozenset[str] | None:
         if not latest:
             break
         spellings |= latest
-    # Also without the query or fragment, which a server may ignore.
+    # Include the forms without the query and fragment, because a server may ignore those.
     folded = frozenset(
         _fold_text(form)
         for spelling in spellings
@@ -254,7 +254,7 @@ def qualified_uri(server: str, uri: str) -> str:
 
 
 def split_qualified_uri(uri: str, servers: Collection[str]) -> tuple[ServerName, str] | None:
-    """Split a qualified URI of a kept scheme into the server and the server's URI; None if no server has its alias."""
+    """Split a qualified URI with a kept scheme into the server and the upstream's URI; None if the alias is unknown."""
     prefix = kept_prefix(uri)
     if not prefix:
         return None
@@ -263,7 +263,7 @@ def split_qualified_uri(uri: str, servers: Collection[str]) -> tuple[ServerName,
 
 
 def is_url(uri: str) -> bool:
-    """Return whether Python SDK 1.x, whose models parse URLs, accepts a URI. If not, it rejects the whole list."""
+    """Return whether Python SDK 1.x, whose models parse URLs, accepts a URI. If not, that SDK rejects the list."""
     return _USUAL_URL.fullmatch(uri) is not None or normalize_uri(uri) is not None
 
 
@@ -315,7 +315,7 @@ def with_renamed_meta(definition: Mapping[str, Any], keys: Mapping[str, str]) ->
 
     Args:
         definition: The definition of a tool, prompt, resource or template.
-        keys: The exposed URIs by upstream URI, where they differ.
+        keys: The exposed URIs that differ from the upstream's, keyed by upstream URI.
     """
     if not keys or (isinstance(definition, PackedDefinition) and not definition.may_have("_meta")):
         return definition

@@ -25,7 +25,7 @@ class Dialect:
     Attributes:
         shown: The format of a name that the host shows to its model; `{label}` is the host's name for the gateway.
         name_limit: The length limit of the shown name.
-        characters: Characters that may occur in a name; the host replaces all others with `_`.
+        characters: Characters that may occur in a name; the host replaces all other characters with `_`.
         first: Characters that a shown name may begin with.
         tools_limit: The number of tools that the host accepts.
         description_limit: The length limit of a tool's description.
@@ -137,7 +137,7 @@ _GEMINI: Final = Dialect(
     text_enums_only=True,
     arrays_need_items=True,
 )
-# Hosts that offer models of several vendors have to follow the strictest of their rules.
+# Hosts that offer models of several vendors have to follow the strictest rules of any vendor.
 _ANY_MODEL: Final = replace(_ANTHROPIC, arrays_need_items=True)
 
 DIALECTS: Final[Mapping[str, Dialect]] = {

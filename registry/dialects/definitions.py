@@ -8,8 +8,8 @@ accepts everything that the original accepts, unless a loss is marked as `narrow
 the root are merged into one object schema, and a remark in the description says which members belong together.
 
 Remarks about the root schema are appended to the tool's description. If the description becomes too long, the remarks
-are added to the schema's description instead. A tool's description that is too long even without remarks is cut, with a
-mark.
+are added to the schema's description instead. A tool's description that is too long even without remarks is cut, and
+the cut is marked.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _ArgumentMapper:
             return value
         if isinstance(value, list):
             items: list[Any] = []
-            # A plain loop: a comprehension or callback adds frames, and 200 levels would overflow Python's stack.
+            # Use a loop: a comprehension or callback adds frames, and 200 levels would overflow Python's stack.
             for index, item in enumerate(value):
                 items.append(self.map(item, _item_schemas(described, index), depth + 1, drop=drop))
             return reuse_if_same(value, items)
@@ -144,7 +144,7 @@ class _ArgumentMapper:
         return described
 
     def _accepts_null(self, about: list[Any]) -> bool:
-        """Return whether null may be intended: a schema that constrains the value accepts null, or no schema does."""
+        """Return whether null may be intended: a constraint on the value accepts null, or there is no constraint."""
         constraints = [schema for schema in about if not isinstance(schema, dict) or schema.keys() - ANNOTATIONS]
         return not constraints or any(self._may_be_null(schema, 0) for schema in constraints)
 
@@ -203,11 +203,11 @@ def _has_null(value: Any) -> bool:
 
 
 CUT_MARK: Final = " […]"
-# Maximum number of passes after the first; passes end when the schema no longer changes. Two are usual; each level of
-# nested composition may need one more.
+# Maximum number of passes after the first. Passes end when the schema no longer changes, usually after two passes; each
+# level of nested composition may need a further pass.
 _MAX_PASSES: Final = 4
-# Maximum number of characters that are read from a name to replace, and of characters of the readable part of its new
-# name. With the longest digest a new name has 63 characters, one less than model APIs accept.
+# Maximum number of characters that are read from a name that is replaced, and of characters in the readable part of the
+# new name. With the longest digest, a new name has 63 characters, and model APIs accept 64.
 _READ_CHARS: Final = 512
 _MAX_READABLE: Final = 30
 # Hexadecimal digits that distinguish new names; a longer digest is only used if the name is taken.
@@ -221,7 +221,7 @@ class LoweredDefinition:
 
     Attributes:
         definition: The same object if nothing had to change.
-        original_names: The original name by new name, for renamed properties. A name has the same new name everywhere.
+        original_names: The original name of each renamed property, by new name. Equal names get equal new names.
         null_means_omitted: True if the lowered schema requires null for arguments that the original lets callers omit.
         original: The input schema that calls are checked against, if calls need mapping.
         document: The input schema with its references resolved; None if calls need no mapping.
@@ -351,7 +351,7 @@ def _with_description(
 
 
 def _accepted_names(schema: dict[str, Any], pattern: str | None) -> Mapping[str, str]:
-    """Return a new name for each property name that is not accepted: distinct, stable, and otherwise unused."""
+    """Return a distinct, stable and otherwise unused new name for each property name that is not accepted."""
     if pattern is None:
         return NO_NAMES
     names: dict[str, None] = {}

@@ -25,8 +25,8 @@ MAX_UNROLLED_LEVELS: Final = 3
 _MAX_PARTS: Final = 256
 # Levels of nested alternatives that are merged recursively.
 _MAX_NESTED_ALTERNATIVES: Final = 32
-# Characters that expanding references may add to twice the size of a schema: about 25,000 tokens, more than any client
-# would list.
+# Expanding references may make a schema this many characters larger than twice its size. These are about 25,000 tokens,
+# more than any client would list.
 _MAX_GROWTH: Final = 100_000
 # Maximum number of titles of alternatives that a remark contains, and of characters of each title.
 _MAX_TITLES: Final = 20
@@ -77,7 +77,7 @@ class Flattening:
         if not self._rules.typed:
             return self._merge_alternatives(plain, position, is_root)
         plain = self._merge_alternatives(with_inferred_type(plain, position.path, self._report), position, is_root)
-        # Again, because merging can introduce keywords that imply a type.
+        # Infer the type again, because merging can introduce keywords that imply a type.
         return with_inferred_type(plain, position.path, self._report)
 
     def close(self, position: SchemaPosition) -> None:
@@ -169,7 +169,7 @@ class Flattening:
         return {"type": kind} if isinstance(kind, str) and not self._rules.strict and not ignored else {}
 
     def _merge_alternatives(self, node: dict[str, Any], position: SchemaPosition, is_root: bool) -> dict[str, Any]:
-        """Return a schema whose alternatives the dialect supports, or are merged into one object."""
+        """Return a schema without the alternatives that the dialect does not support; merge them if necessary."""
         if not (is_root or self._rules.typed):
             return node
         plain, lists = self._split_alternatives(node, position)
@@ -216,7 +216,7 @@ class Flattening:
         return self._split_alternatives(plain, position)[0] if "allOf" in plain else plain
 
     def _split_alternatives(self, node: dict[str, Any], position: SchemaPosition) -> tuple[dict[str, Any], list[Any]]:
-        """Split a schema from its lists of alternatives; describe everything else in its `allOf` in remarks."""
+        """Separate a schema from its lists of alternatives; describe the rest of its `allOf` in remarks."""
         lists = [(keyword, node[keyword]) for keyword in _COMPOSITION if isinstance(node.get(keyword), list)]
         if not lists and "allOf" not in node:
             return node, []
@@ -262,7 +262,7 @@ def _size(root: dict[str, Any]) -> int:
     try:
         return measure(root).size
     except SchemaRejected:
-        return MAX_SCHEMA_BYTES  # only a schema that was lowered before can exceed the limit of intake
+        return MAX_SCHEMA_BYTES  # only a lowered schema can exceed the limit of `registry.intake`
 
 
 def own_size(node: dict[str, Any]) -> int:

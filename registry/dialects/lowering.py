@@ -32,7 +32,7 @@ from registry.schema.schemas import MAX_SCHEMA_DEPTH
 _MAX_SHOWN_DEPTH: Final = MAX_SCHEMA_DEPTH // 2
 # Maximum number of nodes visited in one pass to find references to weakened definitions: about a tenth of a second.
 _MAX_SEARCH_STEPS: Final = 200_000
-# Characters of a property's original name that are quoted.
+# Maximum number of characters that are quoted from a property's original name.
 _MAX_NAME: Final = 100
 # These keywords depend on their neighbours, and reject more if a neighbour is removed.
 _UNEVALUATED: Final = frozenset({"unevaluatedItems", "unevaluatedProperties"})
@@ -64,7 +64,7 @@ class SchemaLowering:
         Args:
             names: The new name of each renamed property.
             unrolled: Levels of a recursion to expand if references are not supported.
-            weakened: Definitions that are known to accept more once they are lowered, by identity.
+            weakened: The identities of definitions that are known to accept more once they are lowered.
         """
         self.remarks: list[str] = []
         self.changed: set[int] = set()
@@ -207,7 +207,7 @@ class SchemaLowering:
             if isinstance(child, dict) and key in SUBSCHEMA_MAPS:
                 below = self._lower_members(key, child, path, depth)
             elif isinstance(child, list) and key in SUBSCHEMA_LISTS:
-                # A plain loop: a comprehension or callback would double the stack frames per level.
+                # Use a loop, because a comprehension or callback would double the stack frames per level.
                 items: list[Any] = []
                 for index, item in enumerate(child):
                     items.append(self._lower(item, (*path, key, index), depth + 1))
@@ -276,7 +276,7 @@ class SchemaLowering:
     def _refers_to_weakened(self, schema: Any) -> bool:
         """Return whether a schema refers to a weakened definition, directly or through other definitions."""
         pending, seen = [schema] if self._weakened else [], set[int]()
-        # Not `containers`, because nodes must not be visited twice.
+        # `containers` is not used here, because nodes must not be visited twice.
         while pending:
             node = pending.pop()
             if id(node) in seen:

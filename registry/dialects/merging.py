@@ -1,4 +1,4 @@
-"""Merge several schemas of one value into a single schema that accepts no less.
+"""Merge combined or alternative schemas into a single schema that accepts at least the same values.
 
 Subschemas are never copied, so that they can still be recognized by identity.
 """
@@ -15,7 +15,7 @@ from registry.schema.schemas import canonical_json
 ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples", "example", "$comment", "deprecated"})
 # Keywords of object alternatives that can be merged; any other keyword of an alternative is lost.
 MERGEABLE: Final = frozenset({"type", "properties", "required", "additionalProperties"})
-# The greater of two lower bounds applies, and the smaller of two upper bounds.
+# If two bounds are merged, the greater lower bound or the smaller upper bound applies.
 _LOWER: Final = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})
 _UPPER: Final = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})
 _MAPS: Final = frozenset({"properties", "patternProperties"})
@@ -113,7 +113,7 @@ def _both_subschemas(first: Any, second: Any) -> Any:
 
 
 def _common_types(first: Any, second: Any) -> Any:
-    """Return the types in both; without common types, return the first, which accepts more than no type."""
+    """Return the types that both allow; if there are none, return the first, because no type would accept nothing."""
     ours, theirs = ([types] if isinstance(types, str) else types for types in (first, second))
     shared = [name for name in ours if name in theirs or (name == "integer" and "number" in theirs)]
     if "integer" in theirs and "number" in ours and "integer" not in ours:
@@ -131,7 +131,7 @@ class MergedAlternatives:
     """One schema for the objects that match at least one of several schemas.
 
     Attributes:
-        schema: The merged schema, which accepts no less than the alternatives unless `narrower` is true.
+        schema: The merged schema, which accepts every object that an alternative accepts, unless `narrower` is true.
         lost: Keywords of the alternatives that the merged schema lacks.
         narrower: True if the merged schema may reject an object because of a property that the object's alternative
             does not declare.
@@ -143,7 +143,7 @@ class MergedAlternatives:
 
 
 def merge_any(branches: Sequence[Any]) -> MergedAlternatives:
-    """Return one schema for objects that match at least one of several schemas, ignoring those that match no object."""
+    """Return one schema for objects that match at least one of several schemas; ignore schemas that match no object."""
     usable = [branch for branch in branches if isinstance(branch, dict) and _may_be_object(branch)]
     if not usable or any(branch is True for branch in branches):
         return MergedAlternatives({}, frozenset(), False)

@@ -13,7 +13,7 @@ from registry.schema.schemas import compact_json
 
 # Maximum number of characters of one clause. Several clauses are added to a description, whose length is limited.
 MAX_PROSE: Final = 160
-# Characters of a value or a name inside such a clause.
+# Maximum length of a value, and of a name, in such a clause.
 _MAX_VALUE: Final = 60
 _MAX_NAME: Final = 40
 # Maximum number of members of an enumeration or object, and of alternatives of a union, that are named.
@@ -23,12 +23,12 @@ _MAX_OPTIONS: Final = 20
 _MAX_EXAMPLES: Final = 2
 # Levels of nested schemas that are described; with three levels the clause would be cut anyway.
 _MAX_NESTED: Final = 2
-# Larger integers have 39 digits or more.
+# Larger integers are not written out, because they have 39 digits or more.
 _MAX_INTEGER_BITS: Final = 128
 # The largest integer that JavaScript represents exactly; JavaScript schema generators write this number if no bound is
 # intended.
 _NO_BOUND: Final = 2**53 - 1
-# Pairs of bounds that are described together, with their unit, when the lower bound is reached.
+# Pairs of bounds with their unit. Both bounds are described together when the keyword of the lower bound is described.
 _PAIRS: Final = {
     "minLength": ("minLength", "maxLength", " characters"),
     "minItems": ("minItems", "maxItems", " items"),

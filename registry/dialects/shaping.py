@@ -55,7 +55,7 @@ def _without_null(node: Any, depth: int) -> Any:
 
 
 def _non_null_alternatives(alternatives: Any, null: Any, kind: type = object) -> list[Any]:
-    """Return the alternatives without null; empty if null is absent or alone, or if another is not of type `kind`."""
+    """Return the alternatives other than null; empty if null is absent, or if they are not all of type `kind`."""
     if not isinstance(alternatives, list) or null not in alternatives:
         return []
     remaining = [option for option in alternatives if option != null]
@@ -87,7 +87,7 @@ _KEYWORDS_OF_TYPE: Final = {
     "number": (*_NUMBER_KEYWORDS, "format"),
     "integer": (*_NUMBER_KEYWORDS, "format"),
 }
-# Keywords that imply one type, because authors only use them with it.
+# Keywords that imply a type, because authors only use them with that type.
 _IMPLIED_TYPES: Final = {
     **dict.fromkeys(("properties", "required", "additionalProperties", "patternProperties"), "object"),
     **dict.fromkeys(_KEYWORDS_OF_TYPE["array"], "array"),
@@ -225,7 +225,7 @@ def _by_type(node: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
 
 def _strict(node: dict[str, Any], position: SchemaPosition, report: LossReport) -> dict[str, Any]:
     if "$ref" in node:
-        # A reference must not have neighbours here, so it moves into an alternative.
+        # In strict dialects, other keywords must not be next to a `$ref`, so the `$ref` moves into an `anyOf`.
         kept_annotations = {key: value for key, value in node.items() if key in ANNOTATIONS}
         return {**kept_annotations, "anyOf": [{"$ref": node["$ref"]}]} if kept_annotations else node
     kind = node.get("type")

@@ -20,14 +20,14 @@ from registry.schema.display_text import clean
 from registry.schema.json_values import edited, map_items, without_keys
 
 _ROLES: Final = ("user", "assistant")
-# The format `z.iso.datetime({offset: true})`. The TypeScript SDK rejects a whole list if one date has another format.
+# The format of Zod's `iso.datetime({offset: true})`. The TypeScript SDK rejects a list if any date has another format.
 _DATE_TIME: Final = re.compile(
     r"(\d{4}-\d{2}-\d{2})T(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
 )
-# No valid date is longer, and the time of the date parsers grows with the length of the text.
+# No valid date is longer. The limit protects the date parsers, which take longer for longer texts.
 _MAX_DATE_CHARS: Final = 64
-# This number of seconds after 1970 is in the year 5138; this number of milliseconds is in 1973. This number and greater
-# numbers are read as milliseconds.
+# Numbers from this value on are read as milliseconds since 1970. As seconds, the value would be in the year 5138; as
+# milliseconds, it is in 1973.
 _LEAST_MILLISECONDS: Final = 100_000_000_000
 # Pydantic does not accept a float beyond 64 bits as an integer.
 _MAX_SIZE: Final = 2**63
@@ -39,7 +39,7 @@ OWN_META: Final = "typegate/"
 
 
 def is_own_meta(name: str) -> bool:
-    """Return whether the name of a `_meta` member is reserved for the gateway, in any spelling."""
+    """Return whether the name of a `_meta` member is reserved for the gateway; ignore case and hidden characters."""
     return clean(name).strip().casefold().startswith(OWN_META)
 
 
@@ -92,7 +92,7 @@ def repair_icons(value: Any, notes: RepairNotes) -> Any:
     if not isinstance(value, list):
         return None
     repaired = map_items(value, _icon)
-    if repaired is value and None not in value:  # `_icon` returns null for null, which looks unchanged
+    if repaired is value and None not in value:  # a null icon is returned unchanged
         return value
     notes.append(("icons", "icons of the wrong shape were repaired or dropped"))
     return [icon for icon in repaired if icon is not None]
@@ -330,7 +330,7 @@ def _any_text(value: Any, notes: RepairNotes) -> Any:
 
 
 def _base64(value: Any, notes: RepairNotes) -> Any:
-    """Return data without the prefix of a `data:` URL, in the alphabet that browsers decode."""
+    """Return base64 data in the standard alphabet, which browsers decode, without the prefix of a `data:` URL."""
     if not isinstance(value, str):
         return None
     if value.startswith("data:"):

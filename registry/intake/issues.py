@@ -15,14 +15,14 @@ from registry.errors import SchemaRejected
 from registry.schema.display_text import clean, excerpt
 
 THRESHOLD: Final = 0.6
-"""Score at which an item is flagged; chosen so that fewer than one in a hundred honest tools are flagged."""
+"""Score at which an item is flagged. It is chosen so that fewer than one in a hundred honest tools are flagged."""
 # Characters checked per text. Longer texts are documents, whose beginning is representative.
 _MAX_CHARS: Final = 20_000
 # Maximum number of texts checked per definition; the largest known definition has a few hundred parameters.
 _MAX_TEXTS: Final = 5_000
 _MAX_DEPTH: Final = 64
 _SHOWN_CHARS: Final = 120
-# Up to four words between the parts of a phrase; a longer gap would join unrelated sentences.
+# Matches up to four words between the parts of a phrase; a longer gap would join unrelated sentences.
 _GAP: Final = r"\W+(?:\w+\W+){0,4}?"
 _SELF: Final = r"(?:instructions?|prompts?|rules?|guidelines?|directives?|guardrails?|safety\W+measures)"
 
@@ -196,8 +196,8 @@ def suspicion_of(
     Args:
         texts: Pairs of a place in the definition and the text.
         other_tools: Returns whether a word is the name of another server's tool.
-        harmless: Texts known to have no flag, which are skipped because tools of a server often share texts. Texts that
-            turn out to have no flag are added.
+        harmless: Texts known to have no flag. They are skipped, because tools of a server often share texts. Texts in
+            which no flag is found are added to the set.
     """
     strongest_flags: dict[tuple[str, str], Flag] = {}
     for where, text in texts:
@@ -223,14 +223,14 @@ def suspicion_of(
 
 # Signs that are also found in honest documents: a README has comments, badges and instructions for its readers.
 _SIGNS_OF_DOCUMENTS: Final = frozenset({"hidden_comment", "remote_image", "acts_first"})
-# Longer than any phrase that a sign matches, so that no phrase is split.
+# The overlap of the parts of a text: longer than any phrase that a sign matches, so that no phrase is split.
 _OVERLAP_CHARS: Final = 500
 
 
 def suspicion_of_result(texts: Iterable[str]) -> Suspicion:
-    """Assess the texts of a result, which are documents rather than descriptions; the worst part decides.
+    """Return the assessment of the worst part of a result's texts, which are documents rather than descriptions.
 
-    Each part of a long text is assessed alone, because weak signs add up in a long document.
+    Each part of a long text is assessed alone, because weak signs would add up in a long document.
     """
     worst = Suspicion(score=0.0, flags=())
     for text in texts:
@@ -314,7 +314,7 @@ class ItemIssue:
     """Why an item was quarantined or repaired, or which configuration for it had no effect.
 
     Attributes:
-        tool: The item's name as far as it can be shown; for other kinds than tools, the item's key.
+        tool: The item's name as far as it can be shown; for kinds other than tools, the item's key.
         code: A stable word for tables and tests.
         detail: One sentence for a person.
         kind: The kind of item, named like its list in the protocol.

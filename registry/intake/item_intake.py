@@ -33,7 +33,7 @@ def repair_members(item: dict[str, Any], notes: RepairNotes, *, of_tool: bool = 
     Args:
         item: The definition.
         notes: Receives the repairs.
-        of_tool: Whether the definition is a tool's, whose `annotations` are hints.
+        of_tool: Whether the item is a tool. The `annotations` of a tool are hints.
     """
     changes: dict[str, Any] = {}
     dropped: list[str] = []
@@ -43,7 +43,7 @@ def repair_members(item: dict[str, Any], notes: RepairNotes, *, of_tool: bool = 
         value = item[key]
         if value is None:
             dropped.append(key)
-            if key != "description":  # noted where a tool gets a substitute
+            if key != "description":  # noted later, when a tool gets a substitute
                 notes.append(("null_member", f"{key} was null"))
             continue
         repair = repair_annotations if key == "annotations" and not of_tool else _MEMBER_REPAIRS[key]
@@ -169,7 +169,7 @@ def admit_items(items: Iterable[object], kind: ItemKind) -> IntakeResult[dict[st
             # Such a URI would impersonate another server's resource, and make the other resource unreachable.
             raise SchemaRejected("reserved_uri", "URIs of the scheme typegate belong to this gateway")
         if kind != "prompts" and clean(key) != key:
-            # A user could not see which URI is read; and unlike a name, a URI must not be changed (RFC 3987, 4.1).
+            # A user could not see which URI is read, and cleaning a URI would change what it means (RFC 3987, 4.1).
             raise SchemaRejected("hidden_text", f"there are hidden characters in its {ITEM_KEYS[kind]}")
         if key in seen:
             raise SchemaRejected("duplicate_name", f"another item with this {ITEM_KEYS[kind]} is listed before it")

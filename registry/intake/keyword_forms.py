@@ -14,7 +14,7 @@ from registry.schema.schemas import canonical_json
 
 TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
 """The types of JSON Schema."""
-# Type names of other languages. All values of such a type have one and the same type in JSON.
+# Type names of other languages. All values of such a type have the same JSON type.
 _OTHER_TYPES: Final = {
     "int": "integer",
     "int32": "integer",

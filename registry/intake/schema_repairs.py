@@ -1,4 +1,4 @@
-"""Repair schemas, so that no client rejects a list because of them.
+"""Repair the schemas of tools, so that no client rejects a tool list because of an invalid schema.
 
 Each keyword is converted to the form that the drafts require (`keyword_forms`) if its meaning is clear, and removed if
 not. Identifiers are removed, and references become pointers into the same schema, because a client that compiles the
@@ -45,13 +45,13 @@ from registry.schema.references import (
 from registry.schema.weakening import Edit, apply_edits, schema_objects
 
 KEYWORD: Final = "x-mcp-header"
-# The keyword in canonical JSON, for a quick test whether a definition has any header annotation.
+# The keyword in canonical JSON, used to test quickly whether a definition has any header annotation.
 KEYWORD_BYTES: Final = b'"x-mcp-header"'
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # The types whose values have one unambiguous form as text.
 _TYPES: Final = frozenset({"string", "integer", "boolean"})
-# Characters of a path that a message shows; the names in it come from the upstream.
+# Maximum length of a path in a message. It is limited because the path consists of names that the upstream chose.
 _MAX_SHOWN_PATH: Final = 120
 
 PropertyPath = tuple[str, ...]
@@ -79,14 +79,14 @@ def invalid_header(schema: object) -> str | None:
 
 
 def header_paths(schema: object) -> dict[str, PropertyPath]:
-    """Return the path of the property for each annotated header; empty if any annotation is invalid."""
+    """Return a dict from header names to the paths of their properties; empty if any annotation is invalid."""
     if invalid_header(schema) is not None:
         return {}
     return {node[KEYWORD]: path for path, node in _schemas_with_paths(schema) if path and KEYWORD in node}
 
 
 def without_headers(schema: Any) -> Any:
-    """Return the schema without header annotations. Its depth has been checked, so the recursion is shallow."""
+    """Return the schema without header annotations. The caller has checked the depth, so recursion is safe."""
     if not isinstance(schema, dict):
         return schema
     stripped: dict[str, Any] = {}
@@ -104,7 +104,7 @@ def without_headers(schema: Any) -> Any:
 
 
 def _schemas_with_paths(schema: object) -> Iterator[tuple[PropertyPath | None, dict[str, Any]]]:
-    """Yield each schema with its path of properties, or with None if other keywords are on its path."""
+    """Yield each subschema with its path; the path is None if it leads through keywords other than `properties`."""
     stack: list[tuple[PropertyPath | None, object]] = [((), schema)]
     while stack:
         path, node = stack.pop()
@@ -123,7 +123,7 @@ def _schemas_with_paths(schema: object) -> Iterator[tuple[PropertyPath | None, d
                 stack.append((None, child))
 
 
-# String keywords that affect validation or references; all other strings are prose.
+# Keywords whose strings affect validation or references; the strings of all other keywords are prose.
 _NO_PROSE: Final = (
     REFERENCE_KEYWORDS
     | DATA_KEYWORDS
@@ -147,11 +147,11 @@ _ANNOTATIONS: Final = frozenset(
     {"title", "description", "$comment", "deprecated", "readOnly", "writeOnly", "examples", "default", "example"}
     | {"$vocabulary"}
 )
-# Neighbours of `$ref` that are kept when an unresolvable reference is removed in a draft that ignores neighbours.
+# In drafts that ignore keywords next to `$ref`, only these keywords are kept if an unresolvable `$ref` is removed.
 _BESIDE_REFERENCES: Final = _ANNOTATIONS | {"$schema", "$defs", "definitions"}
 _BOUNDS: Final = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
-# Maximum number of properties of an outline, and of characters of a description. An outline stays far below the limits
-# of schemas.
+# Maximum number of properties in an outline, and of characters in each description. They keep an outline far below the
+# limits of schemas.
 _MAX_OUTLINED: Final = 200
 _MAX_OUTLINED_TEXT: Final = 1_000
 _REFERENCE: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{2})*")
@@ -162,7 +162,7 @@ _SINCE_2020: Final = frozenset({"prefixItems", "$dynamicRef", "$dynamicAnchor", 
 
 
 def repair_root(schema: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
-    """Return an input schema whose root has `type: object`, because arguments are always an object."""
+    """Narrow the root type of an input schema to `object` if it allows other types. Arguments are always objects."""
     kind = schema.get("type")
     if kind == "object":
         return schema
@@ -176,7 +176,7 @@ def repair_root(schema: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
 
 
 def _with_root_apart(schema: dict[str, Any]) -> dict[str, Any]:
-    """Redirect references to the root to a copy of the root, before the root itself is narrowed."""
+    """Make references to the root refer to a copy in `$defs`, so that narrowing the root does not affect them."""
     document = SchemaDocument(schema)
     if id(schema) not in document.target_ids:
         return schema
@@ -205,13 +205,13 @@ def repair_schema(
     document: SchemaDocument | None = None,
     is_clean: bool = False,
 ) -> Any:
-    """Repair a schema of limited size with all of its subschemas; the same object if nothing was wrong.
+    """Repair a schema and all of its subschemas; return the same object if nothing was wrong.
 
     Args:
         notes: Receives the repairs.
         of_results: Whether the schema is an output schema, which clients compile to check results.
         document: The schema with its resolved references, if known.
-        is_clean: Whether no text in the schema has hidden characters.
+        is_clean: Whether the schema is known to contain no hidden characters.
     """
     if not isinstance(schema, dict):
         return schema
@@ -264,7 +264,7 @@ class _SchemaRepair:
     """Determines the changes to each schema of one document.
 
     Attributes:
-        has_lone_references: Whether the schema's draft ignores the neighbours of a reference.
+        has_lone_references: Whether the schema's draft ignores the keywords next to a `$ref`.
         nodes: Every schema object in the document.
     """
 
@@ -300,8 +300,8 @@ class _SchemaRepair:
             and any(isinstance(node.get("items"), list) and node["items"] for node in nodes)
             and not any(node.keys() & _SINCE_2020 for node in nodes)
         ):
-            # Some clients always read a list in `items` as draft 7 does; other clients only if the schema declares
-            # draft 7.
+            # Some clients always read a list in `items` as draft 7 does; other clients do so only if the schema
+            # declares draft 7.
             self._converts_tuples, self._new_draft = False, DRAFT_7
         self._pointers: dict[int, str] | None = None
 
@@ -344,7 +344,7 @@ class _SchemaRepair:
             if not is_root and self._loses_ids:
                 edit.dropped.add("$schema")
             elif is_root and self._of_results and self._draft is None and self._new_draft == node["$schema"]:
-                # Clients reject calls of a tool whose output schema declares an unknown dialect.
+                # Clients reject calls to a tool whose output schema declares an unknown dialect.
                 edit.dropped.add("$schema")
                 self._notes.append(("dialect", "the dialect is unknown to clients"))
             elif is_root and isinstance(node["$schema"], str) and _is_other_draft(node["$schema"], self._new_draft):
@@ -363,7 +363,7 @@ class _SchemaRepair:
             anchor = node.get(key)
             if key in node and (self._loses_anchors or not isinstance(anchor, str) or not _ANCHOR.fullmatch(anchor)):
                 edit.dropped.add(key)
-        if "$async" in node:  # an extension of Ajv, which would make checks return promises
+        if "$async" in node:  # an Ajv extension that makes validation return a promise
             edit.dropped.add("$async")
 
     def _edit_reference(self, node: dict[str, Any], resolution: Resolution, edit: Edit) -> None:
@@ -384,7 +384,7 @@ class _SchemaRepair:
                 leads_on = self._loses_anchors and isinstance(target, dict) and target.get("$recursiveAnchor") is True
             else:
                 leads_on = len(self._document.dynamic_anchors.get(reference.rpartition("#")[2], ())) > 1
-            # With several anchors of that name, the target depends on the schema where validation started.
+            # If several schemas have this anchor, the target depends on the schema where validation started.
             if "$ref" not in node and isinstance(target, dict) and not leads_on:
                 edit.dropped.add(keyword)
                 edit.changes["$ref"] = self._pointer(target)
@@ -404,7 +404,7 @@ class _SchemaRepair:
         stays = from_root or not (self._loses_ids or self._loses_anchors)
         is_anchor = bool(fragment) and not fragment.startswith("/")
         if is_anchor and self.has_lone_references:
-            stays = False  # anchors were introduced in 2019-09
+            stays = False  # `$anchor` was introduced in 2019-09
         if stays and reference.startswith("#") and _REFERENCE.fullmatch(fragment):
             return
         if isinstance(target, dict):
@@ -428,7 +428,7 @@ class _SchemaRepair:
         return self._pointers[id(target)]
 
     def _edit_alternatives(self, node: dict[str, Any], edit: Edit) -> None:
-        """Remove a `oneOf` with invalid members, whose meaning is uncertain."""
+        """Remove a `oneOf` that has invalid members, because its meaning is uncertain."""
         either = edit.changes.get("oneOf")
         if isinstance(either, list) and isinstance(node["oneOf"], list):
             edit.dropped.add("oneOf")
@@ -436,7 +436,7 @@ class _SchemaRepair:
             edit.widens = edit.uncovers = True
 
     def _edit_tuple(self, node: dict[str, Any], edit: Edit) -> None:
-        """Move a list in `items` to `prefixItems`, its place in 2020-12."""
+        """Move a list in `items` to `prefixItems`, the keyword that 2020-12 uses for it."""
         tuples = edit.changes.get("items", node.get("items"))
         if (
             not isinstance(tuples, list)
@@ -471,7 +471,7 @@ class _SchemaRepair:
                 edit.changes[exclusive] = bound
 
     def _edit_required(self, node: dict[str, Any], edit: Edit) -> None:
-        """Require the properties that contain `required: true` themselves, as in draft 3."""
+        """Add properties that contain `required: true`, as in draft 3, to the `required` list of their object."""
         properties = node.get("properties")
         if not isinstance(properties, dict):
             return
@@ -545,7 +545,7 @@ def _remove_hidden_characters(node: Any, notes: RepairNotes) -> Any:
     return {**node, **changes} if changes else node
 
 
-# Keywords that evaluate members. If one of them is removed, `unevaluatedProperties` and the like apply to its members.
+# Keywords that evaluate members. If such a keyword is removed, `unevaluatedProperties` would apply to its members.
 _COVERING: Final = frozenset(
     {"properties", "patternProperties", "additionalProperties", "items", "prefixItems", "additionalItems", "contains"}
     | {"allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "dependencies", "$ref"}

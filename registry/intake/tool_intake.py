@@ -152,7 +152,7 @@ class _Admission:
     def _bounded_text(self, tool: Any, measured: _Measured) -> tuple[bytes, _Measured | None]:
         """Check the size of a definition; return its canonical form, and its measured output schema if there is one.
 
-        An oversized output schema is dropped later, because a tool can be used without one.
+        An oversized output schema is dropped later, because a tool can be used without an output schema.
         """
         _check_sum(schemas.measure(without_keys(tool, ("inputSchema", "outputSchema"))), measured.measured)
         if "outputSchema" not in tool:
@@ -262,8 +262,8 @@ def _check_sum(others_size: schemas.Measurements, member: schemas.Measurements) 
     """Reject an object whose members exceed the limits together.
 
     Args:
-        others_size: The object without one of its members.
-        member: That member.
+        others_size: The measurements of the object without one of its members.
+        member: The measurements of that member.
 
     Raises:
         SchemaRejected: `too_large`, `too_deep` or `too_complex`.

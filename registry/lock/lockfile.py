@@ -18,8 +18,8 @@ from registry.schema.packed_definition import PackedDefinition
 
 # Schema keywords for people and models, which do not affect validation.
 PROSE: Final = frozenset({"title", "description", "$comment", "examples", "default", "deprecated"})
-# Keywords whose value is a schema, a list of schemas, or an object with schemas by name. Only inside these is a member
-# called `title` a keyword.
+# Keywords whose value is a schema, a list of schemas, or an object with schemas by name. In the value of any other
+# keyword, a member called `title` is not a keyword.
 SCHEMA_KEYWORDS: Final = frozenset(
     {
         "additionalItems",
@@ -43,13 +43,13 @@ SCHEMA_MAPS: Final = frozenset(
 
 
 def canonical(value: Any) -> str:
-    """Return a text that is equal for equal JSON values, whatever the order of keys and the form of whole numbers."""
+    """Return a text that is equal for equal JSON values. The order of keys does not matter, and 1.0 equals 1."""
     return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 def digest_of(value: Any) -> str:
     """Return the SHA-256 of a JSON value, as 64 hexadecimal digits."""
-    # The short digests of the catalog are not sufficient here: an attacker could find two definitions with equal ones.
+    # The catalog's short digests are not sufficient here: an attacker could find two definitions with the same digest.
     return sha256(canonical(value).encode()).hexdigest()
 
 
@@ -140,7 +140,7 @@ _KEYWORDS: Final = frozenset(
         "writeOnly",
     }
 )
-# Keywords that contain names of object members. The same name in another of these keywords counts as the same text.
+# Keywords that contain names of object members. A name counts as the same text in all of these keywords.
 _NAMING: Final = frozenset({"dependencies", "dependentRequired", "dependentSchemas", "properties", "required"})
 # Keywords whose subschemas describe the same value as the schema that contains the keyword.
 _IN_PLACE: Final = frozenset(
@@ -151,7 +151,7 @@ Text = tuple[tuple[str, ...], str]
 
 
 def strings_of(value: Any, place: tuple[str, ...] = ()) -> Iterator[Text]:
-    """Yield every string in a JSON value with its place, including member names. Places ignore list positions."""
+    """Yield every string and member name in a JSON value with its place. Places do not include list positions."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, Mapping):
@@ -203,7 +203,7 @@ def _strings_of_keyword(keyword: str, value: Any, place: tuple[str, ...]) -> Ite
         yield from strings_of(value, inner)
 
 
-# Members of a tool's definition that are not in the digest `hints`, or only without their title (`annotations`).
+# Members of a tool's definition that the digest `hints` leaves out. It covers `annotations` separately, without title.
 _OTHERS: Final = frozenset({"name", "title", "description", "inputSchema", "outputSchema", "annotations"})
 
 
@@ -272,7 +272,7 @@ class Surface:
 
 
 def by_name(definitions: Iterable[Definition], kind: LockedKind) -> dict[str, Definition]:
-    """Return definitions by their name, URI template or URI; of several with the same name, the first."""
+    """Return definitions by their name, URI template or URI. If a name occurs more than once, the first one counts."""
     named: dict[str, Definition] = {}
     for definition in definitions:
         name = definition.get(KEYS[kind])
@@ -294,7 +294,7 @@ def as_tool(kind: LockedKind, definition: Definition) -> Definition:
         # Every member of a skill, including the digests of its files, counts as text for models.
         return {"_skill": {key: value for key, value in definition.items() if key != KEYS[kind]}}
     if kind == "resourceTemplates":
-        # The URI identifies a template, so its name is an ordinary text.
+        # A template is identified by its URI, so its name is an ordinary text.
         text_members = {key: value for key, value in definition.items() if key not in (KEYS[kind], "annotations")}
         return {**text_members, "_name": definition.get("name"), "_annotations": definition.get("annotations")}
     arguments = definition.get("arguments")
@@ -318,7 +318,7 @@ def as_tool(kind: LockedKind, definition: Definition) -> Definition:
 VERSION: Final = 1
 """Version of the file format; no other version is read."""
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Maximum size of a lock file: enough for ten thousand tools with large schemas. A larger file is a wrong path."""
+"""Maximum size of a lock file: enough for ten thousand tools with large schemas. A larger file is not a lock file."""
 # Maximum depth of a lock file: deeper than any definition that the gateway accepts, and far below the recursion limit.
 _MAX_DEPTH: Final = 200
 _SHOWN_CHARS: Final = 80
@@ -340,7 +340,7 @@ class Lockfile:
     _digest: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     def to_text(self) -> str:
-        """Return the text of the file, which is sorted and indented. Equal content has equal texts."""
+        """Return the sorted and indented text of the file. Lock files with equal content have equal texts."""
         return "".join(self.pieces())
 
     def pieces(self) -> Iterator[str]:
@@ -476,7 +476,7 @@ def _definition(kind: LockedKind, name: str, value: Any, key: str) -> Definition
 
 
 def _digest_mismatch(key: str) -> LockfileRejected:
-    # Rejected, because reviewers may look only at the digests, which must not be those of another definition.
+    # Reject the file, because a reviewer who compares only the digests would miss a change to the definition.
     return LockfileRejected(
         "its digests do not match its definition; expected the output of `typegate lock` or `typegate approve`",
         key=key,

@@ -38,7 +38,7 @@ ChangedKind = Literal["tools", "prompts", "resourceTemplates", "skills", "instru
 
 _SCHEMAS: Final = ("inputSchema", "outputSchema")
 _PARTS: Final = ("text", "input", "output", "hints")
-# The number of equal digests, out of four, for which a tool counts as another tool under a new name.
+# Minimum number of equal digests, out of four, for a removed tool and a new tool to count as the same renamed tool.
 _NEARLY_ALL: Final = len(_PARTS) - 1
 # Digests of a tool without texts, and digests of input schemas without parameters. Many tools have these digests, so
 # they do not identify a tool.
@@ -62,7 +62,7 @@ class Change:
     """The difference between an item and its approved definition.
 
     Attributes:
-        kind: The kind of the item. `instructions` are those of the server; `server` is its program or address.
+        kind: The kind of the item. `instructions` are the server's instructions; `server` is its program or address.
         name: The current upstream name, or the last one if the item was removed.
         was: The approved name, if the item was renamed.
         classes: The classes of the change, in the order of `CHANGE_CLASSES`; at least one.
@@ -87,7 +87,7 @@ def changes_of(approved: Surface | None, listed: Surface) -> tuple[Change, ...]:
     """Return every difference between a server's approved surface and its current surface, ordered by kind and name.
 
     Args:
-        approved: The approved surface, that is the locked part of a listing; None for a server that was never approved.
+        approved: The approved surface; None for a server that was never approved.
         listed: The current surface.
     """
     changes: list[Change] = []
@@ -105,12 +105,12 @@ def changes_of(approved: Surface | None, listed: Surface) -> tuple[Change, ...]:
 
 
 def is_same(before: Definition, after: Definition) -> bool:
-    """Return whether two definitions are equal JSON values. Fast if both have the same order of keys."""
+    """Return whether two definitions are equal JSON values. This is fast if their keys have the same order."""
     return before is after or canonical_json(before) == canonical_json(after) or canonical(before) == canonical(after)
 
 
 def change_effects(kind: LockedKind, before: Definition, after: Definition) -> frozenset[ChangeClass]:
-    """Return which effects a change of one item has: text, narrowing or widening; empty if the definitions are equal.
+    """Return the effects of a change to one item: text, narrowing or widening; empty if the definitions are equal.
 
     A string that was not approved has the effect `text` wherever it occurs, even in a keyword that narrows a schema.
     """
@@ -127,7 +127,7 @@ def change_effects(kind: LockedKind, before: Definition, after: Definition) -> f
         effects |= _hint_effects(old, new)
     if not effects and any(was[part] != now[part] for part in ("input", "output")):
         effects.add("text")
-    # Stating a hint explicitly with its default value is not a change.
+    # The set is empty if the only difference is that a hint is now stated with its default value.
     return frozenset(effects)
 
 
@@ -177,14 +177,13 @@ def _item_changes(
 def _find_renames(kind: LockedKind, removed: Mapping[str, Definition], new: Mapping[str, Definition]) -> dict[str, str]:
     """Return the new name of each renamed item, by its old name.
 
-    A removed item counts as renamed if nearly all digests of exactly one new item are equal.
+    A removed item counts as renamed if exactly one new item has nearly all digests of the removed item.
     """
     if not removed or not new:
         return {}
     old = {name: digests_of(kind, definition) for name, definition in removed.items()}
     now = {name: digests_of(kind, definition) for name, definition in new.items()}
-    # Index the new items by digest. Otherwise, each of a thousand removed items would be compared with a thousand new
-    # ones.
+    # Index the new items by digest, so that not every removed item has to be compared with every new item.
     by_part: dict[tuple[str, str], list[str]] = {}
     for name, digests in now.items():
         for part in ("text", "input"):
@@ -218,13 +217,13 @@ def _hint_effects(before: Definition, after: Definition) -> frozenset[ChangeClas
     effects: set[ChangeClass] = set()
     hint_pairs = {hint: (old.pop(hint, default), new.pop(hint, default)) for hint, default in DEFAULTS.items()}
     if any(was is not now for was, now in hint_pairs.values()):
-        # A hint that promises less means that the tool may do more. A hint that promises more can also have this
-        # effect: rules may then allow more callers to use the tool, and hosts may retry its calls.
+        # A hint that promises less means that the tool may do more. A hint that promises more also counts as widening:
+        # rules may then allow more callers to use the tool, and hosts may retry its calls.
         effects.add("widening")
     shared = {"name", "title", "description", "inputSchema", "outputSchema", "annotations"}
     other_members = [{key: value for key, value in each.items() if key not in shared} for each in (before, after)]
     for hints in (old, new):
-        hints.pop("title", None)  # the digest of texts covers the title
+        hints.pop("title", None)  # the digest `text` covers the title
     if canonical(old) != canonical(new) or canonical(other_members[0]) != canonical(other_members[1]):
         effects.add("text")
     return frozenset(effects)
@@ -249,7 +248,7 @@ _ENTIRE: Final = ("description", "title", "inputSchema", "outputSchema", "annota
 def difference(change: Change) -> tuple[str, ...]:
     """Return at most `_MAX_LINES` lines that show a change.
 
-    A difference consists of its path, then `- ` with the old value, then `+ ` with the new value.
+    Each difference consists of a path, then `- ` with the old value, then `+ ` with the new value.
     """
     lines: list[str] = []
     if change.was is not None:
@@ -311,8 +310,8 @@ def _without_common_beginning(was: str, now: str) -> tuple[str, str]:
 Decision = Literal["accept", "warn", "hold"]
 Policy = Mapping[ChangeClass, Decision]
 
-# Classes that a lock file holds by default: changes of what an approved item means, and new items. A new name counts,
-# because models read names, and rules and settings refer to tools by name.
+# The classes that are held by default if there is a lock file: changes to the meaning of an approved item, and new
+# items. Renaming changes the meaning, because models read names, and rules and settings refer to tools by name.
 _HELD: Final[frozenset[ChangeClass]] = frozenset({"text", "widening", "identity", "added", "renamed"})
 _SEVERITY: Final[tuple[Decision, ...]] = ("accept", "warn", "hold")
 _WORDS: Final[Mapping[ChangeClass, str]] = {
@@ -325,7 +324,7 @@ _WORDS: Final[Mapping[ChangeClass, str]] = {
     "identity": "its server has another program or address",
 }
 CURE: Final = "the operator of this gateway can review it with `typegate diff` and `typegate approve {}`"
-"""The advice about a held item; part of the error if a caller calls the item."""
+"""The advice about a held item. The error that callers of the item receive contains this advice."""
 
 
 def default_decision(change_class: ChangeClass, *, locked: bool) -> Decision:
@@ -464,9 +463,9 @@ def approved_with(
 
 
 def reverted_with(approved: Surface, changes: Iterable[Change]) -> Surface | None:
-    """Return the surface without the approval of these changes.
+    """Return the surface as it was before these changes were approved.
 
-    None if the approved definition of one of the changed items has changed again after the approval.
+    The result is None if the approved definition of a changed item has changed again since then.
     """
     items = {kind: dict(approved.definitions(kind)) for kind in LOCKED_KINDS}
     identity, instructions = approved.identity, approved.instructions
@@ -511,7 +510,7 @@ def _reason(decided: ReviewedChange, server: str) -> str:
 def _all_as_approved(listing: ServerListing, approved: Surface) -> ServerListing:
     """Return a listing with only approved definitions, all of them held.
 
-    For a server whose changed program or address is not approved.
+    This listing is used for a server whose changed program or address is not approved.
     """
     reason = f"held: {_WORDS['identity']}; {CURE.format(listing.server)}"
     return replace(
@@ -534,7 +533,7 @@ def _all_as_approved(listing: ServerListing, approved: Surface) -> ServerListing
 def _as_approved(
     items: ListedItems, approved: Mapping[str, Definition], held: Collection[ReviewedChange], kind: LockedKind
 ) -> ListedItems:
-    """Return a list in which approved definitions replace held items; held items without one are left out."""
+    """Return a list in which approved definitions replace held items; new held items are left out."""
     replaced = {each.change.name: each.change for each in held}
     items_as_approved: list[Definition] = []
     for item in items:
@@ -543,7 +542,7 @@ def _as_approved(
             items_as_approved.append(item)
         elif change.before is not None:
             items_as_approved.append(approved[change.was or change.name])
-    # Append held items that the server no longer lists under their approved name.
+    # Append held items that the server no longer lists.
     items_as_approved += [
         approved[change.was or change.name] for change in replaced.values() if change.before is not None
     ]

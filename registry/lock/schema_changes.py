@@ -3,7 +3,7 @@
 A change *narrows* a schema if a valid value may become invalid, and *widens* it if an invalid value may become valid.
 In case of doubt, the change has both effects. The effect `text` means that only texts for people and models changed.
 
-Source: JSON Schema 2020-12, "Core" and "Validation"; keywords of earlier drafts where they differ.
+Source: JSON Schema 2020-12, "Core" and "Validation", and earlier drafts for keywords that differ there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FLIPPED: Final[Mapping[Effect, Effect]] = {"narrowing": "widening", "widening":
 _TYPES: Final = frozenset({"array", "boolean", "null", "number", "object", "string", "integer"})
 _AT_LEAST: Final = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _AT_MOST: Final = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
-# Keywords whose change may have any effect: validators may ignore them, or they may alter other keywords.
+# Keywords whose change may have any effect, because validators may ignore the keyword or because it affects others.
 _UNCERTAIN: Final = frozenset(
     {
         "$anchor",
@@ -123,7 +123,7 @@ class _Comparison:
         if rule is not None:
             return rule(before, after)
         if keyword in ("properties", "additionalProperties", "patternProperties"):
-            # Compare the three keywords together and only once, because each of them may cover members of another.
+            # Compare the three keywords together and only once, because only together they determine a member's schema.
             return self._members() if keyword == self._first_of_members() else _NONE
         if keyword in ("items", "prefixItems", "additionalItems"):
             return _list_items(before, after) if keyword == "items" and self._has_plain_items() else _BOTH
@@ -169,8 +169,8 @@ class _Comparison:
         effects = _NONE
         for name in old.keys() & new.keys():
             effects |= schema_effects(old[name], new[name])
-        # A new or removed definition matters only if a `$ref` names it. Usually that `$ref` is new or removed as well,
-        # but it may also have had no target before or have none now.
+        # A new or removed definition matters only if a `$ref` names it. Usually that `$ref` is new or removed as well.
+        # Otherwise, the `$ref` had no target before, or has no target now.
         if old.keys() != new.keys() and _mentions(self._old, {"$ref"}) and _mentions(self._new, {"$ref"}):
             effects |= _BOTH
         if effects - _TEXT and any(_mentions(schema, _NOT_MONOTONOUS) for schema in (self._old, self._new)):

@@ -36,8 +36,8 @@ class ArgumentCondition:
 
     Attributes:
         path: The name of the argument, or the path of a member inside it, such as `filter.owner`.
-        equals: The values of which the argument has to have one.
-        excludes: The values that the argument must not have.
+        equals: The argument has to have one of these values.
+        excludes: The argument must not have any of these values.
         pattern: A regular expression that has to match a part of a string.
         present: True if the argument has to be present; false if it has to be absent.
         above, below: Exclusive bounds for a number.
@@ -241,7 +241,7 @@ def _values(arguments: Mapping[str, Any], path: str) -> list[Any] | None:
 
 
 def _values_at(node: Any, path: str) -> Iterator[Any]:
-    # Iterative, because arguments may be nested deeper than Python's recursion limit.
+    # Do not use recursion, because arguments may be nested deeper than Python's recursion limit.
     waiting: list[tuple[Any, str]] = [(node, path)]
     while waiting:
         node, remaining = waiting.pop()
@@ -286,7 +286,7 @@ def _parse_boolean(value: object) -> bool | None:
 
 
 def _parse_number(value: object) -> float | int | None:
-    """Return the number that a value is, or to which an upstream may convert a string; None for other values."""
+    """Return a number, or the number to which an upstream may convert a string; None for other values."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):

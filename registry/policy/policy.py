@@ -1,4 +1,4 @@
-"""All rules, and the *grant* of a caller: what the rules and the scopes permit this caller to use."""
+"""The policy, and the *grant* of a caller: the items that the policy's rules and the caller's scopes permit."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from registry.catalog.shape import ServerShape
 from registry.policy.rules import Approver, Effect, Kind, Rule, Subject, reading_hints, tool_hints
 
 _WILD: Final = re.compile(r"[*?]")
-# The number of patterns to combine into one regular expression. For most names, a single match then rejects all of
-# them.
+# The number of patterns to combine into one regular expression, so that one failed match rules out all of them.
 _PATTERNS_AT_ONCE: Final = 64
 
 
 class ServerRules:
-    """The rules for one server, indexed by tool name. There may be thousands of rules for single tools.
+    """The rules for one server, indexed by tool name because there may be thousands of rules for single tools.
 
     Attributes:
         rules: All rules for the server, in the order of the file.
@@ -56,8 +55,8 @@ class ServerRules:
 
     def rules_for(self, wrapper: ToolWrapper) -> Iterator[Rule]:
         """Yield the rules that may cover a tool, in the order of the file; `covers_tool` has to check each of them."""
-        # The index contains the part of each pattern after its last separator. That part may match any part of the
-        # tool's names that begins after a separator.
+        # The index contains the part of each pattern after its last separator. Compare this part with both names of the
+        # tool, and with the rest of each name after any separator.
         names = {
             end
             for name in (wrapper.tool, wrapper.name)
@@ -92,7 +91,7 @@ class Decision:
         reason: The reason, in words for an operator.
         rule: The name of the rule that decided; None if no rule applied.
         hidden: Whether the caller must not learn that the item exists.
-        by: For `ask`: who has to allow the call; None for the default.
+        by: Who has to allow the call, if the effect is `ask`; None for the configured default.
     """
 
     effect: Effect
@@ -108,7 +107,7 @@ class CallRules:
 
     Attributes:
         deny_rules, ask_rules: The first of these rules that applies decides.
-        allow_rules: If no deny rule and no ask rule applies, one of these rules has to apply; None if none has to.
+        allow_rules: If no deny or ask rule applies, one of these rules has to apply; None if no rule is required.
     """
 
     deny_rules: tuple[Rule, ...] = ()
@@ -134,7 +133,7 @@ class CallRules:
     def always_asks(self) -> bool:
         """True if a person who is not an administrator has to allow every call that is not denied."""
         always = (rule for rule in self.ask_rules if not rule.by_arguments and not rule.ask_conditions.arguments)
-        # The first of these rules decides whom to ask. Hosts do not ask administrators.
+        # The first of these rules decides whom to ask. Administrators do not count, because hosts do not ask them.
         return next((rule.asks != "administrator" for rule in always), False)
 
     def decide(self, arguments: Any) -> Decision:
@@ -252,7 +251,7 @@ class Grant:
             return _hidden(_NOT_ALLOWED) if self.closed else ALLOWED
         hints = None
         own: list[Rule] = []
-        # Ask rules that cover the tool, but never ask about it because of its hints.
+        # Ask rules that cover the tool, but never ask about it, because `ask_conditions` exclude the tool's hints.
         silent: list[Rule] = []
         for rule in rules.rules_for(wrapper):
             if not rule.what.covers_tool(wrapper, shape):
@@ -293,7 +292,7 @@ class Grant:
         return self._decide_reading("resources", covered)
 
     def denies_uri(self, server: str, uri: str, shape: ServerShape) -> bool:
-        """Return whether a rule denies reading a URI; then a permitted template that matches the URI does not help."""
+        """Return whether a rule denies reading a URI. If so, permitted templates that match the URI do not help."""
         denials = (rule for rule in self.rules_for_server(server, shape).rules if rule.effect == "deny")
         return any(
             rule.what.covers_uri(server, uri, strictly=False) and rule.conditions.match_hints(reading_hints())
@@ -321,7 +320,7 @@ class Grant:
             if rule.effect == "deny" and not rule.by_arguments:
                 return _hidden(f"the rule '{rule.name}' denies it{_doubt_text(rule)}", rule.name)
         denied = tuple(rule for rule in rules if rule.effect == "deny")
-        # Administrators come first: the user of a host must not decide about a call that needs an administrator.
+        # Rules that ask an administrator come first, because a host's user must not decide such a call.
         asking = tuple(sorted((rule for rule in rules if rule.effect == "ask"), key=lambda rule: _STRICT[rule.asks]))
         allowing = tuple(rule for rule in (*rules, *silent) if rule.effect != "deny" and not rule.doubtful)
         if self.closed and not allowing:
@@ -355,8 +354,8 @@ def _hidden(reason: str, rule: str | None = None) -> Decision:
 
 
 _MAX_REMEMBERED = 10_000
-"""Maximum number of cached grants in each cache: one for each possible session. Computing a grant takes a few
-microseconds for each rule."""
+"""Maximum number of cached grants in each cache: one for each possible session. Computing a grant again takes
+only a few microseconds for each rule."""
 
 
 class Policy:
@@ -386,7 +385,7 @@ class Policy:
 
     def grant(self, subject: Subject) -> Grant:
         """Return the grant of a caller; the same object for callers with the same rights."""
-        # Fast path by identity: usually `subject` is the same object as in an earlier call, and hashing it is slower.
+        # Fast path by identity: usually `subject` is the same object as in an earlier call, and hashing is slower.
         # An entry keeps its subject alive, so that no other object gets the same id.
         latest = self._by_identity.get(id(subject))
         if latest is not None:

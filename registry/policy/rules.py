@@ -24,7 +24,7 @@ Kind = Literal["tools", "prompts", "resources", "completions"]
 KINDS: Final[tuple[Kind, ...]] = ("tools", "prompts", "resources", "completions")
 SCOPE_CLAIM: Final = "scope"
 """The claim of an access token that contains its scopes."""
-# The hints of prompts and resources. Reading them changes nothing, but may reach other systems.
+# The hints of prompts and resources. Reading a prompt or resource changes nothing, but may reach other systems.
 _HINTS_OF_READING: Final = {**DEFAULTS, "readOnlyHint": True, "destructiveHint": False, "idempotentHint": True}
 
 
@@ -58,7 +58,7 @@ class Subject(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallerPatterns:
-    """Patterns that select callers. Every attribute that is given has to match, and every claim in `claims`."""
+    """Patterns that select callers. Every given attribute and every claim in `claims` has to match."""
 
     principals: tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
@@ -66,7 +66,7 @@ class CallerPatterns:
     claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def concerns(self, subject: Subject) -> bool | None:
-        """Return whether the rule concerns this caller; None if the caller's token does not contain the answer."""
+        """Return whether the rule concerns this caller; None if the caller's token does not say whether it does."""
         answers = list(self._answers(subject))
         return False if False in answers else None if None in answers else True
 
@@ -93,9 +93,9 @@ class ItemPatterns:
     Attributes:
         kinds: The kinds of requests that the rule covers.
         servers: Patterns for the server's alias.
-        tags: Patterns for the server's tags, one of which has to match.
-        patterns: Patterns for names of tools and prompts, and for URIs. In a pattern with `__`, the part before it is
-            matched against the server, and the part after it against the name.
+        tags: Patterns for the server's tags. At least one tag has to match.
+        patterns: Patterns for names of tools and prompts, and for URIs. In a pattern with `__`, the part before `__` is
+            matched against the server, and the part after `__` against the name.
         wrappers: Patterns like `patterns`. A rule with `wrappers` covers only tools.
     """
 

@@ -113,8 +113,8 @@ def _can_hold(condition: ArgumentCondition, place: Mapping[str, Any], root: Any,
     candidates = _candidates(condition, place, root)
     if candidates is None:
         return True
-    # Ignore values of another type than the condition's. The condition may hold for them in case of doubt, but the
-    # author of the rule cannot have intended that.
+    # Ignore values whose type differs from the type that the condition expects. In case of doubt, the condition holds
+    # for such values, but the author of the rule cannot have intended this.
     if condition.pattern is not None:
         candidates = [value for value in candidates if isinstance(value, str)]
     elif condition.above is not None or condition.below is not None:
@@ -194,7 +194,7 @@ def _kinds(node: Mapping[str, Any]) -> list[str]:
 
 
 def _describe_permitted(place: Mapping[str, Any], root: Any, condition: ArgumentCondition) -> str:
-    """Describe the permitted values, and suggest one if it is similar to a value in the condition."""
+    """Describe the permitted values, and suggest a permitted value that is similar to a value in the condition."""
     texts: list[str] = []
     for node in composed_schemas(dict(place), root):
         if (listed := _listed_values(node)) is not None:
@@ -223,7 +223,7 @@ _WORDS: Final = {
 }
 _OF_PROMPTS: Final[tuple[Kind, ...]] = ("prompts", "completions")
 _OF_RESOURCES: Final[frozenset[Kind]] = frozenset({"resources", "completions"})
-# Maximum number of texts with a suggestion: about one screen. Comparing a name with two thousand names takes 0.1 s.
+# Maximum number of texts with a suggestion. It is needed because comparing a name with two thousand names takes 0.1 s.
 _MAX_SUGGESTED: Final = 20
 _MAX_COMPARED: Final = 2_000
 _WILD: Final = ("*", "?", "[")
@@ -235,7 +235,7 @@ class _Coverage:
 
     Attributes:
         tools: The covered tools, each with the configuration of its server.
-        kinds: The kinds of items of which the rule covers at least one.
+        kinds: The kinds for which the rule covers at least one item.
         matched: The patterns of the rule that match at least one item.
         unknown: The aliases of servers that the rule may cover and whose items are not known yet.
     """
@@ -407,8 +407,8 @@ def _may_match_uri(pattern: str, item: ListedItem) -> bool:
     parts = EXPRESSION.split(item.original)
     if len(parts) == 1:
         return False
-    # The template is a kind of pattern, too. Both may match a common URI only if the texts before their first wildcards
-    # agree.
+    # A template is a kind of pattern, too. A URI can match both the template and the pattern only if the texts before
+    # their first wildcards agree.
     start = min((at for at in map(pattern.find, _WILD) if at >= 0), default=len(pattern))
     return parts[0].startswith(pattern[:start]) or pattern[:start].startswith(parts[0])
 

@@ -8,9 +8,9 @@ failing_parts      Find the parts of an invalid value that cause its errors, at 
 patterns           Decide which regular expressions of a schema can be run, and rewrite them for the engines.
 portable_patterns  Rewrite a pattern in the common syntax of ECMAScript with the `u` flag and Python's `re`.
 check_cost         Estimate the highest cost of checking a value against a schema.
-checked_form       Derive the form of a schema that values are checked against; it accepts no less than the schema.
-weakening          Edit a schema so that it accepts at least what it accepted before.
-alternatives       Choose the alternative of a schema that a value was meant for.
+checked_form       Derive the form of a schema for checks, which accepts every value that the schema accepts.
+weakening          Edit a schema so that it still accepts every value that it accepted before.
+alternatives       Choose the alternative of a schema that a value was meant to match.
 schema_nodes       The compiled subschemas of a document, and the parts of a value to which each of them applies.
 validators         Compile schemas into validators with a bounded cost.
 packed_definition  Store a tool definition as JSON, and parse it on first use.

@@ -24,7 +24,7 @@ from registry.schema.schema_nodes import Application, TooManyApplications, appli
 _MAX_WHOLE: Final = 20_000
 
 
-# Which parts of a value pass unchecked: none, uncheckable parts, or uncheckable parts and texts with costly patterns.
+# The parts of a value that pass unchecked: none, uncheckable parts, or also texts to which costly patterns apply.
 Leniency = Literal["none", "uncheckable", "costly"]
 
 
@@ -39,7 +39,7 @@ class Effort:
         repair_cost: The highest total cost of collecting errors for repairs; see `Validator.repair_cost`.
         whole: Maximum number of applications for which the errors of a whole value are collected at once. If checking a
             value takes more, its failing parts are searched for.
-        leniency: Which parts pass unchecked. With `none`, `NotChecked` is raised for parts that cannot be checked.
+        leniency: The parts that pass unchecked. With `none`, `NotChecked` is raised for parts that cannot be checked.
     """
 
     check_ns: int | None
@@ -67,7 +67,7 @@ def current_effort() -> Effort:
 
 @contextmanager
 def use_effort(effort: Effort) -> Iterator[None]:
-    """Check within other limits; use `THOROUGH` only where the check can be cancelled."""
+    """Use other limits for all checks in this context. Use `THOROUGH` only where the check can be cancelled."""
     token = _current.set(effort)
     try:
         yield
@@ -75,24 +75,24 @@ def use_effort(effort: Effort) -> Iterator[None]:
         _current.reset(token)
 
 
-# The compiled validator is recursive. Honest arguments nest fewer than ten levels, and 200 levels are far from the end
-# of any thread's stack.
+# The compiled validator is recursive. Ordinary arguments have fewer than ten levels, and 200 levels use only a small
+# part of any thread's stack.
 MAX_INSTANCE_DEPTH: Final = 200
 # More members and characters than any value has.
 UNBOUNDED: Final = 1 << 62
-# Size limit of an integer, about 1,200 digits. Python's conversion to text has a limit several times as large.
+# Maximum size of an integer in bits, about 1,200 digits. Python itself converts up to 4,300 digits to text.
 _READ_BITS: Final = 4_000
-# Where an estimate is sufficient, values with up to this many members are still counted exactly, in a few milliseconds.
+# Values with up to this many members are counted exactly even if an estimate would do. It takes a few milliseconds.
 _COUNTED: Final = 5_000
 
 
 class InstanceSize:
     """The depth of a value, the number of its members, and the length of its texts.
 
-    If a value has more members than `limit`, counting stops, and the sizes are those counted so far.
+    If a value has more members than `limit`, counting stops, and the sizes cover only the part that was counted.
 
     Attributes:
-        depth: The levels of objects and lists.
+        depth: The number of nested levels of objects and lists.
         members: The members and items on all levels.
         text: The characters of all texts, including names.
         complete: True if the whole value was counted.
@@ -101,7 +101,7 @@ class InstanceSize:
     __slots__ = ("complete", "depth", "members", "text")
 
     def __init__(self, value: object, limit: int = UNBOUNDED) -> None:
-        # Runs for every call, so it avoids function calls and repeated lookups.
+        # This runs for every call, so it avoids function calls and repeated lookups.
         self.complete = True
         depth, members = 0, 1
         text = len(value) if isinstance(value, str) else 0
@@ -133,7 +133,7 @@ class InstanceSize:
 
     @classmethod
     def at_most(cls, value: object, text: bytes | None = None) -> InstanceSize:
-        """Return upper bounds of a value's sizes, derived from its JSON text: 3 ms for a megabyte, instead of 70 ms.
+        """Return upper bounds of a value's sizes from its JSON text. For a megabyte, it takes 3 ms instead of 70 ms.
 
         The sizes are exact up to 5,000 members. For more members, `depth` is `MAX_INSTANCE_DEPTH`.
 
@@ -177,10 +177,10 @@ def _readable(value: Any, depth: int) -> Any:
     return value
 
 
-# Measured on one core: applying one schema to one value, and collecting its errors if it fails.
+# The time of applying a schema to a value, and of collecting the errors if the value is invalid, measured on one core.
 _APPLICATION_NS: Final = 100
 _ERROR_NS: Final = 15_000
-# Comparing with 50 `enum` members takes as long as applying a schema.
+# Comparing a value with 50 `enum` members takes as long as applying a schema.
 OPTIONS_PER_APPLICATION: Final = 50
 # A recursive schema with alternatives needs no cost estimate up to this depth: the argument object and the objects or
 # lists in it, which is as deep as most calls go.
@@ -196,7 +196,7 @@ _BRANCHING: Final = frozenset(
 )
 # Maximum number of texts reported as unchecked; each becomes a sentence in the result of the call.
 _MAX_UNCHECKABLE: Final = 10
-# Characters of a pattern quoted in an error.
+# Maximum length of a pattern that an error quotes.
 _MAX_PATTERN: Final = 80
 
 
@@ -325,7 +325,7 @@ class CheckCost:
         return 0
 
     def _ensure_matching_ends(self, where: JsonPath, text: str, pattern: str, effort: Effort) -> None:
-        """Ensure that matching finishes: the validator treats giving up as no match, which `not` turns into a match."""
+        """Ensure that matching finishes. If it does not, the validator sees no match, and `not` inverts that result."""
         runnable = self._patterns.runnable.get(pattern)
         if runnable is None or not runnable.quadratic or effort.leniency != "none":
             return
@@ -334,7 +334,7 @@ class CheckCost:
             raise NotChecked(where, reason, final=True)
 
     def _get_document(self) -> SchemaDocument:
-        # Lazy: most schemas are never applied to a value that needs a closer look.
+        # Created lazily, because most schemas are never applied to a value that needs a closer look.
         if self._document is None:
             self._document = SchemaDocument(self._schema)
         return self._document
@@ -342,7 +342,7 @@ class CheckCost:
 
 def shows_too_many(text: bytes) -> bool:
     """Return whether the JSON text of a value, as written by `orjson`, shows that the value has too many members."""
-    # A lower bound of the members: `":` follows each name, and inside a string its quote is preceded by a backslash.
+    # This count is a lower bound of the members: `":` follows each name, and within a string it is written `\":`.
     return len(text) >= _BYTES_OF_MANY and text.count(b'":') - text.count(b'\\":') > INLINE_MEMBERS
 
 
@@ -385,7 +385,7 @@ def _own_cost(application: Application, each: int, errors: bool) -> int:
     if isinstance(options, list):
         cost += each * (len(options) // OPTIONS_PER_APPLICATION)
     if errors and isinstance(application.value, dict) and isinstance(required, list):
-        # Each missing name is a separate error, and each error copies its whole object.
+        # Each missing name is a separate error, and each error copies the whole object that lacks the name.
         cost += _APPLICATION_NS * len(required) * len(application.value)
     return cost
 

@@ -1,4 +1,4 @@
-"""Derive the form of a schema that values are checked against; it accepts no less than the schema.
+"""Derive the form of a schema for checks, which accepts every value that the schema accepts.
 
 The checked form differs where a check must not or cannot enforce the schema: null is accepted where `nullable` or a
 default of null allows it, `format` and the `content` keywords are not enforced, and patterns that cannot be run are

@@ -18,7 +18,7 @@ _TERMINAL_ESCAPE = re.compile(
 )
 # Format characters that are visible: signs of Arabic and other scripts that precede numbers.
 _DRAWN = frozenset("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd")
-# Default_Ignorable_Code_Point beyond the categories below (fillers, selectors); Python has no table of them.
+# Code points with the property Default_Ignorable_Code_Point that are not in the categories below: fillers, selectors.
 _IGNORABLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]"
 )
@@ -27,12 +27,12 @@ _JOINERS = frozenset("\u061c\u200c\u200d\u200e\u200f\ufe0e\ufe0f")
 _JOINER_RUN = re.compile(f"(^|[^{''.join(sorted(_JOINERS))}])([{''.join(sorted(_JOINERS))}]+)", re.DOTALL)
 _EMOJI_JOIN = "\ufe0f\u200d"
 _KEPT_CONTROLS = frozenset("\t\n\r")
-# Controls, format, surrogates, private use, line and paragraph separators: invisible, or different in every font.
+# Controls, format, surrogates, private use, line and paragraph separators are invisible or differ between fonts.
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 _ASCII_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)")
 _ASCII = bytes(range(0x80))
 _LONE_RETURN = re.compile("\r(?!\n)")
-# Blocks reserved for future emoji: Extended_Pictographic, not yet assigned.
+# Blocks that Unicode reserves for future emoji (Extended_Pictographic, but not yet assigned).
 _PICTOGRAPHIC = (range(0x1F000, 0x1FB00), range(0x1FC00, 0x1FFFE))
 # Cleaning shortens a text, so an excerpt reads this many times its limit.
 _READ_PER_SHOWN = 4
@@ -53,7 +53,7 @@ def clean(text: str) -> str:
         return text
     cleaned = _TERMINAL_ESCAPE.sub("", text)
     cleaned = cleaned.translate({ord(char): None for char in set(cleaned) if is_hidden(char)})
-    # Last, because the characters between a joiner and its neighbour are removed above.
+    # Joiners come last, because the characters between a joiner and its neighbour are removed above.
     cleaned = _JOINER_RUN.sub(_keep_one_joiner, _LONE_RETURN.sub("", cleaned))
     return text if cleaned == text else cleaned
 
@@ -74,7 +74,7 @@ def clean_json(value: Any) -> Any:
 def is_clean_json(text: bytes) -> bool:
     """Return whether a JSON text certainly contains no characters that `clean` would remove.
 
-    Much faster than cleaning each text of a large value, and true for most values.
+    This is much faster than cleaning each text of a large value, and the result is true for most values.
     """
     if b"\\u" in text or b"\\b" in text or b"\\f" in text or b"\\r" in text:
         return False  # an escaped control character, or a backslash before one of these letters
@@ -89,7 +89,7 @@ def is_clean_json(text: bytes) -> bool:
 
 
 def visible(text: str) -> str:
-    """Replace the characters that `clean` would remove with JSON escapes."""
+    """Write the characters that `clean` would remove as JSON escapes."""
     if clean(text) is text:
         return text
     unseen = (char for char in set(text) if char in _JOINERS or char == "\r" or is_hidden(char))
@@ -156,7 +156,7 @@ def join_names(names: Collection[str], limit: int) -> str:
 
 
 def strip_accents(text: str) -> str:
-    """Remove accents and replace compatibility characters by their plain form; the case stays."""
+    """Remove accents and replace compatibility characters with their plain form; the case stays."""
     if text.isascii():
         return text
     return "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))

@@ -4,7 +4,7 @@ A validator reports the errors of every alternative, including nested ones. In a
 the number of errors multiplies on each level, but the cost of a validity check does not. The search therefore checks
 part by part, descends into the invalid parts, and follows only the alternative that was meant.
 
-`jsonschema` does not replace this search: it also reports all alternatives (more than 10 s for such a tree of 6 KB),
+`jsonschema` cannot replace this search: it also reports all alternatives (more than 10 s for such a tree of 6 KB),
 its messages quote the values, and a pattern can stall it. The tests compare the results of this search with
 `jsonschema`.
 """
@@ -93,7 +93,7 @@ class FoundKind:
 
 
 class FoundError:
-    """An error found without a validator, which would copy the invalid value into each error."""
+    """An error found without a validator, because a validator would copy the invalid value into each error."""
 
     __slots__ = ("evaluation_path", "instance_path", "kind", "message", "schema_path")
 
@@ -105,7 +105,7 @@ class FoundError:
         self.message = message
 
 
-# Maximum number of parts examined in one search: twenty failing parts at a depth of a few dozen levels.
+# Maximum number of parts examined in one search: enough for twenty failing parts at a depth of a few dozen levels.
 _MAX_PARTS: Final = 1_000
 # Maximum number of failing members or items examined in one part, and of errors of one keyword. At most 20 problems are
 # shown anyway.
@@ -113,8 +113,8 @@ _MAX_FAILING: Final = 20
 # Up to this many members of an object are checked together. In a larger object, undeclared members are checked one by
 # one until enough have failed: collecting an error costs as much as about ten such checks.
 _MAX_TOGETHER: Final = 100
-# Limits of schema applications (see `check_cost.Effort`) for collecting all errors, for one part and for all parts
-# together: about 20 ms.
+# Limits of schema applications (see `check_cost.Effort`) for collecting all errors: the limit for one part, and the
+# limit for all parts together, which takes about 20 ms.
 _MAX_WHOLE: Final = 500
 _MAX_WHOLE_TOTAL: Final = 1_000
 # The limit for one part when the errors are used for repairs, which may take longer.
@@ -136,7 +136,7 @@ class FirstErrors(NamedTuple):
 
     Attributes:
         errors: Errors of at most 20 items or members of each part.
-        lists: Lists that may have more failing items than were examined, each with the check of one item.
+        lists: Lists that may have more failing items than were examined, each with the function that checks an item.
     """
 
     errors: list[jsonschema_rs.ValidationError]
@@ -174,7 +174,7 @@ class FailingParts:
         self._repairing = False
 
     def errors(self, value: Any, limit: int, *, for_repair: int = 0) -> FirstErrors:
-        """Return at most `limit` errors, possibly not all; none for a valid value.
+        """Return up to `limit` errors, which may not be all errors; return no errors for a valid value.
 
         Args:
             value: The value.
@@ -211,7 +211,7 @@ class FailingParts:
         Args:
             part: A failing part.
             alone: Whether no error was found in the part itself. If the part then has a single subpart, this subpart
-                fails, and need not be checked.
+                must be invalid and need not be checked.
         """
         path, node, value = part
         below = [_Part(path, in_place, value) for in_place in node.in_place]
@@ -267,10 +267,10 @@ class FailingParts:
         return failing_parts
 
     def _follow_alternative(self, part: _Part, branches: list[SchemaNode], alternatives: Alternatives) -> list[_Part]:
-        """Return the alternative that was meant if the value matches none; otherwise record why none was meant."""
+        """If the value matches no alternative, return the alternative that was meant, or record an error."""
         path, node, value = part
         if any(branch.is_valid(value) for branch in branches):
-            return []  # valid, or it matches more than one
+            return []  # valid, or it matches several branches
         choice = alternatives.choose(value)
         if isinstance(choice, Alternative):
             below = self._nodes.node_of(choice.schema) or branches[choice.index]
@@ -322,7 +322,7 @@ class FailingParts:
         try:
             return sum(1 for _ in applications(self._nodes.document, part.node.schema, part.value, limit))
         except TooManyApplications:
-            self._applications_left -= limit // 4  # the cost of counting, relative to collecting errors
+            self._applications_left -= limit // 4  # counting costs a quarter of collecting errors
             return None
 
     def _own_errors(self, part: _Part) -> list[Any]:

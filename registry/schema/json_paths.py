@@ -15,11 +15,11 @@ MISSING: Final = object()
 
 # Model APIs limit property names to 64 characters, so a name is never cut where it could become ambiguous.
 MAX_SHOWN_KEY: Final = 64
-# For callers who were shown the schema itself, without renamed properties.
+# For callers that were shown the schema itself, without renamed properties.
 NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 
-# Real arguments nest fewer than ten levels; only hostile values have longer paths. The middle is left out, because the
-# beginning and the end identify a path best.
+# Real arguments have fewer than ten levels; only hostile values have paths longer than this. The middle of such a path
+# is left out, because the beginning and the end identify a path best.
 _MAX_SHOWN_STEPS: Final = 20
 _LAST_STEPS: Final = 5
 # Generators chain two or three references; the bound ends cycles.
@@ -58,7 +58,7 @@ def rename_path(path: JsonPath, names: Mapping[str, str]) -> JsonPath:
 
 
 def value_at(value: Any, path: Sequence[str | int]) -> Any:
-    """Return the value at a path, or `MISSING`. Also resolves the keyword path of an error inside a schema."""
+    """Return the value at a path, or `MISSING`. This also resolves the keyword path of an error inside a schema."""
     for step in path:
         if isinstance(value, dict):
             value = value.get(step, MISSING)

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import orjson
 
-# Maximum number of parsed definitions in memory, about 5 KB each. This is more than the number of tools called within
-# minutes, in one answer of `find_tools`, or on one admin page. Parsing a definition again takes 5 to 10 µs.
+# Maximum number of parsed definitions in memory, about 5 KB each. Fewer tools are called within a few minutes, returned
+# by one `find_tools` call, or shown on one admin page. Parsing a definition again takes 5 to 10 µs.
 _MAX_PARSED: Final = 512
 _NAMED_FIRST: Final = b'{"name":"'
 
@@ -23,11 +23,11 @@ _parsed: Final[deque[PackedDefinition]] = deque()
 class PackedDefinition(Mapping[str, Any]):
     """A tool definition that is parsed on first use. Its members are never changed in place.
 
-    The parsed values of a typical tool are about fifty objects and take three times the memory of the text. Of ten
-    thousand tools, hardly any is read between two listings.
+    The parsed values of a typical tool are about fifty objects and take three times the memory of the text. Between two
+    listings, hardly any of ten thousand tools is read.
 
     Attributes:
-        name: The name under which the gateway shows the tool; differs from the name in the text after a rename.
+        name: The name under which the gateway shows the tool. After a rename, the text still has the earlier name.
     """
 
     __slots__ = ("_loads", "_text", "_value", "name")
@@ -81,7 +81,7 @@ class PackedDefinition(Mapping[str, Any]):
         if value is None:
             value = self._loads(self._text)
             if self.name is not None:
-                value["name"] = self.name  # replaced in its position
+                value["name"] = self.name  # keeps its position in the dict
         return value
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class PackedDefinition(Mapping[str, Any]):
         if self is other:
             return True
         if isinstance(other, PackedDefinition):
-            # Compared as text: in Python, 1 equals True.
+            # Compare the texts, because 1 equals True in Python.
             return self.name == other.name and (self._text == other._text or self.text == other.text)
         return self.read() == other
 
@@ -163,5 +163,5 @@ def _dump(value: object) -> tuple[bytes, _Loads]:
     try:
         return orjson.dumps(value), orjson.loads
     except TypeError:
-        # Integers beyond 64 bits and lone surrogates, which `orjson` does not read back unchanged.
+        # `orjson` does not encode integers beyond 64 bits and lone surrogates.
         return json.dumps(value, separators=(",", ":")).encode(), json.loads

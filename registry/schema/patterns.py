@@ -1,7 +1,7 @@
 """Decide which regular expressions of a schema can be run, and rewrite them for the engines.
 
-The two regular expression engines are those of `jsonschema_rs`. The linear engine takes time proportional to the text,
-and the backtracking engine also supports look-around and back-references.
+The engines are the two regular expression engines of `jsonschema_rs`. The time of the linear engine is proportional to
+the length of the text. The backtracking engine also supports look-around and back-references.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-# Escapes of one character in ECMAScript or Python that the engines refuse, inside and outside classes.
+# Escapes that denote one character in ECMAScript or Python, but that the engines refuse, in and outside of classes.
 _CHARACTERS: Final = {"\\0": "\\x00", "\\a": "\\x07", "\\e": "\\x1b"}
-# The end of the text in Python. In ECMAScript this is an escaped letter, which does not occur in practice.
+# In Python, `\Z` is the end of the text. In ECMAScript, it is an escaped letter, which does not occur in practice.
 _PLACES: Final = {"\\Z": "\\z"}
 _QUANTIFIER: Final = re.compile(r"\{\d+(?:,\d*)?\}")
 _HIGH: Final = r"\\u[dD][89abAB][0-9a-fA-F]{2}"
@@ -89,7 +89,7 @@ def _rewrite_class(tokens: list[str], start: int) -> tuple[str, int]:
 
 
 def _without_surrogates(pattern: str) -> str:
-    """Replace surrogate pairs by code points, and remove lone surrogates, which no checked text contains."""
+    """Replace surrogate pairs with code points, and remove lone surrogates, which no valid text contains."""
     if "\\u" not in pattern:
         return pattern
     pattern = _CLASS_PAIR.sub(r"[\\u{10000}-\\u{10FFFF}]", pattern)
@@ -140,8 +140,8 @@ _WEIGHTS: Final = tuple(1 << power for power in range(10, 21))
 
 # Up to this compiled size, the lower of the two costs below applies to a pattern.
 CHEAP_PATTERN_BYTES: Final = 1024
-# Measured on one core: the cost of one character for a pattern of up to 1 KiB, and for each KiB of a larger one. The
-# few states of a small pattern are built once; a large pattern may need a new state at every character.
+# The time to match one character with a pattern of up to 1 KiB, and with each KiB of a larger pattern, measured on one
+# core. The few states of a small pattern are built once; a large pattern may need a new state at every character.
 _LIGHT_NS: Final = 5
 _HEAVY_NS: Final = 200
 
@@ -183,7 +183,7 @@ def compile_cost(pattern: str) -> int:
     if _COUNTED_ATOM.fullmatch(pattern):
         return cost + len(pattern)  # compiled without the count
     groups: list[int] = []
-    total = last = 0  # of the open group, and of its latest part
+    total = last = 0  # the cost of the open group without its latest part, and of that part
     for piece in _PIECE.finditer(pattern):
         text = piece[0]
         if text == "(":
@@ -205,7 +205,7 @@ def _cost_of_atom(text: str) -> int:
     return _COST_OF_NEGATION if text.startswith(_NEGATIONS) else 1
 
 
-# The same few patterns (dates, identifiers) occur in thousands of schemas; MAX_PATTERN_LENGTH bounds the keys.
+# The same few patterns (dates, identifiers) occur in thousands of schemas. MAX_PATTERN_LENGTH limits the size of a key.
 @lru_cache(maxsize=4096)
 def runnable_pattern(pattern: str) -> RunnablePattern | None:
     """Return the form in which a pattern is run; None if neither engine accepts it within the limits."""
@@ -213,7 +213,7 @@ def runnable_pattern(pattern: str) -> RunnablePattern | None:
         return None
     for source in dict.fromkeys((pattern, to_engine_syntax(pattern))):
         if counted := _COUNTED_ATOM.fullmatch(source):
-            # A count makes the compiled form large, because it repeats the class, but only limits the length.
+            # A count repeats the atom in the compiled form, which becomes large, but it only limits the length.
             atom, least, most = counted[1], int(counted[2]), int(counted[4]) if counted[4] else None
             lengths = (least, most if counted[3] else least)
             if _compiles(f"^{atom}*$", "linear", PATTERN_BYTES):
@@ -221,14 +221,14 @@ def runnable_pattern(pattern: str) -> RunnablePattern | None:
         if _compiles(source, "linear", PATTERN_BYTES):
             return RunnablePattern(source, "linear", _weight(source), quadratic=False)
         if _compiles(source, "backtracking", PATTERN_BYTES):
-            # The engine for look-around runs the parts between look-arounds like the linear engine.
+            # The backtracking engine runs the parts between look-arounds as the linear engine does.
             plain = re.sub(r"\\[1-9kK](?:<\w+>)?", "", _LOOK_AROUND.sub("(?:", source))
             return RunnablePattern(source, "backtracking", _weight(plain), quadratic=not _is_tried_once(source))
     return None
 
 
 def _weight(source: str) -> int:
-    # Replace each class by a small one: its ranges add no positions to the pattern.
+    # Replace each class with a small class, because the ranges of a class add no positions to the pattern.
     plain = _ONE_CHARACTER.sub("[ab]", source)
     return next((weight for weight in _WEIGHTS if _compiles(plain, "linear", weight)), PATTERN_BYTES)
 

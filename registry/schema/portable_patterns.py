@@ -1,7 +1,7 @@
 """Rewrite a pattern in the common syntax of ECMAScript with the `u` flag and Python's `re`.
 
-Clients compile the patterns of output schemas: the TypeScript SDK with Ajv, which uses the `u` flag, and the Python SDK
-with `re`. If Ajv does not accept a pattern, the TypeScript SDK rejects the whole list. The rewritten pattern uses a
+Clients compile the patterns of output schemas. The TypeScript SDK uses Ajv, which sets the `u` flag, and the Python SDK
+uses `re`. If Ajv does not accept a pattern, the TypeScript SDK rejects the whole list. The rewritten pattern uses a
 small grammar that Ajv and `re` accept.
 """
 
@@ -12,11 +12,11 @@ import warnings
 from functools import lru_cache
 from typing import Final
 
-# The same as `registry.schema.patterns.MAX_PATTERN_LENGTH`: 500 words as alternatives.
+# The same as `registry.schema.patterns.MAX_PATTERN_LENGTH`, which leaves room for 500 words as alternatives.
 _MAX_LENGTH: Final = 4_096
-# Maximum nesting of groups; the parser is recursive.
+# Maximum nesting of groups. It is limited because the parser is recursive.
 _MAX_GROUPS: Final = 50
-# At most five digits: engines refuse or stall at larger counts.
+# A count has at most five digits, because engines refuse larger counts or stall.
 _COUNT: Final = re.compile(r"\{(\d{1,5})(?:(,)(\d{1,5})?)?\}")
 _GROUP_NAME: Final = re.compile(r"\?P?<([A-Za-z_]\w*)>|\?'([A-Za-z_]\w*)'")
 _NAMED_REFERENCE: Final = re.compile(r"\(\?P=([A-Za-z_]\w*)\)|\\k(?:<([A-Za-z_]\w*)>|\{([A-Za-z_]\w*)\})")
@@ -31,9 +31,9 @@ _SURROGATES: Final = range(0xD800, 0xE000)
 _SYNTAX: Final = frozenset("^$\\.*+?()[]{}|/")
 _CLASSES: Final = frozenset("dDwWsS")
 _CONTROLS: Final = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "a": 7, "e": 27}
-# Escapes of other dialects that match more than one character or a position. `\Z` also matches before a final newline.
+# Escapes of other dialects that match several characters, or a position. `\Z` also matches before a final newline.
 _PLACES: Final = {"A": "^", "z": "$", "Z": "(?=\\n?$)", "h": "[ \\t]", "R": "(?:\\r\\n|\\n|\\r)"}
-# Members of a class that both engines read alike, so they stay as written.
+# Members of a class that stay as written, because both engines read them alike.
 _MEMBER: Final = r"(?:[^\\\]\[&~^\x00-\x1f-]|\\[$^\\.*+?()\[\]{}|/-]|\\[tnvfr])"
 _AS_WRITTEN: Final = re.compile(rf"{_MEMBER}(?:-{_MEMBER})?")
 _ASSERTIONS: Final = ("?=", "?!", "?<=", "?<!")
@@ -46,7 +46,7 @@ class _Unportable(Exception):
 # The same few patterns occur in thousands of schemas.
 @lru_cache(maxsize=4096)
 def portable(pattern: str) -> str | None:
-    """Return a pattern for both engines that matches no fewer texts; None if there is no such pattern.
+    """Return a pattern for both engines that matches every text that `pattern` matches; None if there is none.
 
     Possessive quantifiers and atomic groups become ordinary quantifiers and groups, which match more. Below a keyword
     such as `not`, the result can therefore be used only if it equals the original pattern.
@@ -354,7 +354,7 @@ def _escape(char: str, *, in_class: bool = False) -> str:
     code = ord(char)
     if char in _SYNTAX or (in_class and char == "-"):
         return "\\" + char
-    # Doubled in a class, `&` and `~` are operators in some engines.
+    # In a class, `&&` and `~~` are operators in some engines.
     if code < 0x20 or code == 0x7F or (in_class and char in "&~"):
         return f"\\x{code:02x}"
     return char

@@ -50,20 +50,20 @@ def compiler_of(draft: str | None) -> str:
 
 
 def has_lone_references(draft: str | None) -> bool:
-    """Return whether a `$ref` replaces all keywords next to it, as before 2019-09."""
+    """Return whether a `$ref` replaces all keywords next to it, as in drafts before 2019-09."""
     return draft in _LONE_REFERENCES
 
 
 def has_tuples_in_items(draft: str | None) -> bool:
-    """Return whether `items` may be a list with one schema for each position, as before 2020-12."""
+    """Return whether `items` may be a list with one schema for each position, as in drafts before 2020-12."""
     return draft in _TUPLES_IN_ITEMS
 
 
 REFERENCE_KEYWORDS: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 
 # Keywords by the type of their value; every traversal of a schema uses these tables. `items` is in two of them, because
-# the type of its value depends on the draft. The subschemas `_IN_PLACE` apply to the same value as the schema that
-# contains them.
+# the type of its value depends on the draft. The subschemas of the `_IN_PLACE` keywords apply to the same value as the
+# schema that contains them.
 SUBSCHEMA_MAPS: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )
@@ -79,7 +79,7 @@ _HOLDING_SCHEMAS: Final = SUBSCHEMA_MAPS | SUBSCHEMA_LISTS | SINGLE_SUBSCHEMAS
 # Keywords that contain instance data, where a member named `$ref` has no meaning.
 DATA_KEYWORDS: Final = frozenset({"const", "enum", "default", "examples", "example", "required", "type"})
 
-# Sorted, because the iteration order of a set differs between processes, and errors should name the same reference.
+# Sorted, so that an error names the same reference in every process: the iteration order of sets is not stable.
 _REFERENCES_IN_ORDER: Final = tuple(sorted(REFERENCE_KEYWORDS))
 # Before 2019-09, a `$ref` replaces all keywords next to it.
 _DRAFTS_OF_LONE_REFERENCES: Final = ("draft-03", "draft-04", "draft-06", "draft-07")
@@ -87,12 +87,12 @@ _DEFINITIONS: Final = frozenset({"$defs", "definitions"})
 _IDENTIFYING: Final = frozenset({"$id", "id", "$anchor", "$dynamicAnchor"})
 _CONTAINERS: Final = (dict, list)
 _CONTAINER_TYPES: Final = frozenset(_CONTAINERS)
-# Characters that a URI fragment may contain (RFC 3986, section 3.5), without the slash, which separates the steps of a
-# pointer. A double quote is not allowed in a fragment.
+# Characters that need no escape in a URI fragment (RFC 3986, section 3.5). The slash is not among them, because it
+# separates the steps of a pointer.
 _FRAGMENT_CHARACTERS: Final = "!$&'()*+,;=:@?~"
-# Characters of a reference quoted in an error.
+# Maximum length of a reference that an error quotes.
 _MAX_REPORTED: Final = 200
-# Digits of an array index in a pointer: no array within the limits of a schema has ten million items.
+# Maximum number of digits of an array index in a pointer. The limits of schemas exclude longer arrays.
 _MAX_INDEX_DIGITS: Final = 7
 
 
@@ -113,7 +113,7 @@ class Resolution(NamedTuple):
 
 
 class SchemaDocument:
-    """A schema document with its identifiers, anchors and references, found without recursion.
+    """The identifiers, anchors and references of a schema document. They are found without recursion.
 
     The `referencing` library resolves one reference at a time; checking the limits needs the whole graph before
     anything is expanded.
@@ -123,7 +123,7 @@ class SchemaDocument:
         broken: References whose target does not exist.
         resolutions: The references of each object with their targets, by the object's identity.
         identified: The identities of objects with an identifier (`$id`, or `id` as in draft 4).
-        dynamic_anchors: The schemas of each `$dynamicAnchor`.
+        dynamic_anchors: For each `$dynamicAnchor`, the schemas that declare it.
         is_recursive: True if a schema refers back to itself; set by `visits`.
     """
 
@@ -160,7 +160,7 @@ class SchemaDocument:
         self._lone_references = isinstance(declared, str) and any(
             draft in declared for draft in _DRAFTS_OF_LONE_REFERENCES
         )
-        # Scan everything first: a reference may lead to an anchor further down.
+        # Scan everything first, because a reference may lead to an anchor further down.
         self._unproven: list[tuple[dict[Any, object], Any, object]] = []
         self._located: dict[tuple[str, str], tuple[object, bool]] = {}
         references = list(self._scan())
@@ -183,14 +183,14 @@ class SchemaDocument:
     def visits(self, limit: int, *, with_options: bool = False) -> int:
         """Count the objects and lists that a compiler visits if it expands every local reference.
 
-        A reference back into a schema that is being expanded counts once. Sets `is_recursive`.
+        A reference back into a schema that is being expanded counts once. This method sets `is_recursive`.
 
         Args:
             limit: The count at which to stop.
-            with_options: Count each member of an `enum` as well, because a check compares with all of them.
+            with_options: Count each member of an `enum` as well, because a check compares the value with all of them.
         """
-        # Totals are stored for each node, so that exponential definitions (schema bombs) are summed up but not
-        # traversed.
+        # The total of each node is stored, so that definitions that expand exponentially (schema bombs) are added up
+        # instead of traversed.
         done: dict[int, int] = {}
         open_nodes: set[int] = {id(self._root)}
         stack: list[tuple[int, Iterator[object], list[int]]] = [
@@ -242,7 +242,7 @@ class SchemaDocument:
     def looping(self, nodes: Sequence[dict[str, Any]]) -> frozenset[int]:
         """Return the identities of the schemas among `nodes` that apply themselves to the same value again.
 
-        A check of such a schema never ends. Includes schemas that lead from one loop to another.
+        A check of such a schema never ends. The result also includes schemas that lead from one loop to another.
         """
         if not self._edges:
             return frozenset()
@@ -252,7 +252,7 @@ class SchemaDocument:
             for child in self._applied_in_place(node):
                 after.setdefault(id(node), set()).add(id(child))
                 before.setdefault(id(child), set()).add(id(node))
-        # Remove every schema that is the first or the last of its chain; only loops are left.
+        # Repeatedly remove the first and the last schema of every chain, until only loops are left.
         pending = list((after.keys() | before.keys()) - (after.keys() & before.keys()))
         while pending:
             removed = pending.pop()
@@ -318,8 +318,8 @@ class SchemaDocument:
     def _identify(self, node: dict[str, Any], base: str, is_known: bool) -> str:
         """Record the identifiers of a schema, and return the base URI of references in it.
 
-        The value of an unknown keyword may look like a schema; its identifiers are used only if no certain schema has
-        the same identifier.
+        The value of an unknown keyword may look like a schema. Its identifiers are used only if no object that is
+        certainly a schema has the same identifier.
         """
         if self._lone_references and node is not self._root and isinstance(node.get("$ref"), str):
             return base  # keywords next to the reference are ignored
@@ -363,7 +363,7 @@ class SchemaDocument:
             self.broken.append(reference)
         elif isinstance(target, dict | list):
             edges = self._edges.setdefault(id(node), [])
-            # Compared by identity: comparing by value costs as much as the size of the schemas.
+            # Compare by identity: the cost of comparing by value grows with the size of the schemas.
             if not any(edge is target for edge in edges):
                 edges.append(target)
 
@@ -400,9 +400,9 @@ class SchemaDocument:
 
 
 MISSING: Final = object()
-"""The target of a reference whose target does not exist."""
+"""Stands for a target that does not exist."""
 REMOTE: Final = object()
-"""The target of a reference to another document, which is never fetched."""
+"""Stands for a target in another document, which is never fetched."""
 
 
 def _is_index(step: str) -> bool:
@@ -448,7 +448,7 @@ def encoded_pointer(fragment: str) -> str:
 _IDENTIFIERS: Final = ("$id", "$anchor", "$dynamicAnchor")
 # Keywords whose values Ajv does not search for identifiers.
 _UNSEARCHED: Final = frozenset({"const", "enum", "default"})
-# Keywords whose members Ajv treats as names and not as keywords, even a member `$id`.
+# Keywords whose members Ajv treats as names instead of keywords, even a member named `$id`.
 _NAMES_ONLY: Final = _UNSEARCHED | {"properties", "patternProperties", "definitions", "dependencies"}
 
 
@@ -469,10 +469,10 @@ def has_stray_identifiers(schema: dict[str, Any], schema_ids: Collection[int]) -
 
 
 def has_ambiguous_identifiers(schema: dict[str, Any]) -> bool:
-    """Return whether an object has a member `$id` that is not an identifier, where Ajv reads it as one.
+    """Return whether an object has a member `$id` that is not an identifier but that Ajv reads as an identifier.
 
-    Ajv reads members named `$id` as identifiers in `$defs`, and in values of unknown keywords through which a pointer
-    leads.
+    Ajv does so for members of `$defs`, and for members of an unknown keyword that the pointer of a reference passes
+    through.
     """
     return any(
         isinstance(node, dict)
@@ -486,7 +486,7 @@ def has_ambiguous_identifiers(schema: dict[str, Any]) -> bool:
 
 
 def without_stray_identifiers(node: Any, *, is_schema: bool) -> Any:
-    """Remove the identifiers of objects that are not schemas, where Ajv looks for identifiers, too."""
+    """Remove identifiers from objects that are not schemas but in which Ajv looks for identifiers."""
     if isinstance(node, list):
         return [without_stray_identifiers(child, is_schema=is_schema) for child in node]
     if not isinstance(node, dict):

@@ -31,7 +31,7 @@ class Application(NamedTuple):
 
 
 class TooManyApplications(Exception):
-    """The limit of applications was exceeded."""
+    """There are more applications than the limit allows."""
 
 
 def applications(document: SchemaDocument, schema: Any, value: Any, limit: int) -> Iterator[Application]:  # noqa: C901 - one loop per kind of keyword
@@ -71,7 +71,7 @@ def applications(document: SchemaDocument, schema: Any, value: Any, limit: int) 
         elif isinstance(value, list):
             for position, inner, item in _items(node, value):
                 pending.append(((*path, position), inner, item, ()))
-        # Pending work is bounded, too: one schema may have many alternatives, and one value many members.
+        # Limit pending work, too: a schema may have many alternatives, and a value may have many members.
         if len(pending) > limit:
             raise TooManyApplications
 
@@ -121,8 +121,8 @@ _IN_FRAGMENTS: Final = "/~!$&'()*+,;=:@"
 class CompiledParts:
     """Validators of the subschemas of a document, by pointer.
 
-    The compiler copies everything that a reference leads to. For 100 types that refer to each other, compiling all of
-    them takes 3 s and half a gigabyte; compiling the few that a value needs takes tens of milliseconds.
+    The compiler copies everything that a reference leads to. For 100 definitions that refer to each other, compiling
+    all of them takes 3 s and half a gigabyte; compiling the few that a value needs takes tens of milliseconds.
     """
 
     def __init__(self, schema: Any, dialect: str, options: dict[str, Any], *, one_by_one: bool) -> None:
@@ -145,8 +145,8 @@ class CompiledParts:
     def validator_at(self, pointer: str) -> jsonschema_rs.Validator | None:
         """Return the validator of the subschema at a pointer; None if there is no schema.
 
-        The schema paths of its errors start at the root of the document if it is compiled on demand, and at the
-        subschema otherwise.
+        If subschemas are compiled on demand, the schema paths in the validator's errors start at the root of the
+        document; otherwise, they start at the subschema.
         """
         import jsonschema_rs  # lazy, to keep the import of the registry fast
 
@@ -161,7 +161,7 @@ class CompiledParts:
             validator: jsonschema_rs.Validator = make(reference, registry=self._registry, **self._options)
             return validator
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError):
-            # The reason may be an `$id` that is only valid in the context of the whole document.
+            # The cause may be an `$id` that is only valid in the context of the whole document.
             self._compile_all()
             return self.validator_at(pointer)
 
@@ -180,12 +180,12 @@ _FOLLOWED: Final = frozenset(
     {"$ref", "allOf", "anyOf", "oneOf", "properties", "items", "prefixItems", "$defs", "definitions"}
 )
 _ANNOTATIONS: Final = frozenset({"description", "title", "default", "examples", "$schema", "$id", "$comment"})
-# Keywords checked without a validator, which would copy the value into each of its errors.
+# Keywords that are checked without a validator, because a validator would copy the value into each of its errors.
 _CHECKED_DIRECTLY: Final = frozenset({"type", "required"})
 _ABOUT_OTHERS: Final = ("properties", "patternProperties", "additionalProperties")
 # Keywords that can fail because another member is missing, although every present member is valid.
 _NEEDING_OTHER_MEMBERS: Final = ("minProperties", "dependentRequired", "dependencies", "dependentSchemas")
-# The members that these keywords evaluate are only known to a validator of the whole schema.
+# Only a validator of the whole schema knows which members these keywords evaluate.
 _COMPOSING: Final = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"})
 _UNEVALUATED: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 # Before 2019-09, a `$ref` replaces all keywords next to it.
@@ -252,7 +252,7 @@ class SchemaNodes:
         return validator
 
     def _shared_target(self, schema: Any) -> SchemaNode | None:
-        """Return the target if this schema is nothing but a reference, so that it is not compiled twice."""
+        """Return the target if this schema is only a reference, so that the target is not compiled twice."""
         if not isinstance(schema, dict) or "$ref" not in schema:
             return None
         if not self.lone_references and schema.keys() - _ANNOTATIONS != {"$ref"}:
@@ -325,7 +325,7 @@ class SchemaNode:
 
     @cached_property
     def in_place(self) -> list[SchemaNode]:
-        """Other schemas that the value has to match, too: targets of references, and the members of `allOf`."""
+        """Other schemas that a value also has to match: the targets of references, and the members of `allOf`."""
         nodes = [self._nodes.node_of(target) for target in self._nodes.document.targets(self.schema)]
         if not self._is_reference:
             nodes += self._listed_children("allOf")
@@ -361,12 +361,12 @@ class SchemaNode:
     @cached_property
     def first_items(self) -> list[SchemaNode | None]:
         """The schemas of items by position."""
-        # 2020-12 uses `prefixItems`, earlier drafts a list in `items`.
+        # 2020-12 uses `prefixItems`; earlier drafts use a list in `items`.
         return [] if self._is_reference else self._listed_children(self._nodes.positional_keyword)
 
     @cached_property
     def items(self) -> SchemaNode | None:
-        """The schema of the remaining items."""
+        """The schema of the items that follow `first_items`."""
         below = self.schema.get("items")
         return self._child("items", below) if isinstance(below, dict) and not self._is_reference else None
 
@@ -377,7 +377,7 @@ class SchemaNode:
 
     @cached_property
     def own_keywords(self) -> dict[str, Any]:
-        """The keywords that need a validator: not followed into subparts, and not checked directly."""
+        """The keywords that need a validator, because they are neither followed into subparts nor checked directly."""
         if self._is_reference:
             return {}
         schema = self.schema
@@ -401,7 +401,7 @@ class SchemaNode:
 
     @cached_property
     def single_member_validator(self) -> jsonschema_rs.Validator | None:
-        """Like `own_validator`, for an object with a single member: without keywords that require other members."""
+        """Like `own_validator`, but without keywords that require other members; for objects with a single member."""
         return self._nodes.compile_keywords(without_keys(self.own_keywords, _NEEDING_OTHER_MEMBERS))
 
     @cached_property

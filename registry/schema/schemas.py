@@ -21,13 +21,13 @@ from registry.schema.validators import Validator
 MAX_SCHEMA_BYTES: Final = 1 << 20
 # Recursive functions on accepted schemas (lowering, repairs) rely on this limit: 200 levels fit into Python's stack.
 MAX_SCHEMA_DEPTH: Final = 200
-# Maximum number of objects and lists, with references expanded as a compiler would expand them. Stops exponential
-# definitions.
+# Maximum number of objects and lists, with references expanded as a compiler would expand them. This limit stops
+# definitions that expand exponentially.
 MAX_SCHEMA_VISITS: Final = 100_000
 
 # 64 bits: the chance of a collision among a million schemas is below 10^-7, and digests stay short in logs.
 _DIGEST_DIGITS: Final = 16
-# Characters quoted from an encoder's error message.
+# Maximum number of characters that are quoted from an error message of the encoder.
 _MAX_REASON: Final = 200
 # Counting `enum` members stops at this number: comparing with more members is never fast.
 _MAX_WEIGHT: Final = 10_000_000
@@ -84,7 +84,7 @@ def digest_of_canonical(text: bytes) -> str:
 
 
 def check_bounds(schema: object) -> SchemaBounds:
-    """Reject a schema that is too expensive to store or to compile. Does not use recursion.
+    """Reject a schema that is too expensive to store or to compile. The check does not use recursion.
 
     The specification (2026-07-28, server/tools) asks implementations to bound depth, size and time.
 
@@ -199,7 +199,7 @@ def _scalar_size(node: object) -> int:
     raise SchemaRejected("not_json", f"a {type(node).__name__} is not a JSON value")
 
 
-# Read on every call. A plain dictionary needs no lock, and a lookup costs a tenth of a lookup in an LRU cache.
+# Every call reads this cache. Reading a plain dictionary needs no lock, and takes a tenth of the time of an LRU cache.
 VALIDATORS: Final[dict[str, Validator | SchemaRejected]] = {}
 """Recently compiled schemas, or the errors of compiling, by digest; for callers that have not read the schema yet."""
 _validators_lock = Lock()  # worker threads compile, too
@@ -217,7 +217,7 @@ def validator(schema: object, schema_digest: str, bounds: SchemaBounds | None = 
     cached = VALIDATORS.get(schema_digest)
     if cached is None:
         try:
-            # Outside the lock, so that no thread waits for a large schema; two threads may compile the same one.
+            # Outside the lock, so that no thread waits for a large schema; two threads may compile the same schema.
             cached = compile_schema(schema, check_bounds(schema) if bounds is None else bounds)
         except SchemaRejected as rejected:
             cached = rejected  # cached as well, so that a bad schema is not compiled again for each call
@@ -226,7 +226,7 @@ def validator(schema: object, schema_digest: str, bounds: SchemaBounds | None = 
                 del VALIDATORS[next(iter(VALIDATORS))]
             VALIDATORS[schema_digest] = cached
     if isinstance(cached, SchemaRejected):
-        # A new exception each time: a raised exception keeps the frames of its traceback alive.
+        # Raise a new exception each time, because a raised exception keeps the frames of its traceback alive.
         raise SchemaRejected(cached.code, cached.detail)
     return cached
 

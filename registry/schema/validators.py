@@ -39,20 +39,20 @@ if TYPE_CHECKING:
 # For values with up to this many members, the engine collects all errors, even if fewer are requested. This takes 50 ms
 # if every member fails sixty alternatives. Larger values are searched for failing parts instead.
 LARGE: Final = 250
-# Limit of required names times members. The engine copies the object into each error about a missing name, and copies
-# of this size take 10 ms.
+# Limit of required names times members. The engine copies the object into each error about a missing name. At this
+# limit, all copies together take 10 ms.
 _MAX_COPIED_MEMBERS: Final = 50_000
 # Limit of schema applications to count when estimating the repair cost of a recursive schema. A filter with five levels
-# has about a hundred applications. Counting costs about as much as checking, and collecting errors twice as much.
+# has about a hundred applications. Counting costs about as much as checking; collecting errors costs twice as much.
 _MAX_COUNTED: Final = 500
 _COUNTING: Final = 4
 _TOO_DEEP: Final = f"more than {MAX_INSTANCE_DEPTH} levels are too many for a check"
 _UNREADABLE: Final = "there are broken characters or numbers with thousands of digits"
 _TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
 _WORD: Final = re.compile("[A-Za-z]{1,20}")
-# Characters quoted from a compiler's error message.
+# Maximum number of characters that are quoted from an error message of the compiler.
 _MAX_REASON: Final = 200
-# `mask`: messages must not repeat a value, which may be a secret.
+# `mask` replaces values in error messages, because a value may be a secret.
 _OPTIONS: Final[dict[str, Any]] = {"validate_formats": False, "offline": True, "mask": "the value"}
 
 
@@ -149,7 +149,7 @@ class Validator:
             return False  # too deep, or contains numbers or texts that need a closer look
         cost = self._cost
         if len(text) <= cost.free_bytes:
-            # Each level has two brackets, so a short text needs no count.
+            # Each level has two brackets, so they need not be counted in a short text.
             shallow = len(text) <= 2 * cost.free_depth or text.count(b"{") + text.count(b"[") <= cost.free_depth
             return shallow and self._engine.is_valid(instance)
         if shows_too_many(text):
@@ -162,8 +162,8 @@ class Validator:
     def is_valid(self, instance: object, size: InstanceSize | None = None) -> bool:
         """Return whether a value is valid.
 
-        If the current effort allows unchecked parts, only the readable part of a value that is nested too deeply or
-        contains unreadable texts or numbers is checked.
+        If a value is nested too deeply or contains unreadable texts or numbers, only its readable part is checked,
+        provided that the current effort allows unchecked parts.
 
         Args:
             instance: The value.
@@ -194,7 +194,7 @@ class Validator:
     def errors(
         self, instance: object, limit: int, size: InstanceSize | None = None
     ) -> list[jsonschema_rs.ValidationError]:
-        """Return at most `limit` errors of an invalid value; if it is too deep or unreadable, of its readable part.
+        """Return at most `limit` errors of an invalid value, or of its readable part if it is too deep or unreadable.
 
         Raises:
             NotChecked: See `is_valid`.
@@ -214,7 +214,7 @@ class Validator:
             return self._errors_of_readable(instance, limit)
 
     def first_errors(self, instance: object, limit: int, size: InstanceSize | None = None) -> FirstErrors:
-        """Return at most `limit` errors of an invalid value; for a large value perhaps fewer, but much faster.
+        """Return up to `limit` errors of an invalid value. For a large value, it is faster than `errors` but partial.
 
         Raises:
             NotChecked: See `is_valid`.
@@ -302,7 +302,7 @@ class Validator:
         return size
 
     def _failing_parts(self) -> FailingParts:
-        """Return the search for failing parts.
+        """Return the object that searches for failing parts; create it on first use.
 
         Raises:
             NotChecked: Compiling the subschemas exceeds the current limits.

@@ -1,7 +1,7 @@
-"""Edit a schema so that it accepts at least what it accepted before.
+"""Edit a schema so that it still accepts every value that it accepted before.
 
-Below `not`, `if`, `oneOf` and `maxContains`, a subschema that accepts more makes the whole schema accept less, also if
-a reference leads to the subschema. These keywords are removed or weakened if a subschema below them was changed to
+Below `not`, `if`, `oneOf` and `maxContains`, a subschema that accepts more makes the whole schema accept less, even if
+only a reference leads to the subschema. These keywords are removed or weakened if a subschema below them was changed to
 accept more.
 """
 
@@ -170,7 +170,7 @@ class _Rebuild:
         """Rebuild a schema, a list of schemas, or any value that contains the target of a reference."""
         if isinstance(node, list):
             items: list[Any] = []
-            # A loop instead of a comprehension, which takes twice as much stack.
+            # Use a loop, because a comprehension takes twice as much stack.
             for index, item in enumerate(node):
                 items.append(self._rebuild_any(item, (*path, str(index)), is_schema))
             return node if all(new is old for new, old in zip(items, node, strict=True)) else items

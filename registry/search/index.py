@@ -1,7 +1,7 @@
 """Rank tools for a query: BM25 over weighted fields, with stems and synonyms.
 
-The index consists of plain Python values, so threads can share it and no database engine is needed. Of a query word and
-its synonyms, only the best match counts for each tool, and a synonym counts less than the word itself. A tool whose
+The index consists of plain Python values, so threads can share it and no database engine is needed. For each tool, only
+the best match among a query word and its synonyms counts, and a synonym counts less than the word itself. A tool whose
 whole name is in the query ranks above a tool whose name has an additional word. Tools of a server that the query names
 rank higher. The vector similarity between the query and the tool as a whole is added to the score.
 """
@@ -38,8 +38,7 @@ from registry.search.terms import (
     terms,
 )
 
-# Limits of a query. Most queries are a sentence or two. A longer text was pasted, and its beginning says what it is
-# about.
+# Limits of a query. Most queries are a sentence or two. The beginning of a longer, pasted text states its topic.
 _MAX_QUERY_CHARS: Final = 4_096
 _MAX_QUERY_WORDS: Final = 48
 # Limits of the text that is indexed for each tool. In `tests/corpus`, the longest description has 6,549 characters, and
@@ -51,13 +50,13 @@ _MAX_ARGUMENT_TEXT: Final = 200
 _MAX_VALUES: Final = 20
 _MAX_VALUE: Final = 40
 _MAX_FIELD_TERMS: Final = 400
-# Maximum number of hits, which are sorted in memory: more than any caller needs.
+# Maximum number of hits: more than any caller needs, and few enough to sort in memory.
 _MAX_HITS: Final = 1_000
 
 # All weights below were tuned with half of the queries in `tests/bench/bench_search.py`. Small changes of a single
-# weight have little effect. The weight of each field, and how much a long field reduces its weight (`b` of BM25). The
-# fields are: name, title, server, beginning of the description, rest of the description, argument names, argument
-# descriptions.
+# weight have little effect. The next two lines contain the weight of each field, and how much the length of a field
+# reduces this weight (`b` of BM25). The fields are: name, title, server, beginning of the description, rest of the
+# description, argument names, argument descriptions.
 _FIELD_WEIGHTS: Final = (4.0, 1.5, 4.0, 6.0, 0.3, 1.0, 0.7)
 _LENGTH_WEIGHTS: Final = (0.7, 0.3, 0.5, 0.7, 0.3, 0.5, 0.5)
 _SERVER_FIELD: Final = 2
@@ -74,11 +73,12 @@ _ASSUMED_TERMS: Final = dict.fromkeys(("get", "list", "retriev", "read", "fetch"
 # How much a score grows, as a fraction of the score, if the query contains a word that occurs only in the name of the
 # tool's server.
 _SERVER_BONUS: Final = 1.0
-# Weights of the terms that are guessed for a query word that no tool contains: the first weight for terms that begin
-# with the word and for its two halves, the second for terms that differ in one letter.
+# Weights of the terms that are guessed for a query word that no tool contains. The first weight is for terms that begin
+# with the word and for its two halves. The second weight is for terms that differ from the word in one letter.
 _COMPLETION_WEIGHT: Final = 0.4
 _CORRECTION_WEIGHT: Final = 0.5
-# Maximum number of guesses for one word, and of guessed words in one query. Guessing scans a part of the vocabulary.
+# Maximum number of guesses for one word, and of guessed words in one query. They are limited because guessing scans a
+# part of the vocabulary.
 _MAX_GUESSES: Final = 8
 _MAX_GUESSED_WORDS: Final = 12
 # Shorter words are not guessed, because too many terms differ from them in one letter.
@@ -173,8 +173,8 @@ class SearchIndex:
         Args:
             query: Plain words, without a query syntax.
             limit: Maximum number of hits.
-            similarities: The similarity of each tool to the query by wrapper name, computed by an embedding model; None
-                without such a model.
+            similarities: The similarity of each tool to the query, as computed by an embedding model, by wrapper name;
+                None without such a model.
         """
         words = list(islice(self._query_words(query[:_MAX_QUERY_CHARS]), _MAX_QUERY_WORDS))
         if not words or limit < 1:
@@ -210,7 +210,7 @@ class SearchIndex:
                     value = weight * impact
                     if value > best_values.get(tool, 0.0):
                         best_values[tool] = value
-            # The rarity is that of the whole group, because a rare synonym of a common word must not count as rare.
+            # Compute the rarity of the whole group, because a rare synonym of a common word must not count as rare.
             rarity = log(1 + (count + 1) / (min(matching_tools, count) + 0.5))
             for tool, value in best_values.items():
                 scores[tool] = scores.get(tool, 0.0) + rarity * value
@@ -266,7 +266,7 @@ class SearchIndex:
     def _guess_terms(self, word: str, term: str) -> dict[str, float]:
         """Return indexed terms that may be meant by a word that no tool contains, with their weights.
 
-        They are terms that begin with the word, or else its two halves, or else terms that differ in one letter.
+        Return terms that begin with the word. If none exist, return its two halves, or else terms one letter away.
         """
         if len(word) < _MIN_GUESSED_LENGTH:
             return {}
@@ -291,7 +291,7 @@ class SearchIndex:
 
 
 def read_fields(tool: SearchableTool, aliases: Mapping[str, str]) -> tuple[str, list[str], list[list[str]]]:
-    """Return the wrapper name of a tool, the stems of its name without the server's, and the terms of each field."""
+    """Return the wrapper name of a tool, the stems of its name without server words, and the terms of each field."""
     definition = members_of(tool.definition)
     server_terms = list(dict.fromkeys(terms(f"{tool.server} {aliases.get(tool.server, '')}", _MAX_FIELD_TERMS)))
     short_name = tool.name.removeprefix(tool.server + NAME_SEPARATOR)
@@ -379,7 +379,7 @@ def _is_one_letter_away(word: str, other: str) -> bool:
 # Maximum length of the sentence to embed. Small embedding models read about 250 tokens, and the vector of a shorter
 # text is more specific.
 _SENTENCE_CHARS: Final = 240
-# Length of the part of a description in which the end of the first sentence is searched.
+# Length of the beginning of a description in which to look for the end of the first sentence.
 _READ_CHARS: Final = _SENTENCE_CHARS * 4
 # Maximum length of a name in the embedded text. Names may have up to a thousand characters.
 _NAME_CHARS: Final = 200

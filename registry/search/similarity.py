@@ -20,14 +20,14 @@ from operator import mul
 from typing import Final
 
 DIMENSIONS: Final = 128
-# Added to each value, which is from -127 to 127, because a negative value would change the next lane.
+# This is added to each value (from -127 to 127), because a negative value would change the next lane.
 OFFSET: Final = 128
 # The size of a lane. The dot product of two vectors (at most 128 x 255 x 255) needs 23 bits; `struct` reads 32 bits.
 _LANE_BYTES: Final = 4
 
 
 def word_vector(term: str) -> int | None:
-    """Return the vector of a stem in lanes, with `OFFSET` added to each value; None if it is not in the table."""
+    """Return the vector of a stem in lanes, with `OFFSET` added to each value; None if the table lacks the stem."""
     lines = read_word_vectors()
     place = bisect_left(lines, f"{term} ")
     if place == len(lines) or not lines[place].startswith(f"{term} "):
@@ -57,7 +57,7 @@ def read_word_vectors() -> list[str]:
 # The weight of a word in each field, trained together with the vectors. The fields are: name, title, server, beginning
 # of the description, rest of the description, argument names, argument descriptions.
 _FIELD_SHARES: Final = (17, 9, 15, 13, 4, 4, 4)
-# Maximum number of distinct words of each field that are used, as in training. More words make the vector less
+# Maximum number of distinct words to use from each field, the same as in training. More words make the vector less
 # specific.
 FIELD_WORDS: Final = (16, 12, 8, 48, 48, 32, 32)
 # The length to which vectors are scaled, so that their values are integers. Few values are so large that they have to
@@ -76,11 +76,11 @@ class WordSimilarity:
         vectors: dict[str, int | None] = {}
         rows = [_tool_vector(fields, vectors) for fields in tools]
         self._count = len(rows)
-        # One integer for each dimension, with a lane for each tool, so that a query is compared with all tools at once.
+        # Use one integer per dimension, with a lane for each tool, to compare a query with all tools at once.
         joined = b"".join(rows)
         self._columns = tuple(pack_lanes(joined[dimension::DIMENSIONS]) for dimension in range(DIMENSIONS))
         # Because of the offsets, the dot product of a row and a query is too high by OFFSET * (sum(row) + sum(query)) -
-        # OFFSET**2 * DIMENSIONS. This is the part of that difference that does not depend on the query.
+        # OFFSET**2 * DIMENSIONS. `_offsets` contains the part of this difference that does not depend on the query.
         self._offsets = tuple(OFFSET * sum(row) - OFFSET * OFFSET * DIMENSIONS for row in rows)
 
     def similarities_to(self, terms: Iterable[str]) -> list[float]:
@@ -130,7 +130,7 @@ class Fusion:
 
     Attributes:
         power: The exponent to which a similarity is raised, after division by the highest similarity. A higher power
-            separates the most similar tools from the many that are almost as similar.
+            separates the most similar tools from the many tools that are almost as similar.
         weight: The score that the most similar tool gets for its similarity if it also matches by words. The best match
             by words gets the score 1 for its words.
     """
@@ -146,7 +146,7 @@ _MIN_SIMILARITY: Final = 0.25
 
 
 def fuse_scores(scores: Mapping[int, float], similarities: Sequence[float], fusion: Fusion) -> dict[int, float]:
-    """Combine the scores by words with similarities, after dividing each by the highest of its kind.
+    """Combine the scores by words with similarities, after dividing both by their respective maximum.
 
     A tool that does not match by words gets a score of at most 1, so it never ranks above the best match by words.
 

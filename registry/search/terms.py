@@ -20,8 +20,8 @@ _PLAIN: Final = re.compile("[a-z]+")
 # encoded data, which must not fill the cache.
 _MIN_LENGTH: Final = 3
 _MAX_LENGTH: Final = 40
-# Porter's original algorithm (Program 14(3), 1980), because the weights of the search were tuned with it. Its successor
-# in the package is called "english".
+# Use Porter's original algorithm (Program 14(3), 1980), because the weights of the search were tuned with it. The
+# package snowballstemmer also has its successor, called "english".
 _ALGORITHM: Final = "porter"
 
 
@@ -30,13 +30,13 @@ def stem(word: str) -> str:
     return _stem(word) if _MIN_LENGTH <= len(word) <= _MAX_LENGTH and _PLAIN.fullmatch(word) else word
 
 
-# A new word takes about 25 us. The 721 tools of `tests/corpus` have 5,000 distinct words, which leaves room for larger
-# catalogs and for arbitrary words in queries.
+# Stemming a new word takes about 25 us. The 721 tools of `tests/corpus` have 5,000 distinct words, so the cache has
+# room for larger catalogs and for arbitrary words in queries.
 @lru_cache(maxsize=32_768)
 def _stem(word: str) -> str:
-    import snowballstemmer  # lazy: it loads the stemmers of all languages, which takes 15 ms
+    import snowballstemmer  # imported lazily: it loads the stemmers of all languages, which takes 15 ms
 
-    # Create a new stemmer for each word, which is cheap: a stemmer has state, and several threads run searches.
+    # Create a new stemmer for each word, because a stemmer has state and several threads run searches. This is cheap.
     stemmed: str = snowballstemmer.stemmer(_ALGORITHM).stemWord(word)
     return stemmed
 
@@ -89,7 +89,7 @@ def terms(text: str, limit: int, *, prose: bool = False) -> list[str]:
 
 
 def _word_runs(text: str) -> list[str]:
-    # Composed form (NFC), so that a combining accent does not end a word.
+    # Use the composed form (NFC), so that a combining accent does not end a word.
     return _RUN.findall(text if text.isascii() else unicodedata.normalize("NFC", text))
 
 

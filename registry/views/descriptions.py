@@ -19,7 +19,7 @@ from registry.schema.packed_definition import members_of
 from registry.schema.schemas import compact_json
 from registry.views.profile import PROTOCOL_DIALECT, Profile
 
-# The limit of Claude Code, which is the lowest of the common hosts. Some model APIs have lower limits; see the
+# The limit of Claude Code, which is the lowest limit of the common hosts. Some model APIs have lower limits; see the
 # dialects.
 MAX_DESCRIPTION: Final = 2_048
 _CUT_MARK: Final = " […]"
@@ -46,7 +46,7 @@ class ContextualDefinition:
     """A wrapper's definition with the configured texts of a profile added to its description.
 
     Attributes:
-        definition: The definition; the same object as that of the wrapper if nothing is added.
+        definition: The definition; the wrapper's own object if nothing is added.
         omitted: A description of the added texts that did not fit; None if everything fits.
     """
 
@@ -120,7 +120,7 @@ def _additions(
 def _mentions_names(wrapper: ToolWrapper, text: str) -> bool:
     """Return whether a text contains all words of the server's and the tool's name.
 
-    Hosts that search descriptions do not split names such as `get_balance` into words.
+    If not, the words are added, because hosts that search descriptions do not split names such as `get_balance`.
     """
     folded = text.casefold()
     return all(word in folded for word in name_as_words(f"{wrapper.server} {wrapper.tool}").casefold().split())
@@ -130,7 +130,7 @@ def _distinct(texts: Iterable[str | None], upstream: str) -> list[str]:
     distinct: dict[str, None] = {}
     for text in texts:
         plain = text.strip() if text else ""
-        # Supplements often repeat the upstream's text, and those of tools often repeat the supplement of the server.
+        # Supplements often repeat the upstream's text, and tool supplements often repeat the server's supplement.
         if plain and plain != upstream.strip():
             distinct.setdefault(plain)
     return list(distinct)
@@ -140,12 +140,12 @@ def _join_texts(upstream: str, added: Sequence[str], limit: int, *, strict: bool
     """Return the upstream's text with the additions, and the number of characters of the additions that did not fit."""
     text = upstream
     for index, part in enumerate(added):
-        # Two characters for the blank line between parts.
+        # Reserve two characters for the blank line between parts.
         room = limit - len(text) - (2 if text else 0)
         if len(part) > room:
             beginning = part[: max(room - len(_CUT_MARK), 0)].rstrip()
-            # If the limit is strict, omit a mark that would exceed it: the dialect would cut the upstream's text for
-            # it.
+            # If the limit is strict, omit a mark that would exceed the limit, because the dialect would then cut the
+            # upstream's text.
             if beginning or not strict or len(text) + len(_CUT_MARK) <= limit:
                 text += ("\n\n" if text and beginning else "") + beginning + _CUT_MARK
             return text, sum(map(len, added[index:])) - len(beginning)

@@ -20,7 +20,7 @@ _BREAKS: Final = b"\t\n\r"
 def _classes(*, lower: str, upper: str, digit: str, space: str, line: str, mark: str) -> bytes:
     """Return a table for `bytes.translate` that maps each byte to the letter of its class.
 
-    The classes `2` to `4` are the first bytes of UTF-8 sequences of that length; `c` are continuation bytes.
+    The classes `2` to `4` are the first bytes of UTF-8 sequences of that length; `c` is for continuation bytes.
     """
     table = bytearray(ord(mark) for _ in range(0x80))
     for members, letter in ((_LOWER, lower), (_UPPER, upper), (_DIGITS, digit), (b" ", space), (_BREAKS, line)):
@@ -51,14 +51,14 @@ def estimate_tokens(text: str) -> int:
     Gemini       -2.2 %  -7.5 %  +1.8 %
     ============ ======= ======= ========
 
-    Estimates for non-Latin scripts are rough: the tokenizers differ by half for them.
+    Estimates for non-Latin scripts are rough, because the tokenizers themselves differ by half for these scripts.
     """
     octets = text.encode("utf-8", "replace")
     # `translate` and `count` run in C, and are several times as fast as a regular expression.
     kinds = octets.translate(_KINDS)
-    # The terms are the tokens for: words, capital letters inside words, eight lower-case letters in a row, encoded
-    # data, punctuation marks, first marks of several in a row, digits, and line breaks. The leading spaces make the
-    # first word and the first mark count.
+    # The summands are the tokens for: words, capital letters inside words, eight lower-case letters in a row, encoded
+    # data, punctuation marks, first marks of several in a row, digits, and line breaks. The leading spaces ensure that
+    # the first word and the first mark are counted.
     tokens = (
         1.05 * (b" " + octets.translate(_WORDS)).count(b" a")
         + 0.90 * kinds.count(b"aA")
@@ -81,7 +81,7 @@ Reason = Literal["eager", "pinned", "fits", "lazy", "over maxTools", "over maxTo
 # search results, but at most a quarter of all places.
 _FOUND_PLACES: Final = 5
 _FOUND_PLACES_SHARE: Final = 4
-# One tenth of the tokens is reserved for the found tools. Of a budget of 20,000, this is enough for five typical tools.
+# One tenth of the tokens is reserved for the found tools. A tenth of 20,000 tokens is enough for five typical tools.
 _FOUND_TOKENS_SHARE: Final = 10
 # Maximum number of wrappers that a warning names. `DisclosurePlan.reasons` contains all of them.
 _MAX_NAMED: Final = 5
@@ -168,7 +168,7 @@ def plan_disclosure(
     reserved_places = min(_FOUND_PLACES, places // _FOUND_PLACES_SHARE)
     reserved_tokens = max(tokens, 0) // _FOUND_TOKENS_SHARE
     reasons: dict[str, Reason] = {}
-    # A candidate that does not fit is skipped, because a smaller one may still fit.
+    # A candidate that does not fit is skipped, because a smaller candidate may still fit.
     for candidate in _in_order(candidates):
         if lazy and not candidate.pinned:
             reasons[candidate.name] = "lazy"

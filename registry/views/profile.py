@@ -32,8 +32,8 @@ Disclosure = Literal["eager", "auto", "lazy"]
 class Selection:
     """Patterns that select items by server, tag, tool, prompt and resource; `*` selects all, and an empty list none.
 
-    Each given list narrows the selection. If `tools` narrows it and `prompts` or `resources` is not given, prompts or
-    resources are selected only of servers that the selection names: in `servers`, by `tags`, or in a tool before `__`.
+    Each given list narrows the selection. If `tools` does so, a kind whose list is not given (prompts or resources) is
+    selected only from servers that the selection names in `servers`, by `tags`, or before `__` in `tools`.
     """
 
     servers: tuple[str, ...] | None = None
@@ -80,7 +80,7 @@ class Selection:
         return any(selects_prompt(pattern, prompt, shape) for pattern in self.prompts)
 
     def selects_uri(self, server: str, uri: str, shape: ServerShape, *, names_server: bool) -> bool:
-        """Return whether a resource, a resource template or any other URI is selected; see `selects_prompt`."""
+        """Return whether a resource, a template or another URI is selected. For arguments, see `selects_prompt`."""
         if not self._covers_server(server, shape.tags):
             return False
         return (names_server or not self._narrows_tools) if self.resources is None else allows_uri(uri, self.resources)
@@ -128,7 +128,7 @@ class Profile:
     selection: Selection = field(default_factory=Selection)
     groups: tuple[Selection, ...] | None = None
     disclosure: Disclosure = "eager"
-    # Below the 128 tools that OpenAI and VS Code accept, and a tenth of a context of 200,000 tokens.
+    # 100 is less than the 128 tools that OpenAI and VS Code accept; 20,000 is a tenth of a context of 200,000 tokens.
     max_tools: int = 100
     max_tokens: int = 20_000
     dialect: str = PROTOCOL_DIALECT

@@ -1,7 +1,7 @@
-"""Build views: the part of the catalog that callers of one profile with the same rights see.
+"""Build views. A view is the part of the catalog that callers with the same profile and the same rights see.
 
-A definition is *lowered* by rewriting it for the profile's dialect, that is for a host or a model API that supports
-only a part of JSON Schema. A view depends only on the catalog, the configuration and the rights of the callers.
+A definition is *lowered* when it is rewritten for the profile's dialect, the part of JSON Schema that a host or a model
+API supports. A view depends only on the catalog, the configuration and the rights of the callers.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from registry.views.descriptions import (
 from registry.views.disclosure import Candidate, Reason, estimate_tokens, plan_disclosure
 from registry.views.profile import Profile, narrow_catalog, selects_prompt, selects_wrapper
 
-# The configuration of servers that have none.
+# The default configuration, for servers that are not configured.
 _UNSHAPED = ServerShape()
-# The texts of a server's definitions depend on the server's configuration, and on the display names of related servers
-# (siblings) in descriptions.
+# The texts of a server's definitions depend on the server's configuration, and on the display names of the related
+# servers (siblings) that descriptions mention.
 _Context = tuple[ServerShape, Mapping[str, str]]
 
 
@@ -49,7 +49,7 @@ class ViewEntry:
         tokens: The estimated tokens of the definition; computed only for the disclosure `auto`.
         listed: True if the wrapper is listed; false if models have to search for it.
         reason: The reason why the wrapper is listed or not.
-        omitted: A description of the configured texts for which the description has no room, or None.
+        omitted: Names the configured texts that do not fit into the definition's description; None if all texts fit.
     """
 
     wrapper: ToolWrapper
@@ -83,7 +83,7 @@ class ViewEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The items that callers of one profile with the same rights can see and use at one moment. Immutable.
+    """An immutable snapshot of the items that callers with the same profile and the same rights can see and use.
 
     Attributes:
         catalog: The part of the catalog that the profile and the rights permit.
@@ -93,16 +93,16 @@ class View:
         servers: All permitted servers in the configuration, even if they have not been connected yet.
         defers: Whether some entries are not listed, so that models have to search for them.
         warnings: Texts about parts of the profile's configuration that have no effect.
-        found_places: Maximum number of tools to add to the list of a session that found them; None without a limit.
-        found_tokens: Maximum number of tokens of these tools; None without a limit.
+        found_places: Maximum number of found tools to add to the list of a session; None without a limit.
+        found_tokens: Maximum number of tokens of the found tools in the list of a session; None without a limit.
         unsupported_names: Tool names that the profile's client would drop, change or confuse, each with the reason.
         digest: The digest of the list of tools.
-        contexts: What the texts of definitions depend on, by server. The next view reuses entries if this is equal.
+        contexts: The data that the texts of definitions depend on, by server. The next view reuses the entries of a
+            server whose data has not changed.
         grant: The rights of the callers.
         call_rules: The policy rules that decide about each call, by wrapper name, for tools that have such rules.
         result_rules: The limits of results that callers receive, by wrapper name, for tools that have limits.
-        owner: The caller for whom upstreams sent the listings, if upstreams list other items for each user; empty for
-            the listings that all callers share.
+        owner: The caller to whom upstreams sent the listings; empty for listings that all callers share.
         mirrors_arguments: Whether calls of at least one tool repeat arguments in HTTP headers.
         opens_tools: Whether the scopes of the callers permit any tools.
         checks_results: Whether clients of the dialect validate structured results.
@@ -142,7 +142,7 @@ class View:
 
     @property
     def key(self) -> tuple[str, Grant, str]:
-        """The key under which a new view replaces an earlier one: the profile, the rights and the owner."""
+        """The profile, the rights and the owner. A new view replaces an earlier view with the same key."""
         return self.profile.name, self.grant, self.owner
 
     def permits(self, wrapper: ToolWrapper, shape: ServerShape) -> bool:
@@ -158,13 +158,13 @@ class View:
         return self._by_name.get(name)
 
     def plain_wrappers(self, wrapper: ToolWrapper, shape: Shape) -> RepairLevel | None:
-        """Return how far calls of a tool may be repaired, if this view shows the tool with its original schema.
+        """Return the repair level of a tool, if this view shows the tool with its original schema.
 
-        None if the schema is lowered, if the server has configured default arguments, or if the wrapper is not in this
-        view. Then the arguments of a call have to be converted or completed.
+        The result is None if the wrapper is not in this view, or if the arguments of calls have to be converted or
+        completed, because the schema is lowered or the server has configured default arguments.
 
         Args:
-            shape: The configuration of the servers, which is read only once for each wrapper.
+            shape: The configuration of the servers. It is read only once for each wrapper.
         """
         cached = self._plain_levels.get(wrapper.name)
         if cached is not None:
@@ -186,7 +186,7 @@ class View:
         return context[1] if context is not None else {}
 
     def select_found(self, names: Sequence[str]) -> frozenset[str]:
-        """Return those tools found in a session that fit the reserved budget, and are therefore added to its list.
+        """Return the names of the found tools that fit into the reserved budget and are added to the session's list.
 
         Args:
             names: The names of the found wrappers, the latest last. The latest take precedence.
@@ -211,7 +211,7 @@ class View:
         entry = self._by_name.get(wrapper.name)
         if entry is not None and entry.wrapper.digest == wrapper.digest:
             return entry.lowered
-        # Not cached, because lowering takes about a millisecond and the next view will contain the result.
+        # The result is not cached, because lowering takes about a millisecond and the next view will contain it.
         return lower_definition(wrapper.definition, self.profile.dialect)
 
 
@@ -237,7 +237,7 @@ def build_view(
         result_tools: The gateway's own tools that are listed if the result of any tool may be returned in parts.
         previous: An earlier view whose entries can be reused, or None.
         grant: The rights of the callers.
-        owner: The caller whose own catalog `catalog` is; empty for the catalog that all callers share.
+        owner: The caller to whom `catalog` belongs; empty for the catalog that all callers share.
     """
 
     def cost(definition: Mapping[str, Any]) -> int:
@@ -370,8 +370,8 @@ def _reusable_entries(
 ) -> dict[str, ViewEntry]:
     """Return the entries of the previous view whose server has the same configuration and siblings as before.
 
-    The previous view may be that of callers with other rights. Entries are left out if a person has to allow every call
-    for one of the two groups of callers only, because the definition contains this.
+    The previous view may belong to callers with other rights. An entry is left out if a person has to allow every call
+    of only one of these two groups of callers, because the definition states this.
     """
     if previous is None or previous.profile != profile:
         return {}

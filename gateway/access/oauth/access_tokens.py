@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 
 KNOWN_S: Final = 60.0
 """How long an introspection result is cached, and thus how long a revoked token may remain usable."""
-# Concurrent introspection requests: enough for all users who reconnect after a restart. The bound limits the load that
-# clients can cause at the issuer.
+# The maximum number of concurrent introspection requests. It is enough for all users who reconnect after a restart, and
+# limits the load that clients can cause at the issuer.
 _MAX_AT_ONCE: Final = 16
-# Queued introspection requests: a longer queue would take many seconds.
+# The maximum number of queued introspection requests. Processing a longer queue would take many seconds.
 _MAX_WAITING: Final = 512
-# The longest time in the queue. The sum of `_WAIT_S` and `FETCH_S` is less than callers' timeouts.
+# The longest time that a request waits in the queue. The sum of `_WAIT_S` and `FETCH_S` is less than callers' timeouts.
 _WAIT_S: Final = 5.0
 
 
@@ -80,26 +80,26 @@ class Introspector:
         return answer
 
 
-# Cached valid tokens: several times the usual number of concurrent callers. Each entry takes a few kilobytes.
+# The maximum number of cached valid tokens: several times the usual number of callers. Each takes a few kilobytes.
 _MAX_GOOD: Final = 4096
-# Cached rejected tokens, for clients that send a rejected token again. They are cached separately, so that made-up
-# tokens cannot evict valid tokens.
+# The maximum number of cached rejected tokens. Rejected tokens have a separate cache, so that made-up tokens cannot
+# evict valid tokens.
 _MAX_BAD: Final = 1024
-# How long a rejection is cached. Short, because a token that is rejected as not valid yet becomes valid soon.
+# How long a rejection is cached. The time is short, because a token that is not valid yet may become valid soon.
 _BAD_S: Final = 30.0
-# Recently revoked tokens. The streams and requests of a token are closed long before its entry is evicted.
+# The maximum number of stored digests of revoked tokens. Streams are closed long before a digest is evicted.
 _MAX_REVOKED: Final = 4096
 # The maximum number of keys to try for a token without a key id; issuers with many keys send key ids.
 _MAX_TRIED: Final = 8
-# The number of fetches to wait for: a fetch may already be in progress, and a second fetch may be necessary.
+# The maximum number of fetches to wait for. The first fetch may already be in progress, and may miss the newest key.
 _MAX_ROUNDS: Final = 2
 # Open streams are closed within this time after their token has expired.
 _POLL_S: Final = 2.0
 # Tokens of open streams are introspected again at this interval, so that a stream is closed soon after its token was
-# revoked. For calls, `KNOWN_S` is enough.
+# revoked. The tokens of calls are introspected again after `KNOWN_S`, which is longer.
 _REINTROSPECT_S: Final = 5.0
-# The number of tokens introspected per interval, oldest result first. Limits the load on the issuer. The other tokens
-# are introspected when their cached result is about to expire.
+# The number of tokens introspected per interval, starting with the oldest result. It limits the load on the issuer.
+# Further tokens are introspected only if their cached result is about to expire.
 _MAX_REINTROSPECTED: Final = 32
 
 
@@ -175,7 +175,7 @@ class Tokens:
         self._apply(config)
 
     def replace(self, config: OAuthConfig | None) -> None:
-        """Apply a new configuration, and revoke cached tokens for which the new configuration has another result."""
+        """Apply a new configuration, and revoke the cached tokens that no longer identify the same principal."""
         before, self._good = self._good, OrderedDict()
         self._bad.clear()
         self._apply(config)
@@ -213,7 +213,7 @@ class Tokens:
         self.accepted = config is not None
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Register a callback for when tokens may have expired or been revoked."""
+        """Call `callback` whenever tokens may have expired or been revoked."""
         self._on_change.append(callback)
 
     def knows(self, principal: Principal) -> bool:
@@ -231,7 +231,7 @@ class Tokens:
         return verified is not None or self._introspected is None
 
     def may_finish(self, principal: Principal) -> bool:
-        """Return whether a caller's running requests may finish: the token may have expired, but not been revoked."""
+        """Return whether a caller's running requests may finish: the token may be expired, but not revoked."""
         return principal.issuer in self._key_sets and principal.token not in self._revoked
 
     def principal(self, token: str, digest: bytes) -> Principal | Refusal | UnverifiedCredentials:
@@ -293,8 +293,8 @@ class Tokens:
         algorithms = issuer.accepts(signed.algorithm)
         if not algorithms:
             raise invalid("the token is signed by an algorithm that is not accepted")
-        # Check the claims before the signature, which takes longer and may require fetching a key: a token with invalid
-        # claims is rejected whatever its signature.
+        # Check the claims first: verifying the signature takes longer and may require fetching a key, and a token with
+        # invalid claims is rejected even if its signature is valid.
         try:
             principal = principal_of(signed.claims, issuer, resource=self._resource, now_s=self._clock(), token=digest)
         except Rejected as error:

@@ -33,11 +33,11 @@ SKEW_S: Final = 60.0
 _LATEST_S: Final = 1e12
 # OpenID Connect Core, section 2: a subject has at most 255 characters.
 _MAX_NAME_CHARS: Final = 255
-# A token of 16 KiB could contain thousands of values, and each takes 200 bytes in the cache. Tokens with more values
-# are rejected instead of truncated, because truncating could drop a group that a deny rule names.
+# A token of 16 KiB could contain thousands of values, and each takes 200 bytes in the cache. A token above this limit
+# is rejected. Its values are not truncated, because truncation could drop a group that a deny rule names.
 _MAX_VALUES: Final = 1024
-# Claims that identify one token or sign-in. Rules do not use these claims, and with them, the tokens of a caller would
-# have different principals.
+# Claims that identify one token or sign-in. They are omitted from the principal: rules do not use them, and they would
+# give each token of a caller a different principal.
 _OF_ONE_TOKEN: Final = frozenset(
     {"jti", "nonce", "at_hash", "c_hash", "s_hash", "sid", "session_state", "uti", "rh", "aio", "exp", "nbf", "iat"}
     | {"auth_time", "updated_at"}
@@ -45,7 +45,7 @@ _OF_ONE_TOKEN: Final = frozenset(
 # OpenID Connect Core, section 5.6.2: this claim lists claims that have to be fetched from another server. The gateway
 # does not fetch them, because the URL comes from the token and requires separate credentials.
 _CLAIM_NAMES: Final = "_claim_names"
-# Microsoft Entra ID, "Groups overage claim": marks omitted groups in tokens of the implicit flow and in older tokens.
+# Microsoft Entra ID, "Groups overage claim": some tokens, such as older tokens, mark omitted groups with this claim.
 _HAS_GROUPS: Final = "hasgroups"
 _ENTRA_GROUPS: Final = "groups"
 # A claim such as `groups:src1` marks `groups` as omitted.
@@ -55,7 +55,7 @@ _MAX_DEPTH: Final = 4
 # The longest integer that is converted to text: enough for ids and versions. The time to convert an integer grows with
 # the square of its length.
 _INTEGER_BITS: Final = 64
-# For each read scope, the scope that includes it: `tools` includes `tools:read`.
+# Maps each read scope to the scope that includes it: `tools` includes `tools:read`.
 _IMPLIED: Final = {f"{scope}:read": scope for scope in SCOPES if f"{scope}:read" in SCOPES}
 
 
@@ -314,7 +314,7 @@ def _flatten(name: str, value: object, into: set[tuple[str, str]], depth: int) -
 
 
 MAX_TOKEN_BYTES: Final = 16 * 1024
-"""The largest accepted token. Tokens with hundreds of groups, and the header limits of proxies, are half as large."""
+"""The maximum size of a token: twice that of a token with hundreds of groups, and twice the header limit of proxies."""
 _COMPACT: Final = re.compile(r"[\w-]+\.[\w-]+\.[\w-]*", re.ASCII)
 # The `typ` of access tokens, and of tokens whose issuer does not distinguish types. Other types, such as logout tokens
 # or proofs of possession, must not grant access.
@@ -377,7 +377,7 @@ def is_signed_by(token: SignedToken, key: Key) -> bool:
 
 @cache
 def _verifier() -> PyJWS:
-    # Imported lazily, because the import loads `cryptography`. Cached, because `PyJWS()` creates every algorithm.
+    # The import is lazy, because it loads `cryptography`. The result is cached: `PyJWS()` creates every algorithm.
     from jwt import PyJWS
 
     verifier = PyJWS()

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 FETCH_S: Final = 5.0
 """The timeout of a fetch. A distant issuer answers within one second, and callers wait for the result."""
-# The largest metadata and key sets in use have a few dozen kilobytes.
+# The maximum size of metadata and key sets. The largest in use have a few dozen kilobytes.
 MAX_DOCUMENT_BYTES: Final = 256 * 1024
 
 
@@ -121,10 +121,10 @@ def _is_secure(url: str) -> bool:
 REFRESH_S: Final = 300.0
 """The interval between fetches of the keys. Issuers expect withdrawn keys to stay in caches for about as long."""
 UNKNOWN_KEY_S: Final = 60.0
-"""The shortest interval between fetches caused by unknown key ids, because any client can make up a key id."""
+"""The minimum interval between fetches for unknown key ids. It is needed because any client can make up a key id."""
 GRACE_S: Final = 4 * 3600.0
 """How long keys stay valid while the issuer is unreachable: longer than most outages and token lifetimes."""
-# The pause after a failed fetch: short, because the gateway may have started just before the issuer.
+# The pause after a failed fetch. It is short, because the gateway may have started just before the issuer.
 _RETRY_S: Final = 15.0
 # The shortest pause between fetches while no keys are known. Callers wait for the keys, but a failing issuer must not
 # get a request for each caller.
@@ -147,7 +147,7 @@ _KINDS: Final[Mapping[str, tuple[str, str | None]]] = {
     "Ed25519": ("OKP", "Ed25519"),
     "Ed448": ("OKP", "Ed448"),
 }
-# Algorithm names that the library does not know, mapped to its own names.
+# Algorithm names that the library does not know, mapped to the library's names for the same algorithms.
 _LIBRARY_NAMES: Final = {"Ed25519": "EdDSA", "Ed448": "EdDSA", "ESP256": "ES256", "ESP384": "ES384", "ESP512": "ES512"}
 
 
@@ -317,8 +317,8 @@ class KeySet:
         withdrawn: list[Key] = []
         for key in self._keys:
             if not any(key.is_same(each) for each in published):
-                # The key was withdrawn. Trust it a little longer for tokens already in use, as other services with
-                # cached keys do.
+                # The issuer has withdrawn this key. Trust the key a little longer for tokens already in use. Other
+                # services do the same, because they cache keys.
                 key.good_until_s = min(key.good_until_s, now_s + REFRESH_S)
                 if key.good_until_s > now_s:
                     withdrawn.append(key)
@@ -326,7 +326,7 @@ class KeySet:
         fresh = [held_keys.get(id(each)) or Key(each, 0.0) for each in published]
         for key in fresh:
             key.good_until_s = now_s + GRACE_S
-        # Published keys first, then at most `_MAX_KEYS` withdrawn keys.
+        # The published keys come first. At most `_MAX_KEYS` withdrawn keys follow.
         self._keys = [*fresh, *withdrawn[-_MAX_KEYS:]]
 
 

@@ -132,7 +132,7 @@ class ConfigRoutes:
 
         Returns:
             `wrappers`: the tools, prompts and resources with hooks, and the names of their hooks; `hooks`: the state of
-            each hook; `warnings`, if conditions of hooks match nothing.
+            each hook; `warnings`: the conditions of hooks that match nothing.
         """
         hooks = self._hooks
         warnings = hooks.warnings()
@@ -174,8 +174,8 @@ class OverlayRoutes:
 
         Returns:
             `changes`: id, kind, target, by, at, `before` and `after` of each; `file`: where the changes are stored;
-            `lasts`: whether the changes survive a restart; `error`: why not, or null. The values of headers and
-            environment variables are not shown.
+            `lasts`: whether the changes survive a restart; `error`: why the changes do not survive, or null. The values
+            of headers and environment variables are not shown.
         """
         overlay = self._reloader.overlay
         rows = [_change_row(each, self._reloader.base) for each in overlay.changes]

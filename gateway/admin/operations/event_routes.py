@@ -47,10 +47,10 @@ from gateway.upstream.transport.process_start import ProcessStart
 
 log = logging.getLogger(__name__)
 
-# Entries per page: one screen by default, and at most as many as a browser can show without becoming slow.
+# Entries per page. The default fills one screen. A browser can show the maximum without becoming slow.
 _LIMIT: Final = 100
 _MAX_LIMIT: Final = 1_000
-# Above the number of entries of any audit log.
+# The maximum of `cursor` and `before`. No audit log has this many entries.
 _MAX_LINES: Final = 10**15
 _EXAMPLE: Final = {
     "audit": [
@@ -90,7 +90,7 @@ class AuditRoutes:
             q: Only entries that contain this text.
             outcome: Only entries with this outcome: ok, failed or refused.
             server: Only entries about tools of this server.
-            session: Only entries of the session with this hash, the `session` of entries.
+            session: Only entries of this session. The value is a hash, as in the `session` of entries.
             client: Only entries of hosts with this name.
             since: Only entries from this time on: 2h, 7d or a date.
             until: Only entries before this time.
@@ -177,7 +177,7 @@ class ResultRoutes:
 
         Returns:
             `results`: caller, profile, wrapper, number of results, bytes, and the time at which the last result is
-            deleted, in seconds since 1970; the row with the most bytes first.
+            deleted, in seconds since 1970. The rows with the most bytes come first.
 
         Query:
             caller: Only results of this caller.
@@ -242,7 +242,7 @@ class EventRoutes:
             503: Too many streams are open.
         """
         stream = self._frames(request)
-        # The first step of the stream checks the limit of watchers, while the response can still be an error.
+        # Run the first step of the stream now: it checks the limit of watchers, and the response can still be an error.
         try:
             first = await anext(stream)
         except TooManyWatchers:
@@ -283,7 +283,7 @@ class EventRoutes:
         """
         document = self._feed.activity.document()
         names = [row["name"] for row in document["unknownTools"]]
-        # In a thread, because each name is compared with the names of all tools.
+        # Use a thread, because each name is compared with the names of all tools.
         near = await run_in_thread(lambda: [self._suggest(name) for name in names])
         unknown = [
             {**row, "suggestion": suggestion} for row, suggestion in zip(document["unknownTools"], near, strict=True)
@@ -380,7 +380,7 @@ class ProcessRoutes:
         """Create the handlers.
 
         Args:
-            private: Upstream connections of single sessions, for servers that may send requests during a call.
+            private: Connections that each belong to a single session. Servers that send requests need such connections.
             requested_config: Returns the name and the configuration of the new server in a request's body, or raises
                 `Refusal`.
         """

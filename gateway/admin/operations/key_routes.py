@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 # Maximum length of an error message that repeats a name from the request.
 _MESSAGE_CHARS: Final = 300
-# 256 bits, far beyond any brute-force attack; 43 characters.
+# 256 bits, which no brute-force attack can guess. The key has 43 characters.
 _KEY_BYTES: Final = 32
 _ROW: Final = {
     "name": "ci",
@@ -141,7 +141,7 @@ class KeyRoutes:
         added = Change(kind="key_added", target=api_key.name, entry=entry, by=administrator_name(request))
         await apply_edit(self._reloader, Edit(add=(added,)), check_keys, status=400)
         log.warning("API key created", extra={"principal": api_key.name})
-        # The only response that contains the key: known secrets are removed from all other responses.
+        # This is the only response that contains the key: known secrets are removed from all other responses.
         return JsonDocument({**key_row(api_key), "key": key, "origin": "overlay"}, 201)
 
     @route(
@@ -189,9 +189,9 @@ class KeyRoutes:
                 if len(of_file) == len(chosen):
                     return self._finish_revocation(chosen, file, is_kept=revoked.kept)
                 of_file = []
-        # Keys of the overlay are removed, with two exceptions that remain listed as expired: the last keys, because
-        # without any keys every caller would be accepted, and keys that rules name, because a rule with an unknown name
-        # makes the next start fail.
+        # Remove keys of the overlay, but keep two kinds of keys as expired keys: the last keys, because without any key
+        # every caller would be accepted, and keys that rules name, because a rule with an unknown name would make the
+        # next start fail.
         config = self._reloader.config.gateway
         last = len(chosen) == len(keys) and config.auth.oauth is None
         staying = {hash_of(key) for key in chosen if last or is_named(key.name, config)} & added
@@ -227,7 +227,7 @@ def _has_added(change: Change, hashes: set[str]) -> bool:
 
 
 _NAMED = {"name": "calendar"}
-# Longer than subject and issuer of any accepted token.
+# The maximum length of a caller's name: longer than SUBJECT@ISSUER for any accepted token.
 _USER_LENGTH: Final = 1_024
 
 
@@ -263,7 +263,7 @@ class SignInRoutes:
         except SignInFailed as error:
             raise Refusal(409, str(error)) from None
         expires = datetime.fromtimestamp(link.expires_at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        # Not a `JsonDocument`, because the client id in the URL could be mistaken for a secret and removed.
+        # Do not use `JsonDocument`: it could mistake the client id in the URL for a secret, and remove the id.
         return JSONResponse({"url": link.url, "expires": expires}, headers={"cache-control": "no-store"})
 
     @route("DELETE", "/admin/servers/{name}/sign-in", merge=Merge.SAME, examples=_NAMED, example={"signedOut": True})
@@ -332,7 +332,7 @@ class DecisionRequest(Section):
     decision: Literal["allow", "deny"] = Field(examples=["allow"])
     """Whether the call may be made. To deny an approved call revokes the approval."""
     lasts: Lasts = Field(default="once", alias="for", examples=["once"])
-    """Scope of the decision: this call, the caller's calls of the tool in this session, or all of them from now on."""
+    """Scope of the decision: this call, or the caller's later calls of the tool, in this session or in any session."""
 
 
 class ApprovalRoutes:

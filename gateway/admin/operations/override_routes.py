@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _NAME: Final = "calendar__list_events"
 _NAMED: Final = {"name": _NAME}
-# Maximum lengths: longer than the tool names that hosts accept, and longer than descriptions that people write.
+# Maximum lengths. Hosts do not accept longer tool names, and people do not write longer descriptions.
 _NAME_CHARS: Final = 128
 _TEXT_CHARS: Final = 20_000
 _ARGUMENT: Final = {"name": "day", "type": "string", "description": "Date (YYYY-MM-DD)", "required": True}
@@ -64,7 +64,7 @@ _MISTAKES: Final = {
 
 
 class OverrideRequest(Section):
-    """The body of `POST /admin/wrappers/{name}/overrides`. The configuration file determines absent members."""
+    """The body of `POST /admin/wrappers/{name}/overrides`. Absent members are as in the configuration file."""
 
     name: str | None = Field(default=None, min_length=1, max_length=_NAME_CHARS, examples=["events"])
     """Name to use for the tool in its wrapper name."""

@@ -34,7 +34,7 @@ class PageRoutes:
         Returns:
             A redirect without a body.
         """
-        # Relative, so that the redirect also works behind a proxy that adds a path prefix.
+        # The path is relative, so that the redirect also works behind a proxy that adds a path prefix.
         return RedirectResponse("admin/", 307)
 
     @route("GET", "/admin/", merge=Merge.HERE, public=True, content="text/html", example="<!doctype html>…")

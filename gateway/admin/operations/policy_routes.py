@@ -24,7 +24,7 @@ from registry.catalog.registry import Registry
 from registry.views.profile import DEFAULT_PROFILE
 from registry.views.view import View
 
-# The number of callers in a matrix: as many columns as a page can show. Each caller needs a separate view.
+# The maximum number of callers in a matrix. A page can show this many columns. Each caller needs a separate view.
 _MAX_CALLERS: Final = 50
 _RULES: Final = {
     "default": "allow",
@@ -79,7 +79,7 @@ class PolicyRoutes:
             `when` (conditions in words) of each; `warnings`: the rules, patterns and conditions that match no tool,
             prompt or resource of any server.
         """
-        # In a thread, because every rule is compared with every tool.
+        # Use a thread, because every rule is compared with every tool.
         warnings = await run_in_thread(partial(rows_of_unmatched_rules, self._views, self._registry))
         rules = await run_in_thread(partial(rule_rows, self._views, self._registry))
         return JsonDocument(
@@ -225,7 +225,7 @@ class ProfileRoutes:
             `profiles`: the row of each; `url` is not null if profiles are served at another address than `/admin`.
         """
         url, views = self._mcp_url(), await self._all_views()
-        # In a thread, because for each profile, the schema of every tool is rewritten for the JSON Schema dialect of
+        # Use a thread, because the schema of every tool is rewritten for each profile, in the JSON Schema dialect of
         # the profile's clients.
         profiles = [
             {**row, "url": None if url is None else url.removesuffix("/mcp") + row["path"]}
@@ -246,7 +246,7 @@ class ProfileRoutes:
     async def _all_views(self) -> list[View]:
         views = []
         for name in [*self._views.profiles]:
-            # A profile may be removed while the view of another is prepared.
+            # A profile may be removed while the view of another profile is prepared.
             with suppress(KeyError):
                 views.append(await self._views.prepared(name))
         return views

@@ -107,7 +107,7 @@ class ChangeRoutes:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        # Decisions run in threads. Each decision starts from the lock file that the previous decision has written.
+        # Decisions run in threads, one at a time: each starts from the lock file that the previous decision wrote.
         self._deciding = anyio.Lock()
 
     @route(
@@ -128,7 +128,7 @@ class ChangeRoutes:
         """
         lock = self._fleet.lock
         file = str(lock.path) if lock.lockfile is not None else None
-        # In a thread, because comparing megabytes of definitions takes seconds.
+        # Use a thread, because comparing megabytes of definitions takes seconds.
         return JsonDocument({"file": file, "changes": await run_in_thread(lock.rows)})
 
     @route(
@@ -190,7 +190,7 @@ class ChangeRoutes:
 
         Errors:
             400: The body is invalid.
-            409: A change is not held, or the server's definitions have changed since.
+            409: A change is not held, or the server's definitions have changed since the review.
         """
         requested = await read_body(request, RejectRequest)
         reject = partial(self._fleet.lock.reject, requested.server, requested.digests, by=administrator_name(request))

@@ -44,7 +44,7 @@ from registry.schema.display_text import excerpt
 
 log = logging.getLogger(__name__)
 
-# The maximum number of choices in a response. With more choices, searching for a more specific word is quicker.
+# The maximum number of choices in a response. A search for a more specific word is quicker than reading a longer list.
 _MAX_CHOICES: Final = 30
 
 
@@ -52,7 +52,7 @@ class ProposalRequest(Section):
     """The body of `POST /admin/proposals`."""
 
     what: str = Field(min_length=1, max_length=300, examples=["com.example/calendar"])
-    """The name of a server in the MCP registry or a word of this name, npm:PACKAGE, or pypi:PACKAGE."""
+    """npm:PACKAGE, pypi:PACKAGE, the name of a server in the MCP registry, or a word of such a name."""
 
 
 class SourceRoutes:
@@ -78,7 +78,7 @@ class SourceRoutes:
 
         Returns:
             `alias`, `origin`, `config` with `${NAME}` for each of the `inputs`, and `warnings`. If several servers
-            match the word, only `choices`: name and about of each.
+            match the word, the response has only `choices`: name and about of each.
 
         Errors:
             400: The body is invalid.
@@ -241,7 +241,7 @@ class ServerRoutes:
         Returns:
             `name`, `type`; `runs`: the command line or the address; `sends`: the names of headers and environment
             variables; `local`: the keys that name programs or files on this machine; `allowed`: whether the server may
-            be added; `error`, if not: the reason.
+            be added; `error`: why the server may not be added, if `allowed` is false.
 
         Errors:
             400: The name or the configuration is wrong.
@@ -276,7 +276,7 @@ class ServerRoutes:
 
     @route("DELETE", "/admin/servers/{name}", merge=Merge.CHANGE, status=204, role="admin", examples=_SERVER)
     async def remove_server(self, request: Request) -> Response:
-        """Remove an upstream after its running calls have ended. The upstream stays removed until this is reverted.
+        """Remove an upstream after its running calls have ended. It stays removed until this change is reverted.
 
         Returns:
             Nothing.
@@ -361,7 +361,7 @@ class ServerRoutes:
         if (link := self._fleet.links.get(name)) is None:
             raise missing("server", name)
         link.refresh()
-        if not link.has_instances:  # processes of single sessions or callers are not used for listing
+        if not link.has_instances:  # per-session and per-caller processes do not list tools
             for each in self._fleet.users.links_to(name):
                 each.refresh()
         return JsonDocument({"refreshing": name}, 202)
@@ -396,7 +396,7 @@ class ServerRoutes:
         example=_ROW,
     )
     async def edit(self, request: Request) -> Response:
-        """Replace the configuration of a server, in the overlay. A placeholder stands for the current value.
+        """Replace the configuration of a server in the overlay. A placeholder in the body stands for the current value.
 
         Returns:
             The row of the server.
@@ -413,7 +413,7 @@ class ServerRoutes:
         if not isinstance(body, dict) or set(body) != {"config"} or not isinstance(body["config"], dict):
             raise Refusal(400, 'the body must be an object with "config", the configuration of the server')
         new_entry = body["config"]
-        # A new address must not receive values that this administrator has not seen.
+        # Restore hidden values only if no URL is new: a new address must not receive the hidden values.
         if _urls_in(new_entry) <= _urls_in(_dump_entry(current)):
             new_entry = _restore_hidden_values(new_entry, _dump_entry(current))
         if _hides_something(new_entry):
@@ -467,13 +467,13 @@ class ServerRoutes:
         return name, self._validate_entry(name, body.get("config", body))
 
     def _validate_entry(self, name: str, entry: Any, *, replaces: bool = False) -> ServerConfig:
-        """Return the configuration of a server that is to be added, or to replace the server of this name.
+        """Validate the entry of a server that will be added, or that will replace the server with this name.
 
         Raises:
             Refusal: The name or the configuration cannot be used.
         """
         try:
-            # Before the check for unknown keys, because the model of the server's type gives more specific errors.
+            # Validate before checking for unknown keys: the model of the server's type gives more specific errors.
             config = read_server(entry)
             if isinstance(entry, dict) and (unknown := unknown_keys(entry)):
                 raise Refusal(400, f"request: {_unknown(unknown[0], config)}")
@@ -522,8 +522,7 @@ class ServerRoutes:
 
     def _change_ids(self, name: str, *kinds: str) -> frozenset[str]:
         """Return the ids of the changes to a server, optionally only of these kinds."""
-        # `server_removed` is not included: without this change, the configuration file's server of the same name would
-        # return.
+        # Exclude `server_removed`: deleting this change would restore the configuration file's server with this name.
         selected_kinds = kinds or ("server_added", "server_disabled", "tool_disabled", "tool_set")
         return frozenset(
             each.id

@@ -120,7 +120,7 @@ class ToolRoutes:
         """
         profile = request.query_params.get("profile", DEFAULT_PROFILE)
         view = await self._view(profile)
-        # In a thread, because the tokens of every definition are estimated, which would delay calls.
+        # Use a thread: estimating the tokens of every definition takes long enough to delay calls.
         wrappers = await run_in_thread(partial(rows.wrapper_rows, view))
         return JsonDocument({"wrappers": wrappers})
 
@@ -309,10 +309,10 @@ class FaultRoutes:
         example={"quarantine": [_QUARANTINED]},
     )
     async def quarantine(self, request: Request) -> Response:
-        """Return the items with problems: quarantined, repaired, misconfigured, sent unchecked, or flagged.
+        """Return each item with a problem. The status is quarantined, repaired, warning, unchecked or flagged.
 
         A quarantined item is not exposed, because its definition would break a host. An item is flagged if its texts
-        seem to instruct a model.
+        seem to instruct a model, and unchecked if calls have sent arguments to the server without a check.
 
         Returns:
             `quarantine`: server, kind, tool, status, code and detail of each; for a flagged item also `score`, from 0
@@ -320,7 +320,7 @@ class FaultRoutes:
         """
         catalog = self._registry.catalog
         if self._flagged is None or self._flagged[0] is not catalog:
-            # Computed in a thread and once per catalog, because `flagged_rows` scans every text of every server.
+            # Compute the rows in a thread and only once per catalog: `flagged_rows` scans every text of every server.
             self._flagged = catalog, await run_in_thread(partial(rows.flagged_rows, catalog))
         flagged, unchecked = self._flagged[1], rows.unchecked_rows(self._call_stats.failure_rows())
         quarantined = await run_in_thread(partial(rows.quarantine_rows, catalog))
@@ -331,12 +331,12 @@ class FaultRoutes:
         """Return recurring failures, and calls with repaired arguments.
 
         Returns:
-            `failures` by class, and `repaired` by wrapper.
+            `failures`: a row for each class of failures; `repaired`: a row for each wrapper with repaired arguments.
         """
         return JsonDocument({"failures": self._call_stats.failure_rows(), "repaired": self._call_stats.repair_rows()})
 
 
-# Larger messages take milliseconds to parse, and are parsed in a thread.
+# Larger messages are parsed in a thread, because parsing them takes milliseconds.
 _MAX_INLINE_BYTES: Final = 64 * 1024
 # Maximum number of progress and log messages shown before the result; a person does not read more.
 _MAX_MESSAGES: Final = 100
@@ -402,7 +402,7 @@ _PAGE_CAPABILITIES: Final[dict[str, Any]] = {"elicitation": {"form": {}, "url": 
 
 
 class TryRoutes:
-    """Sends requests for administrators, along the same path as requests of hosts."""
+    """Sends requests for administrators. The gateway handles them in the same way as the requests of hosts."""
 
     def __init__(
         self,
@@ -439,8 +439,8 @@ class TryRoutes:
 
         Returns:
             `request` and `response`: the exchanged JSON-RPC messages; `messages`: the notifications before the
-            response; `problems` of arguments that prevented the call: path, kind and text of each; `ms` and `bytes` of
-            the response.
+            response; `problems`: path, kind and text of each argument problem that prevented the call; `ms`: the
+            duration; `bytes`: the size of the response.
 
         Errors:
             400: The body is invalid.
@@ -468,7 +468,7 @@ class TryRoutes:
     async def _answer(
         self, requested: TryRequest, principal: Principal, peer: str, emit: Emit, *, reports: bool
     ) -> dict[str, Any]:
-        """Send the request, and return the document; with `reports`, also request progress and log messages."""
+        """Send the request and return the document. If `reports` is true, also request progress and log messages."""
         meta = envelope(
             {"name": "typegate-admin", "version": __version__}, _PAGE_CAPABILITIES if requested.asks else None
         )
@@ -487,7 +487,7 @@ class TryRoutes:
         if in_session:
             params["_meta"] = {"progressToken": "try"}
         message = {"jsonrpc": "2.0", "id": 1, "method": requested.method, "params": params}
-        # Copied before the call, because the call may modify the arguments.
+        # Copy the message before the call, because the call may modify the arguments.
         sent = await _copy_message(message)
         request = McpRequest(
             id=1,
@@ -558,7 +558,7 @@ class TryRoutes:
         return JsonDocument({"answered": session is not None and session.handle_response(response)})
 
     async def _problems(self, profile: str, name: str | None, arguments: Any) -> list[dict[str, Any]]:
-        """Return the problems of arguments, with the property names in the schema that the caller has received."""
+        """Return the problems of arguments. The paths use the property names of the schema that callers receive."""
         try:
             view = await self._views.prepared(profile)
         except KeyError:
@@ -569,7 +569,7 @@ class TryRoutes:
         try:
             problems = (await run_in_thread(partial(prepare_shown, self._registry, view, wrapper, arguments))).problems
         except NotChecked:
-            # Another process has checked the arguments. The text of its result describes the problems.
+            # Another process has checked the arguments. The text of the call's result describes the problems.
             return []
         names = view.lowered(wrapper).shown_names
         paths = [rename_path(problem.path, names) for problem in problems]

@@ -41,17 +41,17 @@ SENT_UNCHECKED: Final = "sent_unchecked"
 # Failures are reported for one day, so that an operator who checks daily sees every cluster.
 WINDOW_S: Final = 24 * 60 * 60.0
 # One failure may be chance, and two may be a model's retry. A cluster is flagged from the third failure on, unless all
-# failures come from one session: then the caller is a more likely cause than the tool.
+# failures come from one session. In that case, the caller is a more likely cause than the tool.
 FLAG_FAILURES: Final = 3
 FLAG_SESSIONS: Final = 2
 # Maximum number of clusters. A full cluster takes about 10 kB, so all take at most 40 MB, and usually far less.
 MAX_CLUSTERS: Final = 4_096
-# Maximum number of tools, by route, in the metrics. Each adds several lines, which a monitoring system stores for every
-# scrape.
+# Maximum number of tools in the metrics; a tool counts once for each route. Each adds several lines, which a
+# monitoring system stores for every scrape.
 MAX_COUNTED_TOOLS: Final = 20_000
 # Failures stored per cluster: more than are needed to flag it. `total` also counts the dropped failures.
 _MAX_RECENT: Final = 64
-# The first sentence of an error identifies its kind; a stack trace may follow.
+# Maximum characters of an error to read: the first sentence identifies its kind, and a stack trace may follow.
 _MAX_CLASS_CHARS: Final = 300
 _MAX_ITEMS: Final = 4
 # Client names consist of a word or two.
@@ -123,13 +123,13 @@ class _Counted(Struct, eq=False):
 
 
 class CallStats:
-    """Counts calls, failures and repairs. Bounded: a new cluster replaces the least recently used one.
+    """Counts calls, failures and repairs. At the maximum, a new cluster replaces the least recently used cluster.
 
     Attributes:
         calls: Number of calls by server, tool, route and outcome.
         seconds: Total duration by server, tool and route.
         durations: Histogram of durations.
-        mistakes: What callers get wrong about each tool.
+        mistakes: The mistakes that callers make with each tool.
 
     Args:
         on_success: Called with the tool of each successful call.
@@ -232,7 +232,7 @@ class CallStats:
         if counter is None:
             counter = self._repairs[wrapper.name] = Counter()
         counter["calls"] += 1
-        # A set: a call with two renamed parameters counts once.
+        # Use a set, so that a call with two renamed parameters counts once.
         counter.update({repair.name for repair in repairs})
 
     def failure_rows(self) -> list[dict[str, Any]]:
@@ -283,7 +283,7 @@ def _first_text(result: dict[str, Any]) -> str:
 
 
 def _text_class(text: str) -> str:
-    """Return a short hash that is equal for texts that differ only in `_PARTICULARS`, as texts must not be stored."""
+    """Return a short hash of a text without its `_PARTICULARS`. The text itself must not be stored."""
     plain = _PARTICULARS.sub("", text[:_MAX_CLASS_CHARS]).casefold()
     return f"text {sha256(plain.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}" if plain.strip() else ""
 

@@ -118,10 +118,10 @@ class Complaint:
     Attributes:
         missing: Declared parameters that are reported missing and were not sent.
         disputed: Declared parameters that are reported missing although they were sent.
-        unknown: Sent keys that the schema does not declare. Each is reported as unknown, or differs from a parameter
-            that was not sent only in case and separators.
-        undeclared: True if a parameter is reported missing that the schema does not declare. Then the tool has changed
-            or its schema is wrong. This alone is not enough for a hint.
+        unknown: Sent keys that the schema does not declare. Each is reported as unknown, or equals the name of an
+            unsent parameter except for case and separators.
+        undeclared: True if the text reports a missing parameter that the schema does not declare. In that case, the
+            tool has changed or its schema is wrong. This alone is not enough for a hint.
     """
 
     missing: tuple[str, ...] = ()
@@ -151,8 +151,8 @@ def find_complaint(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *
     Args:
         text: The upstream's message.
         arguments: The arguments that were sent to the upstream.
-        slips: True to report undeclared keys that differ from a parameter that was not sent only in case and
-            separators, even if the text does not mention these keys.
+        slips: True to report undeclared keys that equal the name of an unsent parameter except for case and separators,
+            even if the text does not mention these keys.
     """
     text = text[:MAX_READ_CHARS]
     names = declared_properties(wrapper.input_schema, wrapper.input_schema)
@@ -180,7 +180,7 @@ def find_complaint(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *
 
 
 def _reports_undeclared(text: str, reported: set[str], names: Collection[str]) -> bool:
-    """Return whether the text reports a missing parameter that is not declared."""
+    """Return whether the text reports that an undeclared parameter is missing."""
     if any(name not in names for name in reported):
         return True
     strangers = {name for match in _MAY_BE_NAME.finditer(text) for name in match.groups() if name and name not in names}
@@ -316,9 +316,9 @@ def with_hint(
 ) -> dict[str, Any]:
     """Return a result with a hint added as its last text, or the same object if there is nothing to add.
 
-    Error results are examined, including relayed protocol errors, and so are short JSON objects with an `error` member
-    in successful results. A protocol error -32602 always gets a hint with an example call, unless the error says that
-    the tool does not exist.
+    This function examines error results (including relayed protocol errors), and short JSON objects with an `error`
+    member in successful results. A protocol error -32602 always gets a hint with an example call, unless the error says
+    that the tool does not exist.
 
     Args:
         arguments: The arguments that were sent to the upstream.
@@ -333,7 +333,7 @@ def with_hint(
     texts = [text for item in content if isinstance(item, dict) and isinstance(text := item.get("text"), str)]
     if result.get("isError") is True:
         code, own, data = _protocol_error(result)
-        # Prefer the message itself to the result's text, in which the gateway adds words to the message: some patterns
+        # Prefer the upstream's own message to the result's text, to which the gateway has added words. Some patterns
         # match only a complete message.
         message = own or "\n".join(text[:MAX_READ_CHARS] for text in texts[:_MAX_ITEMS])[:MAX_READ_CHARS]
         complaint = find_complaint(f"{message}\n{data}" if data else message, wrapper, arguments)

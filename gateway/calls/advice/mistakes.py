@@ -1,4 +1,4 @@
-"""Collect what callers get wrong about each tool: what they sent, what they probably meant, and how often.
+"""Collect the mistakes that callers make with each tool: what they sent, what they probably meant, and how often.
 
 Operators use this list to document or rename arguments. Names of arguments are stored, but not their values: an example
 shows the structure of a call's arguments with a placeholder for each value, and quoted parts and numbers are removed
@@ -64,7 +64,7 @@ class _Tool:
 
 
 class Mistakes:
-    """The mistakes in calls of each tool, in memory. Beyond the limits, the least recent tool or kind is dropped."""
+    """Stores the mistakes in calls of each tool. Beyond the limits, the least recent tool or kind is dropped."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock

@@ -49,7 +49,7 @@ def near_tools(catalog: Catalog, name: str) -> list[str]:
         return []
     plain = _remove_separators(name)
     names: list[str] = [wrapper.name for wrapper in catalog.wrappers if wrapper.app.by_models]
-    # Names that differ only in case, separators and a prefix. Some hosts add a prefix, which some models do not remove.
+    # Find names that differ only in case, separators and a prefix. Some hosts add a prefix that models may not remove.
     alike = [candidate for candidate in names if plain.endswith(_remove_separators(candidate))]
     return alike[:MAX_SUGGESTIONS] or nearest(name, names)
 
@@ -58,7 +58,7 @@ def no_such_server(view: View, name: str) -> str:
     """Return a text saying that a server does not exist, which server may be meant, and which servers exist."""
     servers = sorted(view.servers)
     by_plain = {normalized_name(server): server for server in servers}
-    # In the full name of a tool, only the first part names the server.
+    # If the name is the full name of a tool, only the first part names the server.
     near = nearest(normalized_name(name.partition(NAME_SEPARATOR)[0]), list(by_plain))
     hint = f" Did you mean '{by_plain[near[0]]}'?" if near else ""
     return f"there is no server '{name[:MAX_QUOTED_CHARS]}'.{hint} {named_servers(view)}"
@@ -97,7 +97,7 @@ def _remove_separators(name: str) -> str:
 _MAX_LISTED: Final = 20
 # Maximum number of changed parameters to name in one answer, which also contains the schema.
 _MAX_CHANGES_TOLD: Final = 10
-# The cutoff for tools of one server: below difflib's default of 0.6, because there are few candidates.
+# The cutoff for tools of one server. It is below difflib's default of 0.6, because there are few candidates.
 _MIN_SIMILARITY: Final = 0.5
 
 
@@ -130,7 +130,7 @@ class UnknownToolErrors:
     async def wait_for(
         self, view: View, name: str, principal: Principal, *, connecting: bool = True
     ) -> ToolWrapper | None:
-        """Wait for a server that has not listed its tools yet, up to a time limit, then return the wrapper if found.
+        """Wait, up to a time limit, for a server that has not listed its tools yet; return the wrapper if it is found.
 
         A server with a separate sign-in for each caller connects when the caller first needs the server.
 
@@ -165,7 +165,7 @@ class UnknownToolErrors:
     def listed_since(self, view: View, name: str, principal: Principal) -> ToolWrapper | None:
         """Return a wrapper that was listed after this view was built; None if it does not exist or is not permitted."""
         alias = name.partition(NAME_SEPARATOR)[0]
-        # The view does not contain the new wrapper, so ask the view's profile and rules whether it may.
+        # The view does not contain the new wrapper, so check whether the view's profile and rules permit the wrapper.
         wrapper = self._registry.catalog_of(principal.name).get(name)
         shape = self._registry.shape.for_server(ServerName(alias))
         return wrapper if wrapper is not None and view.permits(wrapper, shape) else None
@@ -206,7 +206,7 @@ class UnknownToolErrors:
         """
         removed = self.drift.removed(name)
         if removed is not None and removed.wrapper.server in view.servers:
-            # Looked up by the whole name, because wrapper names may be configured to have no alias.
+            # Look up the whole name, because wrapper names may be configured to have no alias.
             return self._no_such_tool(view, removed.wrapper.server, removed.wrapper.tool, principal)
         alias, separator, tool = name.partition(NAME_SEPARATOR)
         if separator and alias in view.servers:
@@ -215,7 +215,7 @@ class UnknownToolErrors:
             return unserved
         owners = _owners(view, name)
         if owners:
-            # An error result, because models can act on it, and hosts hide protocol errors from models.
+            # Return an error result: models can act on it, but hosts hide protocol errors from models.
             return error_result(
                 f"Not called: '{name[:MAX_QUOTED_CHARS]}' is the name of a tool without its server. "
                 f"{_name_owners(owners)}"
@@ -306,7 +306,7 @@ class UnknownToolErrors:
         link, catalog = self._users.current_link(server, principal.name), view.catalog
         if link is not None and server not in catalog.servers and link.session is None:
             return error_result(link.not_reachable())
-        # Before looking at removed tools: a tool whose new definition is unusable counts as held back and as removed.
+        # Check this before removed tools: a tool whose new definition is unusable counts as held back and as removed.
         if (held := self._held_back(view, server, tool)) is not None:
             return held
         # Callers may pass the wrapper's name where `invoke_tool` expects the server's own name of the tool.

@@ -33,8 +33,8 @@ class GraphqlConfig(HeadersConfig):
     schema_file: str | None = Field(default=None, alias="schema")
     """graphql: file with the schema, as SDL or introspection JSON. By default the endpoint is introspected."""
     nullable: Literal["plain", "union"] = "plain"
-    """graphql: how arguments that accept null are shown. union: with null as one of their types. plain: without it.
-    Null is accepted either way."""
+    """graphql: how arguments that accept null are shown. union: null is one of their types. plain: null is not
+    mentioned. The arguments accept null in both cases."""
     exclude_mutations: bool = False
     """graphql: leave out mutations."""
     introspection_tools: bool = False
@@ -58,7 +58,7 @@ class GraphqlConfig(HeadersConfig):
             if entry.get(key) is not None:
                 raise fault(f"is graphql, which has no {key}", "endpoint: the URL to send operations to", key="type")
         check_url(self.endpoint, "endpoint", "https://example.test/graphql")
-        # Without both, the server would have no tools.
+        # Without either key, the server would have no tools.
         if self.operations is None and not self.introspection_tools:
             expected = "a folder of .graphql files, or introspectionTools: true"
             raise fault("is missing", expected, key="operations")

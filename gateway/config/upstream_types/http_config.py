@@ -22,7 +22,7 @@ def _without_nulls(value: object) -> object:
 class HeadersConfig(ServerConfig):
     """An upstream over HTTP, with configured headers and a forward proxy."""
 
-    # Not part of the identity, which is stored on disk: headers and proxy URLs contain credentials.
+    # These keys are not part of the identity, which is stored on disk, because they may contain credentials.
     connection = (*ServerConfig.connection, "headers", "proxy")
 
     headers: Annotated[dict[str, Text], BeforeValidator(_without_nulls)] = Field(default_factory=dict, repr=False)
@@ -32,7 +32,7 @@ class HeadersConfig(ServerConfig):
     proxy: str | Literal[False] | None = Field(default=None, repr=False)
     """http, sse, graphql, openapi: forward proxy for this server, such as http://proxy.example.test:3128; `false` for
     none. By default HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY of the environment apply."""
-    # The user and password as written in the URL, to be redacted from messages in that form too.
+    # The user and password in the percent-encoded form of the URL, so that this form is redacted from messages, too.
     _url_secrets: frozenset[str] = PrivateAttr(default=frozenset())
 
     @property
@@ -163,7 +163,7 @@ class CredentialsConfig(HeadersConfig):
         )
 
     def launch_identity(self, folder: Path | None) -> str:
-        # Included, because the same address with another issuer means other user accounts.
+        # The issuer is included, because another issuer at the same address means other user accounts.
         origin = super().launch_identity(folder)
         return f"{origin} issuer:{self.auth.issuer}" if self.auth is not None and self.auth.issuer else origin
 
@@ -183,7 +183,7 @@ class CredentialsConfig(HeadersConfig):
 class UrlConfig(CredentialsConfig):
     """An MCP server on the network."""
 
-    # Does not contain the type: http and sse are transports of the same server, and the connector chooses one.
+    # The identity does not include the type: the connector chooses http or sse as the transport to the same server.
     identity = ("url",)
 
     url: WrittenText = Field(default="", repr=False, json_schema_extra={"default": None})

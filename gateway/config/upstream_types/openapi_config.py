@@ -72,19 +72,19 @@ class OpenapiConfig(CredentialsConfig):
     """openapi: URL to which the paths of the document are appended. A query is sent with every request. By default the
     first server that the document names."""
     server_variables: dict[str, Text] = Field(default_factory=dict)
-    """openapi: values of variables in the URL of the document's server, as in `{region: eu}`. By default the defaults
-    that the document names."""
+    """openapi: values of variables in the URL of the document's server, as in `{region: eu}`. By default the values
+    in the document."""
     include_operations: Texts = Field(default_factory=list)
     """openapi: operations that become tools: a list of patterns, each an operation id (`getPet*`), a tag
     (`tag:pets`), a method (`GET`), a path (`/pets/*`), or a method and a path (`GET /pets/*`). By default all."""
     exclude_operations: Texts = Field(default_factory=list)
     """openapi: operations to leave out, even if `includeOperations` matches: the same patterns."""
     private_hosts: Texts = Field(default_factory=list)
-    """openapi: host names, addresses or networks that a server named by the document may have although they are
-    private, also over plain http. `baseUrl` may always be private."""
+    """openapi: private host names, addresses or networks at which a server that the document names may be, also over
+    plain http. `baseUrl` may always be private."""
     trusted_origins: Texts = Field(default_factory=list)
     """openapi: further origins that receive the credentials, such as `https://uploads.example.test`. Some documents
-    name another server for single operations; by default it receives no credentials."""
+    name another server for single operations; by default this server receives no credentials."""
 
     @property
     def address(self) -> str | None:
@@ -107,7 +107,7 @@ class OpenapiConfig(CredentialsConfig):
 
     @property
     def sign_in(self) -> SignInConfig | None:
-        # Unlike an MCP server, an API does not announce how to sign in, so that only a configured sign-in can work.
+        # Unlike an MCP server, an API does not announce how to sign in, so only a configured sign-in can work.
         return super().sign_in if self.auth is not None else None
 
     @property

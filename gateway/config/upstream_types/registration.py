@@ -1,4 +1,4 @@
-"""The registered types of upstreams; validate an entry as its type."""
+"""The registered types of upstreams, and the validation of an entry as its type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.config.upstream_types.http_config import HttpConfig, SseConfig
 from gateway.config.upstream_types.openapi_config import OpenapiConfig
 from gateway.config.upstream_types.stdio_config import StdioConfig
 
-# In the order in which the type of an entry is inferred from its keys; the first is the default.
+# The order in which the types are tried if an entry does not state its type. The first type is the default.
 UPSTREAM_TYPES: Final[tuple[type[ServerConfig], ...]] = (
     StdioConfig,
     HttpConfig,

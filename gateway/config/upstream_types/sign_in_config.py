@@ -91,8 +91,7 @@ class SignInConfig(Section):
     sees only what the server lists for this caller. With tokenExchange and enterprise, the access token of each caller
     is exchanged and never forwarded; `perUser` is implied if `subjectToken` or `idToken` is not given."""
     private_hosts: list[str] = Field(default_factory=list)
-    """Host names, addresses or networks that the sign-in may contact although they are private, also over plain
-    http."""
+    """Private host names, addresses or networks that the sign-in may contact, also over plain http."""
     subject_token: str | None = Field(default=None, min_length=1, repr=False)
     """tokenExchange: token to exchange, such as `${file:/var/run/secrets/token}`. By default the token of each
     caller."""

@@ -25,7 +25,7 @@ from gateway.config.server import ServerConfig
 from gateway.config.variables import ROOT, workspace_of
 
 _LAUNCH_KEYS: Final = ("command", "url")
-# Longer than a person usually pauses between two requests; a later call waits for another start.
+# Longer than a person usually pauses between two requests. After a longer pause, a call waits for a new start.
 _IDLE_INSTANCE_S: Final = 600.0
 
 
@@ -36,7 +36,7 @@ class StdioConfig(ServerConfig):
     inferred_from = "command"
     listed_over = "stdio"
     identity = ("command", "args", "cwd")
-    # Not part of the identity: the environment contains credentials, of which not even a digest may be stored.
+    # `env` is not part of the identity, because it may contain credentials, and not even their digest may be stored.
     connection = ("elicitation", "env", "env_file", "sandbox", "container", "instances", "allowed_roots")
     # A change of the timeouts must not restart a process that is still starting.
     in_place = (*ServerConfig.in_place, "connect_timeout", "start_timeout", "start", "idle_timeout")
@@ -47,25 +47,25 @@ class StdioConfig(ServerConfig):
     args: Texts = Field(default_factory=list, repr=False)
     """stdio: arguments of the program."""
     env: dict[str, OptionalText] = Field(default_factory=dict, repr=False)
-    """stdio: environment variables of the program; null removes an inherited one. The program inherits only basic
-    variables such as PATH and HOME, and those that configure network access, so that npx and uvx work behind a proxy:
-    HTTPS_PROXY, HTTP_PROXY, NO_PROXY (also in lower case), SSL_CERT_FILE, SSL_CERT_DIR, REQUESTS_CA_BUNDLE and
+    """stdio: environment variables of the program; null removes an inherited variable. The program inherits only
+    basic variables such as PATH and HOME, and those that configure network access, so that npx and uvx work behind a
+    proxy: HTTPS_PROXY, HTTP_PROXY, NO_PROXY (also in lower case), SSL_CERT_FILE, SSL_CERT_DIR, REQUESTS_CA_BUNDLE and
     NODE_EXTRA_CA_CERTS."""
     env_file: str | None = None
     """stdio: file with additional variables, one NAME=value per line, in the format of VS Code and Cursor. `env` takes
     precedence."""
     cwd: str | None = None
-    """stdio: working directory of the program, relative to the folder of the configuration file. By default that of the
-    gateway. ${roots.0}: the first root of the host, with `instances` and `allowedRoots`; it is allowed in `args` and
-    `sandbox` as well."""
+    """stdio: working directory of the program, relative to the folder of the configuration file. The default is the
+    gateway's. ${roots.0} stands for the first root of the host. It requires `instances` and `allowedRoots`, and may
+    also be used in `args` and `sandbox`."""
     instances: Literal["shared", "session", "caller"] = "shared"
-    """stdio: who shares a process of the program. shared: all callers. session: each session has its own, and so has
-    each caller without sessions (MCP 2026-07-28). caller: each caller has its own, that is each API key, or each user
-    and client of a sign-in. Such a process starts with the first call, and ends after `idleTimeout`, by default 600
-    seconds."""
+    """stdio: who shares a process of the program. shared: all callers. session: each session has its own process, and
+    so has each caller without sessions (MCP 2026-07-28). caller: each caller has its own process; a caller is an API
+    key, or a user and client of a sign-in. Such a process starts with the first call, and ends after `idleTimeout`, by
+    default 600 seconds."""
     allowed_roots: list[str] = Field(default_factory=list)
-    """stdio: folders in which the root of a host must be to replace ${roots.0}. Paths may begin with `~`, and are
-    relative to the folder of the configuration file. To list its tools, the program runs in the first folder."""
+    """stdio: allowed folders. A host's root replaces ${roots.0} only if it is in one of them. Paths may begin with `~`,
+    and are relative to the folder of the configuration file. The tools are listed with the first folder as root."""
     # The first start of a package runner or a container may take minutes on a slow network.
     start_timeout: Seconds = 300.0
     """stdio: seconds to wait for the first response of the process before it is terminated. A short timeout would abort
@@ -79,7 +79,7 @@ class StdioConfig(ServerConfig):
     listed. Open subscriptions and tasks count as calls. 0: never. By default as set by
     `gateway.processes.idleTimeout`."""
     sandbox: Sandboxing | None = None
-    """stdio: what the program may use. An object restricts files, network, memory and processes; true does so with the
+    """stdio: access of the program. An object restricts files, network, memory and processes; true does so with the
     default values. false: the program may also signal other processes of this user, read their memory and environment,
     and gain privileges (`sudo`, programs of snap packages). By default as set by `gateway.processes.sandbox`. If that
     is not set either, on Linux 6.12 or later, the program can do this only with processes that it has started."""

@@ -1,9 +1,9 @@
 """Parse one GraphQL document, and explain why a file cannot become a tool.
 
-The directives `@mcpTool` and `@mcpToolArg`, and all descriptions of operations, variables and fragments, are only for
-the gateway: servers that predate the GraphQL specification of September 2025 reject such descriptions. The text that is
-sent to the endpoint omits the directives and descriptions. In the text that the gateway validates, spaces replace them,
-so that error positions match the file.
+The text that is sent to the endpoint omits the directives `@mcpTool` and `@mcpToolArg`, and all descriptions of
+operations, variables and fragments. Only the gateway uses these directives, and servers that predate the GraphQL
+specification of September 2025 reject such descriptions. In the text that the gateway validates, spaces replace the
+directives and descriptions, so that error positions match the file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.protocol.gateway_errors import GatewayError
 from registry.intake.issues import ItemIssue
 from registry.schema.display_text import excerpt
 
-# The errors that graphql-core raises for invalid schemas. Several are raised by code that assumes valid input.
+# The errors that graphql-core raises for invalid schemas. Most of these come from code that assumes a valid schema.
 SCHEMA_ERRORS: Final = (
     GraphQLError,
     TypeError,
@@ -30,10 +30,10 @@ SCHEMA_ERRORS: Final = (
     AssertionError,
     RecursionError,
 )
-# The longest detail, in characters, which has to fit a table row: messages of graphql-core include whole type names and
-# lists of suggestions.
+# The longest detail, in characters. The limit is needed because a detail has to fit in a table row, but messages of
+# graphql-core include whole type names and lists of suggestions.
 _MAX_DETAIL: Final = 300
-# The longest file name that is shown: the limit for tool names, which appear in the same column.
+# The longest file name that is shown. Tool names, which appear in the same column, have the same limit.
 _MAX_LABEL: Final = 128
 
 
@@ -54,7 +54,7 @@ class FileRejected(GatewayError):
 
     @classmethod
     def from_graphql_error(cls, code: str, error: GraphQLError, file: str) -> FileRejected:
-        """Convert an error of graphql-core. An error in a shared fragment is located in the fragment's file."""
+        """Convert an error of graphql-core. For an error in a shared fragment, `place` names the fragment's file."""
         message = error.message.removeprefix("Syntax Error: ")
         if error.source is None or not error.locations:
             return cls(code, message, file)
@@ -70,7 +70,7 @@ class FileRejected(GatewayError):
         return cls(code, detail, f"{file}:{token.line}:{token.column}")
 
     def finding(self, file: str) -> ItemIssue:
-        """Return the issue to show to the operator, labelled with the file name."""
+        """Return the issue to show to the operator, with the file name in place of a tool name."""
         detail = excerpt(f"{self.place}: {self.detail}", _MAX_DETAIL)
         return ItemIssue(tool=excerpt(file, _MAX_LABEL), code=self.code, detail=detail)
 
@@ -151,7 +151,7 @@ def read_document(file: str, data: bytes) -> Document:
             if variable_description:
                 described[variable.variable.name.value] = variable_description
     spans = sorted((node.loc.start, node.loc.end) for node in cut if node.loc is not None)
-    # Parse again only if parts were removed; most documents have no such parts.
+    # Parse again only if parts have to be removed, which is not the case for most documents.
     node = _parse_text(_remove_spans(text, spans, blank=True), file) if spans else parsed
     return Document(
         file=file,
@@ -213,7 +213,7 @@ def _directive(
     member: str,
     file: str,
 ) -> tuple[str | None, list[gql.Node]]:
-    """Return the value of the argument `member` of the directive `name`, and the directive's nodes, to be removed."""
+    """Return the value of argument `member` of the directive `name`, and the nodes to remove from the document."""
     ours = [directive for directive in directives if directive.name.value == name]
     form = f'@{name}({member}: "…")'
 
@@ -251,5 +251,5 @@ def _remove_spans(text: str, spans: list[tuple[int, int]], *, blank: bool) -> st
 def _fragments(document: gql.DocumentNode, text: str, file: str) -> Iterator[Fragment]:
     for node in document.definitions:
         if isinstance(node, gql.FragmentDefinitionNode) and node.loc is not None:
-            # The text of a fragment does not contain its description, which precedes the node.
+            # The description of a fragment precedes the node, so this text does not contain the description.
             yield Fragment(name=node.name.value, file=file, text=text[node.loc.start : node.loc.end], node=node)

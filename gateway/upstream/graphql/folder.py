@@ -21,17 +21,17 @@ from gateway.protocol.gateway_errors import GatewayError
 log = logging.getLogger(__name__)
 
 SUFFIXES: Final = (".graphql", ".gql")
-# Far more than in real folders, which have hundreds of files of a few kilobytes. If `/` is configured by mistake, for
-# example, reading stops at these limits, and the error is reported.
+# These limits are far above the size of real folders, which contain hundreds of files of a few kilobytes. If, for
+# example, `/` is configured by mistake, the gateway stops reading at these limits and reports the error.
 MAX_FILES: Final = 10_000
 MAX_FILE_BYTES: Final = 512 * 1024
 MAX_FOLDER_BYTES: Final = 64 * 1024 * 1024
 _MAX_DEPTH: Final = 32
-# The interval of checks for a missing folder: a folder that is being replaced is missing only briefly.
+# How often to check whether a missing folder exists again. A folder that is being replaced is missing only briefly.
 _RETRY_S: Final = 1.0
 # The poll interval if the system cannot watch the folder.
 _UNWATCHED_S: Final = 10.0
-# All changes within this time are reported as one, because an editor writes a file in several steps.
+# All changes within this time are reported as a single change, because an editor writes a file in several steps.
 _DEBOUNCE_MS: Final = 100
 _STEP_MS: Final = 50
 # The longest delay until the watching thread notices that it should stop, or that the folder was replaced.
@@ -136,7 +136,7 @@ async def watch_paths(folder: Path | None, file: Path | None, changed: Callable[
 
 
 def _parent_folders(own: frozenset[Path]) -> frozenset[Path]:
-    """Return the parent folders of these paths, and of the targets of those paths that are links."""
+    """Return the parent folders of these paths. For each path that is a link, add the parent folder of its target."""
     return frozenset({path.parent for path in own} | {path.resolve().parent for path in own if path.is_symlink()})
 
 
@@ -146,7 +146,7 @@ async def _watch(folders: frozenset[Path], own: frozenset[Path] | None, changed:
     Args:
         own: The only paths to watch, directly inside `folders`; None to watch the whole folders.
     """
-    # Use a separate limiter, because a few dozen watched folders would occupy all threads of the default limiter.
+    # Do not use the default limiter, because a few dozen watched folders would occupy all its threads.
     limiter = anyio.CapacityLimiter(1)
     while True:
         stop = threading.Event()
@@ -156,7 +156,7 @@ async def _watch(folders: frozenset[Path], own: frozenset[Path] | None, changed:
             )
         finally:
             stop.set()
-        # The folder is missing or cannot be watched, or was replaced by another folder, which needs a new watch.
+        # The folder is missing, cannot be watched, or was replaced. A replaced folder has to be watched again.
         await anyio.sleep(_RETRY_S if able else _UNWATCHED_S)
         if any(folder.exists() for folder in folders):
             changed()
@@ -192,7 +192,7 @@ def _wait_for_changes(
             if _stamps(folders) != before:
                 break
     except (OSError, RuntimeError) as error:
-        # The caller then polls. For example, the user may have no inotify watches left.
+        # The caller polls after this error, which occurs, for example, if the user has no inotify watches left.
         log.debug("watching ended: %s", error)
         return False
     return True

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.upstream.graphql.tool_set import ToolSetBuilder
 
 NEEDED: Final = (3, 3)
-# Read unusable files again after this time even if no change is reported: not every file system reports changes.
+# Unusable files are read again after this time, because not every file system reports changes.
 _UNUSABLE_S: Final = 30.0
 
 
@@ -38,7 +38,7 @@ class ExtraMissing(GatewayError):
 
 
 class GraphqlConnector:
-    """The connector of one GraphQL endpoint; caches the parsed files and schema across sessions."""
+    """The connector of one GraphQL endpoint, which shares the parsed files and schema between sessions."""
 
     def __init__(
         self,
@@ -58,15 +58,15 @@ class GraphqlConnector:
         self._folder = Path(config.operations) if config.operations is not None else None
         self._schema_file = Path(config.schema_file) if config.schema_file is not None else None
         self._unreachable = False
-        # The stamps of the folder and schema file when they could not be used; None if they could be used.
+        # The stamps of the folder and schema file from the time when they were unusable; None if they are usable.
         self._unusable: tuple[FileStamp, ...] | None = None
 
     @asynccontextmanager
     async def open(self, ports: SessionPorts) -> AsyncIterator[UpstreamSession]:
         """Open a session.
 
-        The first session does not require a reachable endpoint, because the files define the tools. After the endpoint
-        was found to be unreachable, a session requires that the endpoint accepts connections.
+        The first session does not check whether the endpoint is reachable, because the files define the tools. If the
+        previous session found the endpoint to be unreachable, check first that the endpoint accepts connections.
 
         Raises:
             ExtraMissing: graphql-core is missing or too old.

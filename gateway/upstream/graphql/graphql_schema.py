@@ -27,8 +27,8 @@ _DEFINITIONS: Final[dict[type[gql.Node], type[gql.Node]]] = {
     gql.InputObjectTypeExtensionNode: gql.InputObjectTypeDefinitionNode,
     gql.SchemaExtensionNode: gql.SchemaDefinitionNode,
 }
-# The union of all entity types. Every subgraph (the schema of one service in an Apollo federation) uses this union
-# without defining it.
+# The union of all entity types. Every subgraph (the schema of one service in an Apollo federation) uses `_Entity` but
+# does not define it.
 _ENTITY: Final = "_Entity"
 _DEFINED: Final = (
     gql.ScalarTypeDefinitionNode,
@@ -43,14 +43,14 @@ _DEFINED: Final = (
 def completed(document: gql.DocumentNode, *, names_of_tools: bool = False) -> gql.DocumentNode:
     """Return the document with definitions added for types that the document extends or references but does not define.
 
-    The first extension of an undefined type becomes the definition, because a subgraph contains only
-    `extend type Query`. In a subgraph, a type that is only referenced becomes a scalar, so that the endpoint validates
-    its values; a referenced interface or union member becomes an empty interface or object type. In a complete schema,
-    an undefined type is an error, except for types that tools provide, such as `_Any` or `federation__FieldSet`.
+    The first extension of an undefined type becomes the definition, because a subgraph may extend the type `Query`
+    without defining it. In a subgraph, a type that is only referenced becomes a scalar, and the endpoint validates the
+    values. A referenced interface or union member becomes an empty interface or object type. In a complete schema, an
+    undefined type is an error, except for types that GraphQL tools provide, such as `_Any` or `federation__FieldSet`.
 
     Args:
         document: The schema in the schema definition language (SDL).
-        names_of_tools: Whether to add types that tools provide to a complete schema, too, which is slow.
+        names_of_tools: Whether to add the types that GraphQL tools provide to a complete schema, too. This is slow.
     """
     defined: set[str | None] = {node.name.value for node in document.definitions if isinstance(node, _DEFINED)}
     if any(isinstance(node, gql.SchemaDefinitionNode) for node in document.definitions):
@@ -89,7 +89,7 @@ def _has_key(node: gql.ObjectTypeDefinitionNode) -> bool:
 def _referenced_types(definitions: list[Any]) -> Iterator[tuple[str, type[Any]]]:
     """Yield the name of every referenced type, and the kind of type that the reference requires.
 
-    References that require another kind than a scalar come first.
+    References that require an interface or object type come first, and references that permit a scalar come last.
     """
     for node in definitions:
         for reference in getattr(node, "interfaces", None) or ():
@@ -110,11 +110,11 @@ def _referenced_types(definitions: list[Any]) -> Iterator[tuple[str, type[Any]]]
             pending += [getattr(node, key, None) for key in node.keys if key not in ("loc", "directives")]
 
 
-# Large public schemas have a few megabytes as introspection JSON.
+# The size limit of a schema. The introspection JSON of large public schemas has a few megabytes.
 MAX_SCHEMA_BYTES: Final = 16 * 1024 * 1024
 # Limits the time for parsing: a file of the maximum size with short tokens would occupy a thread for most of a minute.
 _MAX_TOKENS: Final = 1_000_000
-# The longest reason, in characters, which has to fit a table row.
+# The longest reason, in characters. The limit is needed because a reason has to fit in a table row.
 _MAX_REASON: Final = 300
 
 
@@ -143,7 +143,7 @@ def read_schema_file(path: Path) -> bytes:
 def load_schema(data: bytes, name: str) -> gql.GraphQLSchema:
     """Parse a schema file as SDL or introspection JSON, depending on its first character.
 
-    Accept undefined directives, which are meant for the server that the schema was written for.
+    Undefined directives are accepted, because they are meant for the server that the schema was written for.
 
     Raises:
         FilesUnusable: The file is not valid SDL or introspection JSON, or defines no root type.
@@ -192,11 +192,11 @@ def _from_introspection(introspection: Any) -> gql.GraphQLSchema:
 
 
 async def fetch_introspection(endpoint: Endpoint) -> bytes:
-    """Request the schema from the endpoint (introspection); use a simpler query if the endpoint rejects new features.
+    """Request the schema from the endpoint (introspection). If the endpoint rejects the query, send a simpler query.
 
     Raises:
         SchemaUnusable: The endpoint does not return its schema.
-        ConnectionLost, HttpStatusError: As for `Endpoint.post`.
+        ConnectionLost, HttpStatusError: See `Endpoint.post`.
     """
     reason = ""
     # Request the newest features first: `oneOf` and deprecated arguments improve the tool definitions.
@@ -238,9 +238,9 @@ NAMES: Final = frozenset({GET_SCHEMA, EXECUTE})
 # The longest text that `get_schema` returns, in characters: about 15,000 tokens. A longer text would occupy too much of
 # a model's context.
 MAX_TEXT: Final = 60_000
-# Larger schemas are not printed as a whole: printing would take seconds, and the text would exceed `MAX_TEXT` anyway.
+# Schemas with more types are not printed as a whole: printing would take seconds, and the text would exceed `MAX_TEXT`.
 _MAX_TYPES_PRINTED: Final = 2_000
-# Limits of quoted text, in characters: type names may have any length, and parser errors quote the document.
+# The limits of quoted text, in characters. Type names may have any length, and parser errors quote the document.
 _MAX_SHOWN_NAME: Final = 100
 _MAX_SHOWN_REASON: Final = 500
 
@@ -285,7 +285,7 @@ def get_schema_result(schema: gql.GraphQLSchema, arguments: Mapping[str, Any]) -
     try:
         return _schema_text(schema, arguments)
     except SCHEMA_ERRORS as error:
-        # Boundary: an invalid part of a schema must not affect calls for other parts.
+        # Boundary: an invalid part of a schema must not affect calls that request other parts.
         return error_result(f"This part of the schema cannot be shown ({type(error).__name__}).")
 
 

@@ -17,8 +17,8 @@ from gateway.upstream.session import ALL_KINDS, OnListChanged, RawListing, Upstr
 from registry.catalog.catalog import ListKind
 from registry.schema.display_text import excerpt
 
-# The shortest interval between introspections (requests for the schema) that rejected documents cause: introspection
-# can take several seconds at a server with a large schema.
+# The minimum interval between introspections (requests for the schema) after rejected documents. It is needed because
+# the introspection of a large schema can take several seconds.
 _RECHECK_S: Final = 30.0
 TOOLS: Final[tuple[ListKind, ...]] = ("tools",)
 
@@ -56,8 +56,8 @@ class GraphqlSession:
             builder: Builds the tools; outlives this session.
             on_list_changed: Called when the tools have to be listed again.
             exclude_mutations: Whether to reject mutations.
-            introspects: Whether the schema comes from the endpoint, so that it is fetched again after a rejected
-                document.
+            introspects: Whether the schema comes from the endpoint. If so, the schema is fetched again after the
+                endpoint has rejected a document.
         """
         self._endpoint = endpoint
         self._builder = builder
@@ -73,7 +73,7 @@ class GraphqlSession:
         self, kinds: Collection[ListKind] = ALL_KINDS, *, limit_s: float, polled: bool = False
     ) -> RawListing:
         """Return the listing; query the endpoint only if its schema may have changed."""
-        # After a change of files, the link requests only `tools`. For a complete listing, fetch the schema again.
+        # After files have changed, the caller requests only `tools`; this does not require a new copy of the schema.
         introspect, self._recheck_schema = frozenset(kinds) == ALL_KINDS or self._recheck_schema, False
         tool_set = await self._builder.renew(self._endpoint, introspect=introspect, polled=polled, limit_s=limit_s)
         unchanged = tool_set is self._listed
@@ -102,7 +102,7 @@ class GraphqlSession:
             return await self._post(payload, call)
         if tool_set is None or not any(tool["name"] == name for tool in tool_set.tools):
             raise RpcError(INVALID_PARAMS, f"there is no tool {excerpt(str(name), 128)}")
-        # Introspection tools run in a thread, because printing or parsing a large schema takes long.
+        # Introspection tools run in a thread, because printing a schema or parsing a document may take long.
         if name == graphql_schema.GET_SCHEMA:
             return await run_in_thread(partial(graphql_schema.get_schema_result, tool_set.schema, arguments))
         prepared = await run_in_thread(

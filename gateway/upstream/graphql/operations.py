@@ -1,9 +1,9 @@
-"""Convert one document to a tool definition, with the types of its variables as JSON Schema.
+"""Convert one document to a tool definition, and the types of its variables to JSON Schema.
 
 The JSON Schema accepts the values that GraphQL accepts, with two exceptions: it does not accept a single value where
-GraphQL requires a list, and it rejects undeclared members. It does not restrict the range of an `Int` or the content of
-a custom scalar, which the endpoint validates. A nullable argument accepts null, even if the configuration omits null
-from the types that models see.
+GraphQL expects a list, and it rejects undeclared variables, which GraphQL ignores. The endpoint, not the JSON Schema,
+validates the range of an `Int` and the content of a custom scalar. A nullable argument accepts null, even if the
+configuration omits null from the types that models see.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SCALARS: Final[Mapping[str, str | list[str]]] = {
 }
 # Marks a default value that JSON cannot express.
 _NO_VALUE: Final = object()
-# How many enum values to describe: lists of countries or currencies would take thousands of a model's tokens.
+# How many enum values to describe. Describing a list of all countries or currencies would take thousands of tokens.
 _MAX_VALUES: Final = 60
-# The longest integer literal to convert. Longer integers are mistakes, and slow to parse.
+# The longest integer literal to convert. Longer integers are mistakes, and parsing them is slow.
 _MAX_DIGITS: Final = 400
 
 
@@ -46,7 +46,7 @@ def input_schema(
 
     Args:
         variables: The variables of an operation that is valid for `schema`.
-        descriptions: Descriptions by variable name, which replace the descriptions of the variables' types.
+        descriptions: Descriptions by variable name. They replace the descriptions of the variables' types.
     """
     types: dict[str, Any] = {
         variable.variable.name.value: gql.type_from_ast(schema, variable.type) for variable in variables
@@ -89,7 +89,7 @@ def with_deprecation(schema: dict[str, Any], reason: str) -> dict[str, Any]:
 
 
 def _with_description(schema: dict[str, Any], description: str | None, type_: Any) -> dict[str, Any]:
-    """Return a copy of the schema with a description, to which the descriptions of enum values are added."""
+    """Return a copy of the schema with the description, followed by the descriptions of the type's enum values."""
     parts = [description, _describe_enum_values(type_)]
     text = "\n\n".join(part for part in parts if part)
     return {**schema, "description": text} if text else schema
@@ -164,7 +164,7 @@ class _Writer:
         return {**schema, "additionalProperties": False}
 
     def _member_schema(self, field: gql.GraphQLInputField, only_one: bool) -> dict[str, Any]:
-        # The one member that a caller gives for a @oneOf object must not be null.
+        # A caller gives exactly one member of a @oneOf object, and this member must not be null.
         schema = self._non_null_schema(field.type) if only_one else self.schema(field.type)
         if field.description:
             schema = _with_description(schema, field.description, field.type)
@@ -175,7 +175,7 @@ class _Writer:
 
 
 def _count_uses(roots: list[gql.GraphQLInputType]) -> Counter[str]:
-    """Count the references to each input object, from these types and from other input objects."""
+    """Count the references to each input object in these types and in the members of other input objects."""
     uses: Counter[str] = Counter()
     pending = [gql.get_named_type(root) for root in roots]
     while pending:
@@ -260,9 +260,9 @@ def _list_or_no_value(values: list[Any]) -> Any:
     return _NO_VALUE if any(value is _NO_VALUE for value in values) else values
 
 
-# The edges between words in camel case. An `s` after capitals is a plural: `getIDs` becomes `get_ids`.
+# The boundaries between words in camel case. An `s` after capitals marks a plural: `getIDs` becomes `get_ids`.
 _WORD_EDGE: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z](?!s(?![a-z]))[a-z])")
-# How many field names a generated description contains: enough to show what the operation requests, and still readable.
+# How many field names a generated description contains. More names would make the description hard to read.
 _MAX_FIELDS: Final = 12
 
 
@@ -293,7 +293,7 @@ def tool_of(document: Document, schema: gql.GraphQLSchema, shared: Mapping[str, 
     """Create the tool of a document that contains an operation.
 
     Args:
-        shared: Fragments from files that contain only fragments. Those that the operation uses are sent with it.
+        shared: Fragments from files that contain only fragments. The tool sends the fragments that the operation uses.
 
     Raises:
         FileRejected: The document is not valid for this schema.
@@ -318,7 +318,7 @@ def tool_of(document: Document, schema: gql.GraphQLSchema, shared: Mapping[str, 
         detail = f"{refused.detail} {advice}"
         notes.append(FileRejected("nullable_condition", detail, refused.place))
     own_name = operation.name.value if operation.name is not None else None
-    # An operation without a name is valid if it is the only one in the document. Then the file name is the tool name.
+    # A document with a single operation may omit the operation's name. Then the file name becomes the tool name.
     name = document.tool_name or (snake_case(own_name) if own_name else PurePosixPath(document.file).stem)
     mutation = operation.operation == gql.OperationType.MUTATION
     fragments = {node.name.value: node for node in combined.definitions if isinstance(node, gql.FragmentDefinitionNode)}
@@ -438,7 +438,7 @@ def _describe_operation(
 def _descriptions(
     document: Document, operation: gql.OperationDefinitionNode, schema: gql.GraphQLSchema, described: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return a description of each variable: from the document, else of its type, else of the argument that gets it."""
+    """Return each variable's description: from the document, else from its type, else from an argument that uses it."""
     descriptions = dict(document.arguments)
     for variable in operation.variable_definitions or ():
         name = variable.variable.name.value
@@ -453,8 +453,8 @@ class _Uses(gql.Visitor):
     """A visitor that collects the descriptions and deprecations of the fields and arguments that an operation uses.
 
     Attributes:
-        described: For each variable, the description of the first described argument or member that gets the variable.
-        deprecated: For each variable that a deprecated argument or member gets, the deprecation reason.
+        described: For each variable, the description of the first described argument or member that uses the variable.
+        deprecated: For each variable that a deprecated argument or member uses, the deprecation reason.
         deprecated_fields: Messages about the deprecated fields that the operation selects.
     """
 
@@ -478,7 +478,7 @@ class _Uses(gql.Visitor):
     def enter_variable(
         self, node: gql.VariableNode, _key: object, parent: object, _path: object, _ancestors: object
     ) -> None:
-        """Record the description and deprecation of the argument or input object member that gets the variable."""
+        """Record the description and deprecation of the argument or input object member that uses the variable."""
         name = node.name.value
         target: gql.GraphQLArgument | gql.GraphQLInputField | None = None
         if isinstance(parent, gql.ArgumentNode):

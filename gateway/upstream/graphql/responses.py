@@ -2,9 +2,9 @@
 
 Source: the specification "GraphQL over HTTP", "Request" and "Response".
 
-The `data` of a response becomes `structuredContent`, and its JSON becomes the text content. A response with errors sets
-`isError` and keeps any partial `data`. The error objects (up to the size limit for error data) and `extensions` become
-members of `_meta`, so that `structuredContent` contains exactly `data`.
+The `data` of a response becomes `structuredContent`, and the JSON text of `data` becomes the text content. If there are
+errors, the result has `isError` and any partial `data`. The error objects (up to the size limit for error data) and
+`extensions` become members of `_meta`, so that `structuredContent` contains exactly `data`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HEADERS: Final = {
     "accept": "application/graphql-response+json, application/json;q=0.9",
     "content-type": "application/json",
 }
-# Headers that the HTTP client sets, such as those for connection and framing, cannot be configured.
+# Headers that cannot be configured, because the gateway sets them, such as the headers for connection and framing.
 _NOT_CONFIGURABLE: Final = frozenset(
     {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
     | {"accept-encoding", "content-length", "content-type", "expect", "host"}
@@ -87,16 +87,16 @@ class Endpoint:
 ERRORS_KEY: Final = "typegate/graphqlErrors"
 EXTENSIONS_KEY: Final = "typegate/graphqlExtensions"
 _JSON: Final = frozenset({"application/json", "application/graphql-response+json"})
-# The maximum number of errors in the text. A query for a list can fail once per item: the first errors explain the
-# failure, and `_meta` contains the rest.
+# The maximum number of errors in the text. A query for a list can cause an error for each item. The first errors
+# explain the failure, and `_meta` contains the full list.
 _MAX_SHOWN: Final = 20
-# The longest message, in characters: some servers include a stack trace in the message.
+# The longest message, in characters. The limit is needed because some servers include a stack trace in the message.
 _MAX_MESSAGE: Final = 2_000
 _MAX_PATH: Final = 300
 # How many characters to quote from a page or text that is not a GraphQL response.
 _MAX_WORDS: Final = 100
-# The members that contain the error message in responses without a list of errors, the most specific first. They are
-# used by Hasura, monday.com, Problem Details (RFC 9457), OAuth and others.
+# The members that contain the error message in responses without a list of errors, the most specific member first.
+# Hasura, monday.com, Problem Details (RFC 9457), OAuth and others use these members.
 _MESSAGE_MEMBERS: Final = (
     "errors",
     "error",
@@ -149,7 +149,7 @@ def response_of(answer: HttpAnswer) -> dict[str, Any]:
 
 
 def _message_of(value: Any) -> str:
-    """Return the error message in a text, or in an object of any known format; an empty string without a message."""
+    """Return the error message in a text or in an object of a known format; an empty string if there is no message."""
     if isinstance(value, str):
         return value.strip()
     if not isinstance(value, dict):
@@ -201,7 +201,7 @@ def result_of(response: dict[str, Any]) -> dict[str, Any]:
 
 
 def _encode(value: dict[str, Any]) -> str:
-    """Encode as JSON; raise `UnusableAnswer` if the value is nested more deeply than messages may be."""
+    """Encode a value as JSON; raise `UnusableAnswer` if the value is nested too deeply for a message."""
     try:
         return json_bytes.dumps(value).decode()
     except json_bytes.MalformedJson as error:

@@ -29,8 +29,8 @@ from gateway.upstream.graphql.operations import Operation, tool_of
 from gateway.upstream.graphql.responses import Endpoint
 from registry.intake.issues import ItemIssue
 
-# How long a thread processes files before it returns. The results are cached, so that the work is not lost if the
-# connection is closed while thousands of files are being read.
+# How long a thread processes files before it returns. If the connection is closed while thousands of files are being
+# read, the work of earlier threads is not lost, because the results are cached.
 _SLICE_S: Final = 0.25
 # Polls reuse an introspected schema of up to this age, so that only every fourth poll queries the endpoint.
 _SCHEMA_AGE_S: Final = 240.0
@@ -90,12 +90,12 @@ class ToolSetBuilder:
         self.tool_set: ToolSet | None = None
 
     async def renew(self, endpoint: Endpoint, *, introspect: bool, polled: bool, limit_s: float) -> ToolSet:
-        """Return the current tool set: the same object as before if nothing has changed.
+        """Return the current tool set, which is the same object as before if nothing has changed.
 
         Args:
             endpoint: The source of the schema if no schema file is configured.
             introspect: Whether to query the endpoint even if its schema is cached.
-            polled: Whether this is a periodic check, which reuses a recently fetched schema.
+            polled: Whether this is a periodic check; such a check reuses a recently fetched schema.
             limit_s: The time limit for introspection, in seconds.
 
         Raises:
@@ -153,7 +153,7 @@ class ToolSetBuilder:
                 if time.monotonic() > until_s:
                     return False
         shared, _ = self._fragments(files)
-        # A changed fragment invalidates every operation, because it is not known yet which operations use the fragment.
+        # If a fragment changes, build every operation again: the cache does not record which operations use a fragment.
         shared_key = tuple((name, fragment.text) for name, fragment in sorted(shared.items()))
         key = (self._schema[0] if self._schema is not None else b"", hash(shared_key))
         for file in files:
@@ -170,9 +170,9 @@ class ToolSetBuilder:
         return True
 
     def _fragments(self, files: tuple[SourceFile, ...]) -> tuple[dict[str, Fragment], dict[str, FileRejected]]:
-        """Return the shared fragments by name, and the rejections of files that define a shared fragment again.
+        """Return the shared fragments by name, and the rejection of each file that defines a shared fragment again.
 
-        Shared fragments are those in files without an operation.
+        A fragment is shared if its file contains no operation.
         """
         shared: dict[str, Fragment] = {}
         refused: dict[str, FileRejected] = {}
@@ -226,7 +226,7 @@ class ToolSetBuilder:
         document = self._parsed[file.name].document
         return document if isinstance(document, FileRejected) else repeating.get(file.name)
 
-    # If several files use one tool name, the first file in name order gets it, so that a restart changes nothing.
+    # If several files define the same tool name, the first file in alphabetical order wins, also after a restart.
     def _find_name_conflict(self, operation: Operation, operations: Mapping[str, Operation]) -> FileRejected | None:
         first = operations.get(operation.name)
         if first is not None:
@@ -241,7 +241,7 @@ class ToolSetBuilder:
 def make_operation(
     document: Document, schema: GraphQLSchema, shared: Mapping[str, Fragment]
 ) -> Operation | FileRejected:
-    """Return the tool of a document, or the reason for rejecting it; never raise, even if the schema is invalid."""
+    """Return the tool of a document, or the reason to reject the document. Never raise, even for an invalid schema."""
     return _try_make(partial(tool_of, document, schema, shared), "not_in_schema", document.file)
 
 
@@ -251,5 +251,5 @@ def _try_make(make: Callable[[], T], code: str, file: str) -> T | FileRejected:
     except FileRejected as rejection:
         return rejection
     except SCHEMA_ERRORS as error:
-        # Boundary: an error caused by one file, or by a part of the schema, must not affect other files.
+        # Boundary: an error that one file or a part of the schema causes must not affect other files.
         return FileRejected(code, f"{type(error).__name__}: {error}", file)

@@ -2,8 +2,8 @@
 
 The page behind the link first identifies the user: by a sign-in at the issuer of the caller's access token, or by the
 caller's API key. The sign-in to the upstream begins only if this user is the caller who received the link, and it
-continues only in the same browser. Without this check, a caller could send the link to another person and gain that
-person's access to the upstream.
+continues only in the browser in which it began. Without these checks, a caller could send the link to another person
+and gain that person's access to the upstream.
 
 The same issuers also sign users in to the gateway itself: the callers' page, `/me`, gets an access token this way.
 
@@ -64,8 +64,8 @@ log = logging.getLogger(__name__)
 
 _OWNER: Final = "user of a sign-in link"
 _NAME: Final = "the gateway"
-# Timeout for starting a login while the browser waits. Metadata, the registration and its check take at most ten
-# seconds each, and seldom more than one second.
+# Timeout for starting a login while the browser waits. Fetching the metadata, registering a client and checking the
+# registration take at most ten seconds each, and seldom more than one second.
 _START_S: Final = 30.0
 
 
@@ -383,7 +383,8 @@ class AccountLinking:
         """Create a link for the caller who owns the sign-in.
 
         Raises:
-            SignInFailed: Browsers cannot reach this process, or the caller has created too many links.
+            SignInFailed: Browsers cannot reach this process, too many links were created by this caller or in total, or
+                the store is unavailable.
         """
         base = self._addresses.connect_url()
         if base is None:
@@ -428,10 +429,13 @@ class AccountLinking:
     async def identify_by_issuer(
         self, response: AuthorizationResponse, pending: Mapping[str, Any], cookie: str | None
     ) -> Mapping[str, Any]:
-        """Return the stored data of a link after the issuer has confirmed that the user is the link's caller.
+        """Return the stored data of a link if the issuer identifies the user as the caller who received the link.
+
+        The link cannot be used again, even if the user is another caller.
 
         Raises:
-            SignInFailed: The user is another caller or has continued in another browser, or the link is not valid.
+            SignInFailed: The user is another caller or has continued in another browser, the issuer has not identified
+                the user, or the link is not valid.
         """
         client = self._client_for_issuer(str(pending["identity"]))
         about = pending["about"]
@@ -441,9 +445,9 @@ class AccountLinking:
         return await self._redeem(str(about["ticket"]), await client.finish_login(response, pending))
 
     async def identify_by_key(self, ticket: str, key: str) -> Mapping[str, Any]:
-        """Return the stored data of a link if the entered API key is a key of the link's caller.
+        """Return the stored data of a link if the entered API key belongs to the caller who received the link.
 
-        A wrong key invalidates the link, so that the page cannot be used to guess keys.
+        Any key, right or wrong, uses up the link, so that the page cannot be used to guess keys.
 
         Raises:
             SignInFailed: The key or the link is not valid, or the key belongs to another caller.
@@ -489,7 +493,7 @@ class AccountLinking:
         check_browser(browser, cookie)
         token = await client.finish_access(response, pending)
         ticket = secrets.token_urlsafe(_RANDOM_BYTES)
-        # Encrypt the token with the ticket, which is not stored: a token that is never fetched must not stay readable.
+        # The ticket is the encryption key and is not stored, so the store never reveals a token that is not fetched.
         encrypted = base64.b64encode(Encryption(ticket).encrypt(token.encode(), name=browser)).decode()
         document = {"token": encrypted, "browser": browser, "expires": time.time() + _TOKEN_S}
         try:

@@ -35,14 +35,14 @@ class BrowserOrigin:
 
     Attributes:
         url: The origin, such as `http://127.0.0.1:8765`; None if browsers cannot reach the gateway.
-        needed: Set as soon as a user has to sign in to any upstream.
+        needed: An event that is set as soon as a user has to sign in to any upstream.
     """
 
     def __init__(self, url: str | None = None, *, opens_on_demand: bool = False) -> None:
         """Initialize the origin.
 
         Args:
-            opens_on_demand: Whether `open` will be called after `needed` is set.
+            opens_on_demand: Whether the gateway opens a port, and calls `open`, only after `needed` was set.
         """
         self.url = url
         self.needed = anyio.Event()
@@ -78,7 +78,7 @@ class Addresses:
 
 
 def public_url_of(settings: GatewayConfig) -> str | None:
-    """Return the configured public URL of the gateway; None if there is none."""
+    """Return the configured public URL, or else the origin of the OAuth resource URL; None if neither is configured."""
     if settings.public_url is None and settings.auth.oauth is not None and settings.auth.oauth.resource is not None:
         # MCP clients reach the gateway at its resource URL, so browsers can use the origin of this URL.
         return origin_of(settings.auth.oauth.resource)
@@ -89,7 +89,7 @@ def addresses_at(public_url: Callable[[], str | None], origin: Callable[[], str 
     """Create the addresses of a gateway.
 
     Args:
-        public_url: Returns the configured public URL.
+        public_url: Returns the configured public URL; None without one.
         origin: Returns the URL on which the gateway listens, which is used if no public URL is configured.
     """
 
@@ -99,7 +99,7 @@ def addresses_at(public_url: Callable[[], str | None], origin: Callable[[], str 
 
     def document_url() -> str | None:
         public = public_url()
-        # The authorization server fetches the document, so the URL must be public, and TLS must protect its content.
+        # The authorization server fetches the document, so the URL must be public, and TLS must protect the document.
         return f"{public.rstrip('/')}{DOCUMENT_PATH}" if public is not None and public.startswith("https:") else None
 
     return Addresses(
@@ -109,7 +109,7 @@ def addresses_at(public_url: Callable[[], str | None], origin: Callable[[], str 
 
 # 256 bits, as RFC 7636, section 7.1, recommends for a code verifier; also used for `state` and `nonce`.
 _RANDOM_BYTES: Final = 32
-# Limit for an error text from the redirect's query string, which anyone can write.
+# Limit for an error text from the query string of a redirect. Anyone can send a request with such a query string.
 _MAX_ERROR_CHARS: Final = 200
 
 
@@ -147,7 +147,7 @@ def authorization_url(
     """Return the URL to open in the browser.
 
     Args:
-        endpoint: Authorization endpoint, whose query parameters stay in the URL.
+        endpoint: Authorization endpoint; its query parameters are preserved, unless the request sets the same ones.
         consent: Whether to send `prompt=consent` together with the scope `offline_access`.
         nonce: Value that the identity token has to repeat; None if no identity token is requested.
     """
@@ -192,7 +192,7 @@ def parse_authorization_response(query: str) -> AuthorizationResponse:
     """Parse the query string of a redirect.
 
     Raises:
-        InvalidAuthorizationResponse: A parameter is repeated, or `state` is missing.
+        InvalidAuthorizationResponse: `state`, `code`, `iss` or `error` is repeated, or `state` is missing.
     """
     pairs = parse_qsl(query, keep_blank_values=True)
     parameters: dict[str, str] = {}
@@ -217,7 +217,9 @@ def parse_authorization_response(query: str) -> AuthorizationResponse:
 
 
 def check_issuer(response: AuthorizationResponse, *, issuer: str, is_required: bool) -> None:
-    """Check by exact comparison that an authorization response, or an error response, is from the issuer (RFC 9207).
+    """Check that the issuer named by an authorization response is exactly the expected issuer (RFC 9207).
+
+    Responses that report an error need this check, too.
 
     Args:
         issuer: Issuer to which the authorization request was sent.

@@ -56,7 +56,8 @@ class Client:
 
     Attributes:
         origin: How the authorization server learned of the client: `configured` (the operator registered the client),
-            `document` (the client ID is the URL of a client ID metadata document) or `registered` (dynamically).
+            `document` (the client ID is the URL of a client ID metadata document) or `registered` (the gateway
+            registered itself dynamically).
         redirect_uri: The registered redirect URI; empty if unknown.
         expires_at_s: Expiry of the secret, in seconds since 1970; None if it does not expire.
     """

@@ -1,8 +1,8 @@
 """Send the HTTP requests of a sign-in: check addresses, and limit size, time and redirects.
 
 The URLs of a sign-in come from the upstream or from a server that the upstream names, so they may point at internal
-services. For each connection, the host name is resolved once and all its addresses are checked. The connection then
-uses one of the checked addresses, so that a later change of the DNS record has no effect.
+services. For each connection, the host name is resolved once, and the resulting addresses are checked. The connection
+then uses one of the checked addresses, so that a later change of the DNS record has no effect.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class AddressGuard:
         return origin
 
     async def resolve(self, origin: Origin) -> Sequence[str]:
-        """Resolve the host of an origin, check all its addresses, and return them.
+        """Resolve the host of an origin, check its first `_MAX_ADDRESSES` addresses, and return these addresses.
 
         Raises:
             AddressRefused: One of the addresses is not allowed.

@@ -174,7 +174,9 @@ class ServerMetadata:
 
 
 def canonical_resource(url: str) -> str:
-    """Return the resource identifier for an upstream's URL: scheme and host in lower case, without query and fragment.
+    """Return the resource identifier for an upstream's URL.
+
+    Scheme and host are in lower case. A default port, a slash at the end, the query and the fragment are omitted.
 
     Source: MCP 2025-11-25, "Authorization", "Canonical Server URI".
     """
@@ -422,7 +424,8 @@ class Discovery:
         """Return the first valid document, parsed by `read`; None if none of the URLs has a document.
 
         Raises:
-            InvalidMetadata: No document is valid, or a document could not be fetched.
+            InvalidMetadata: An address is not allowed; or no document is valid, and at least one is invalid or could
+                not be fetched.
         """
         failure: GatewayError | InvalidMetadata | None = None
         for url in urls:
@@ -448,7 +451,7 @@ class Discovery:
         return None
 
     def _choose_issuer(self, resource: ResourceMetadata, current: str | None) -> str | None:
-        """Return the configured issuer, or else an issuer that the upstream names; None if it names none.
+        """Return the configured issuer, or else an issuer that the upstream names; None if there is neither.
 
         Raises:
             InvalidMetadata: The upstream names issuers, but not the configured one.

@@ -46,7 +46,7 @@ _REVOKE_S: Final = 25.0
 # Longest delay after a failed refresh. `_RETRY_S` doubles with each failure up to this bound, so that a server that is
 # down gets few requests.
 _LONGEST_RETRY_S: Final = 120.0
-# Fail calls at once for this long after a store failure, instead of letting each wait for the store's timeout.
+# For this long after a store failure, token renewals fail at once, instead of each waiting for the store's timeout.
 _STORE_AGAIN_S: Final = 2.0
 # Error text if the request had no credentials and no authorization server was found.
 _NO_AUTHORIZATION_SERVER: Final = (
@@ -141,7 +141,7 @@ class SignIn:
         self._forced_version = self._accepted_version = -1
         self._store_failure, self._store_failed_s = "", -math.inf
 
-    # used by transports
+    # called by transports
 
     @property
     def ready(self) -> bool:
@@ -241,7 +241,7 @@ class SignIn:
         if not self._loaded or stamp != self._stamp:
             await self._reload()
 
-    # used by administrators and callers
+    # called for administrators and callers
 
     async def create_link(self, *, browser: str | None = None) -> SignInLink:
         """Return a link to sign in; a link for any browser is returned again while enough of its lifetime is left.
@@ -420,7 +420,7 @@ class SignIn:
             if self._stored.tokens is None and self.config.interactive:
                 raise self._not_signed_in("signed out" if self._stored.signed_out else "no user has signed in yet")
             if version == self._forced_version and version != self._accepted_version:
-                # This token replaced a rejected token, and has itself never been accepted, so a third would not help.
+                # This token replaced a rejected one and was never accepted either, so another renewal would not help.
                 if self.config.interactive:
                     raise self._not_signed_in("the server also rejects the new token")
                 return False
@@ -576,7 +576,10 @@ class SignIn:
         event.set()
 
     async def _save(self, stored: StoredSignIn) -> StoreFailed | None:
-        """Store the sign-in; return the error if this fails. The caller must hold the store lock."""
+        """Store the sign-in and apply it to this process; return the error if it could not be stored.
+
+        If the store has a newer sign-in, apply the newer one instead. The caller must hold the store lock.
+        """
         failure = None
         try:
             document = replace(stored, kind=self.config.type).document(server=self.server, principal=self.principal)

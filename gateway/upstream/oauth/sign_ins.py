@@ -219,7 +219,8 @@ class SignIns:
         """Begin the sign-in of a caller who has followed a link and entered an API key on its page.
 
         Raises:
-            SignInFailed: The link was created for another caller, or is not valid.
+            SignInFailed: The key or the link is not valid, the link was created for another caller, or the sign-in
+                cannot begin.
         """
         return await self._start(self.linking.identify_by_key(ticket, key), cookie)
 

@@ -78,7 +78,7 @@ class Tokens:
 
     Attributes:
         scopes: Granted scopes; None if the response does not state them.
-        obtained_at_s: Time of the token request, in seconds since 1970, so that it stays valid across restarts.
+        obtained_at_s: Time of the token request, in seconds since 1970, so that the time is meaningful after a restart.
         expires_at_s: Expiry in seconds since 1970; None if the token is used until the upstream rejects it.
         scheme: Authentication scheme: `Bearer`, or `DPoP` if each request needs a proof of possession.
     """
@@ -366,7 +366,7 @@ class TokenEndpoint:
     async def exchange_token(
         self, subject: str, *, subject_type: str, requested_type: str, audience: str | None, scopes: Sequence[str]
     ) -> Tokens:
-        """Exchange a token for another one (RFC 8693).
+        """Exchange a token for a token of another type or audience (RFC 8693).
 
         Args:
             subject: Token to exchange.

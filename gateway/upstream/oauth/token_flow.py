@@ -51,12 +51,12 @@ class SignInCounts:
 
 
 class UnreadableSignIn(ValueError):
-    """A stored sign-in comes from an incompatible version."""
+    """A stored sign-in was written by an incompatible version of the gateway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSignIn:
-    """The data of one sign-in; attributes have their defaults until they are known.
+    """The data of one sign-in; an attribute has its default until its value is known.
 
     Attributes:
         issuer: Issuer of the authorization server.
@@ -89,10 +89,10 @@ class StoredSignIn:
     proof_key: str | None = field(default=None, repr=False)
 
     def without_tokens(self, *, signed_out: bool = False, client: bool = True) -> StoredSignIn:
-        """Return a copy without tokens.
+        """Return a copy without the tokens, their scopes and times, and the metadata of the authorization server.
 
         Args:
-            signed_out: Whether the tokens are removed because a user has signed out.
+            signed_out: Whether the tokens are removed because a user has signed out, which also resets `wanted`.
             client: Whether the copy includes the client; without it, the gateway registers again.
         """
         return StoredSignIn(
@@ -107,7 +107,7 @@ class StoredSignIn:
         )
 
     def fits(self, config: SignInConfig) -> bool:
-        """Return whether issuer, client and type match the current configuration."""
+        """Return whether the stored issuer, client and `auth.type` match the current configuration."""
         issuer, client_id, client = config.issuer, config.client_id, self.client
         if self.issuer is not None and issuer is not None and self.issuer.rstrip("/") != issuer.rstrip("/"):
             return False

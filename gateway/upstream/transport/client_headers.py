@@ -1,4 +1,4 @@
-"""Header blocks of requests to one server, and the cookies of one connection.
+"""The headers of requests to one server, and the cookies that this server sets.
 
 Like httpx and the `fetch` of browsers, the gateway stores cookies. Source: RFC 6265, "HTTP State Management Mechanism".
 """
@@ -27,10 +27,10 @@ _SECONDS: Final = re.compile(r"-?[0-9]{1,12}")
 
 
 class Cookies:
-    """The cookies that the server of one URL sets; cookies of other servers are ignored.
+    """The cookies of one server, which a URL identifies; cookies that other servers set are ignored.
 
     Attributes:
-        version: A number that changes whenever `header` may return another value because of `store`.
+        version: A number that changes whenever `store` has applied cookies, so that `header` may return another value.
     """
 
     def __init__(self, url: str, configured: str = "") -> None:
@@ -38,8 +38,8 @@ class Cookies:
 
         Args:
             url: The URL of the server.
-            configured: The configured Cookie header; a cookie that the server sets replaces a configured cookie with
-                the same name.
+            configured: The configured Cookie header. If the server sets a cookie with the same name as a configured
+                cookie, the server's cookie is sent instead.
         """
         self._origin, _ = split_url(url)
         self._configured = configured
@@ -75,7 +75,7 @@ class Cookies:
         return self._ends_s is not None and time.time() >= self._ends_s
 
     def header(self, url: str) -> str:
-        """Return the Cookie header of a request to this URL, or an empty string without cookies."""
+        """Return the Cookie header of a request to this URL, or an empty string if there are no cookies."""
         if self._jar is None:
             return self._configured
         from urllib.request import Request
@@ -89,7 +89,7 @@ class Cookies:
         return "; ".join([pair for pair in (*configured, own) if pair])
 
     def renew(self, url: str, lines: bytes) -> bytes:
-        """Return header lines with the current cookies instead of those in `lines`.
+        """Return header lines in which the current cookies replace the cookies in `lines`.
 
         Args:
             url: The URL of the request.
@@ -115,12 +115,12 @@ def _standard_line(line: str, host: str) -> str:
     attributes: dict[str, str] = {}
     for attribute in following:
         name, _, value = attribute.partition("=")
-        attributes[name.strip().lower()] = value.strip()  # the last of several attributes with one name applies
+        attributes[name.strip().lower()] = value.strip()  # if an attribute is repeated, the last value applies
     domain = attributes.get("domain", "").lstrip(".").strip("[]").lower()
     is_valid = {
         "path": attributes.get("path", "").startswith("/"),
         "max-age": _SECONDS.fullmatch(attributes.get("max-age", "")) is not None,
-        "domain": domain not in ("", host),  # not needed if it is the host of the server
+        "domain": domain not in ("", host),  # not needed if the domain is the server's host
         "expires": "expires" in attributes,
     }
     recognized = [f"{name}={attributes[name]}" for name, valid in is_valid.items() if valid]
@@ -143,19 +143,19 @@ def _name_of(pair: str) -> str:
     return pair.partition("=")[0].strip()
 
 
-# A call has up to three standard headers: version, method and name.
+# A call has up to three standard headers, which contain the version, the method and the name of the tool.
 _STANDARD_HEADERS: Final = 3
-# The maximum number of cached header lines; enough for the tools that callers use at a time.
+# The maximum number of header blocks in each cache: enough for all tools that callers use at a time.
 _MAX_KEPT: Final = 1_024
 _POST_HEADERS: Final = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 
 
-# Headers for the framing and encoding of a message, which the configuration must not change.
+# Headers that control the framing and encoding of a message. The configuration must not change these headers.
 _OF_THE_CONNECTION: Final = frozenset({"accept-encoding", "connection", "content-length", "transfer-encoding"})
 
 
 def standing_headers(configured: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of every request, with lower-case names; a Host header comes first.
+    """Return the headers to send with every request. Names are in lower case, and a Host header comes first.
 
     Args:
         configured: The configured headers, which replace the defaults.
@@ -176,7 +176,7 @@ class RequestHead:
 
     Attributes:
         session_id: The session that requests belong to, if the server uses sessions.
-        version: The version of the credentials in the header lines that `lines` returned last.
+        version: The version of the credentials that the last call of `lines` used.
         cookies: The configured cookies, and the cookies that the server has set.
     """
 
@@ -197,8 +197,8 @@ class RequestHead:
         self.session_id: str | None = None
         # The cached header lines of a request without extra headers; None if they have to be rendered again.
         self._lines: bytes | None = None
-        # The cached header lines of requests with extra headers, by the `id` of the dict of extra headers. An entry has
-        # the dict, the value of `_lines`, and the header lines.
+        # The cached header lines of requests with extra headers. The key is the `id` of the dict of extra headers. The
+        # entry contains this dict, the value of `_lines` at that time, and the header lines.
         self._known: dict[int, tuple[dict[str, str], bytes, bytes]] = {}
         self.version = -1
 
@@ -270,7 +270,7 @@ class RequestHead:
             self._lines = header_lines(self._standing_headers())
         if not extra:
             return self._lines
-        # More headers include a trace context or a proof, which only one request has, so do not cache them.
+        # If there are more extra headers, they include a trace context or proof of this request, so do not cache them.
         usual = usual and len(extra) <= _STANDARD_HEADERS
         return self._lines + (_lines_of(tuple(extra.items())) if usual else header_lines(extra))
 
@@ -288,5 +288,5 @@ class RequestHead:
 
 @lru_cache(maxsize=_MAX_KEPT)
 def _lines_of(items: tuple[tuple[str, str], ...]) -> bytes:
-    # Cached, because every call of a tool has the same items.
+    # The result is cached, because every call of a tool has the same items.
     return header_lines(dict(items))

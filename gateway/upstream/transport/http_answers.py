@@ -1,4 +1,4 @@
-"""Responses of Streamable HTTP: resuming event streams, and the meaning of error statuses.
+"""Resume event streams of Streamable HTTP, and interpret error statuses.
 
 Source: MCP 2025-11-25, "Transports", "Resumability and Redelivery" and "Sending Messages to the Server".
 """
@@ -24,8 +24,8 @@ from registry.schema.display_text import excerpt
 log = logging.getLogger(__name__)
 
 Subject = Literal["session", "request", "unclear"]
-"""The subject of an HTTP error: the session (then the server did not process the request), the request itself, or
-possibly either (`unclear`)."""
+"""The cause of an HTTP error: the session, the request, or possibly either (`unclear`). If the cause is the session,
+the server did not process the request."""
 
 # MCP requires status 404 for an unknown session, but many servers respond with another status and one of these phrases.
 # The phrases come from the SDKs for TypeScript, Python, Go, C#, Java and Rust, from FastMCP, and from proxies.
@@ -46,11 +46,11 @@ _FORGOTTEN: Final = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-# Only the beginning of a body is searched: error pages and messages state the problem there.
+# How much of a body is searched. Error pages and messages state the problem at the beginning.
 _READ_CHARS: Final = 2_000
 _QUOTED_CHARS: Final = 160
-# Statuses that describe a defect of the request or a limit, and not an unknown session: payment, method, media type,
-# proxy, time, length, size, upgrade, rate and law. 401 and 403 concern credentials if the body mentions no session.
+# Statuses that do not indicate an unknown session, but another defect of the request or an exceeded limit, such as the
+# method, the size or the rate. 401 and 403 concern the credentials, unless the body mentions the session.
 _NAMES_THE_CAUSE: Final = frozenset(
     {401, 402, 403, 405, 406, 407, 408, 411, 413, 414, 415, 416, 417, 426, 429, 431, 451}
 )
@@ -75,7 +75,7 @@ def mentions_session(body: bytes) -> bool:
 
 
 def subject_of(status: int, body: bytes, message: dict[str, Any] | None, request_id: int | None) -> Subject:
-    """Return whether a server refused the session or the request.
+    """Return whether the session or the request is the cause of an error status.
 
     Source: MCP 2025-11-25, "Transports", "Session Management": the response to an unknown session is 404.
 
@@ -105,7 +105,7 @@ def forgotten_text(status: int, body: bytes, message: dict[str, Any] | None) -> 
     if message is not None:
         detail = str(message["error"].get("message", ""))
     elif status not in (401, 403) and b"<" not in body:
-        # Do not quote responses with 401 and 403, which may repeat the credentials, or HTML pages.
+        # Do not quote HTML pages, or responses with 401 and 403, which may repeat the credentials.
         detail = body[:_READ_CHARS].decode("utf-8", "replace")
     detail = excerpt(detail, _QUOTED_CHARS)
     return f"the upstream has forgotten the session (HTTP {status}{': ' + detail if detail else ''})"
@@ -125,10 +125,10 @@ def reason_phrase(response: Response, *, is_anonymous: bool) -> str:
 
 
 ENDED_EARLY: Final = "the stream of the answer ended before the answer"
-# The limit of reconnects per response: a server that closes the stream every second has an hour to respond. The call's
-# deadline usually ends the wait sooner.
+# The maximum number of reconnects for a response. A server that closes the stream every second has an hour to respond,
+# but the call's deadline usually ends the wait sooner.
 _MAX_RESUMED: Final = 3_600
-# The delay before a reconnect if the server states none, and the shortest delay that a server may state.
+# The delay before a reconnect if the server specifies no delay, and the minimum if the server specifies a delay.
 _RETRY_MS: Final = 1_000
 _MIN_RETRY_MS: Final = 50
 
@@ -148,7 +148,7 @@ class AnswerStream:
         self._head = head
 
     async def resumed(self, response: Response, method: str, on_pause: OnPause | None) -> AsyncIterator[dict[str, Any]]:
-        """Yield the messages of the response to one request; reconnect whenever the stream ends and can be resumed.
+        """Yield the messages of the response to a request. If the stream ends and can be resumed, reconnect.
 
         Args:
             response: The first response.
@@ -183,7 +183,7 @@ class AnswerStream:
                     async for message in self.messages(resumed, method, parser):
                         yield message
             except ConnectionLost as error:
-                # `sent` is true: the reconnect failed, but the request itself was sent before.
+                # `sent` is true because the request was sent before the reconnect failed.
                 raise ConnectionLost(str(error), sent=True) from None
 
     async def messages(

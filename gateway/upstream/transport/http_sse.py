@@ -30,12 +30,12 @@ from gateway.upstream.transport.jsonrpc_transport import OnMessage
 from gateway.upstream.transport.stream_transport import StreamTransport
 from gateway.upstream.upstream_credentials import Credentials, NotSignedIn, refusal_text
 
-# The maximum number of messages whose POST has not started; it starts in the next iteration of the event loop. Four
-# times the default limit of calls in flight, to leave room for cancellations and responses.
+# The maximum number of queued messages. A message usually leaves the queue in the next iteration of the event loop. The
+# maximum is four times the default limit of calls in flight, to leave room for cancellations and responses.
 _MAX_UNSENT: Final = 256
-# Two attempts to send a message: with the current credentials, and with the credentials after a refusal.
+# How often to send a message: with the current credentials and, after a refusal, with other credentials.
 _MAX_SENT: Final = 2
-# A string, so that it cannot equal the numeric id of a request.
+# The id of pings. It is a string, so that it cannot equal the numeric id of a request.
 _PING_ID: Final = "is-the-session-known"
 
 
@@ -109,7 +109,7 @@ class _SseConnection:
 
     @asynccontextmanager
     async def _open_stream(self) -> AsyncIterator[Response]:
-        """Open the stream; if the server refuses the credentials, retry once with other credentials, if available."""
+        """Open the stream. If the server refuses the credentials and others are available, retry once with these."""
         credentials = self._credentials
         if credentials is not None:
             await credentials.prepare()
@@ -140,7 +140,7 @@ class _SseConnection:
         return self._has_no_credentials and not (self._credentials is not None and self._credentials.headers)
 
     async def wait_endpoint(self) -> None:
-        """Wait until the server has named the endpoint; raise the error if the stream ends before."""
+        """Wait until the server has named the endpoint. If the stream ends before that, raise the error."""
         await self._endpoint_known.wait()
         if not self._endpoint:
             raise self._failure
@@ -200,11 +200,11 @@ class _SseConnection:
                 self.transport.close(str(error))
 
     async def _is_forgotten(self, status: int, body: bytes, message: dict[str, Any]) -> bool:
-        """Return whether a refused POST means that the server does not know the session in the endpoint's URL."""
+        """Return whether the server refused a POST because it does not know the session in the endpoint's URL."""
         subject = subject_of(status, body, None, None)
         if mentions_session(body) or subject == "request" or not isinstance(message.get("id"), int):
             return mentions_session(body)
-        # A ping is harmless, and its response on the stream is ignored because its id is not pending.
+        # A ping is harmless. The transport ignores the response to the ping, because no request has this id.
         try:
             status, body = await self._post_message(
                 json_bytes.dumps({"jsonrpc": "2.0", "id": _PING_ID, "method": "ping"})
@@ -216,7 +216,7 @@ class _SseConnection:
     async def _post_message(self, line: bytes) -> tuple[int, bytes]:
         """Post a message, and return the status and body of the response.
 
-        If the server refuses the credentials, retry once with other credentials, if available.
+        If the server refuses the credentials and other credentials are available, retry once with these.
         """
         credentials, status, body = self._credentials, 0, b""
         for _ in range(_MAX_SENT):

@@ -1,6 +1,6 @@
 """The transport interface for upstreams that speak JSON-RPC, and the repair of responses that are not strict JSON.
 
-"Intake" is the step after listing, which checks each definition of an upstream and rejects invalid definitions.
+"Intake" is the step that follows the listing: it checks each listed definition and rejects invalid definitions.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from gateway.protocol import json_bytes
 from gateway.protocol.gateway_errors import INTERNAL_ERROR, METHOD_NOT_FOUND, RpcError
 from registry.schema.display_text import clean
 
-# How deeply values may be nested in a repaired response: deeper than intake accepts, so that intake rejects a truncated
-# definition, and less deep than the limit of the parsers.
+# How deeply values may be nested in a repaired response. The limit is higher than the limit of intake, so that intake
+# rejects a truncated definition, and lower than the limit of the parsers.
 _KEPT_DEPTH: Final = 250
-# The gateway never sends longer ids. Some servers return the id as a string or as a fraction.
+# The gateway never sends ids with more than 18 digits. Some servers return the id as a string, or as `1.0`.
 _MEMBER: Final = rb'\s*"(?:jsonrpc"\s*:\s*"2\.0"|id"\s*:\s*"?(\d{1,18})(?:\.0)?"?)\s*'
 _HEAD: Final = re.compile(rb"\s*\{(?:" + _MEMBER + rb',)*+\s*"(?:result|error)"\s*:')
 _TAIL: Final = re.compile(rb"(?:," + _MEMBER + rb")++\}\s*\Z")
-# Also matches a trailing escape and an unclosed quote, so that no byte is scanned twice.
+# A match of a string may lack the closing quote or end with a backslash, so that no byte is scanned twice.
 _SHAPE: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?|[\[{]++|[\]}]++', re.DOTALL)
 
 
 def answered_id(line: bytes, *, ends: bool = False) -> int | None:
     """Return the id of the request that this text answers, or None if the id is uncertain.
 
-    Servers write `id` before or after the one large member, so searching both ends of the text is enough.
+    Servers write `id` before or after `result` or `error`, so searching both ends of the text is enough.
 
     Args:
         line: The text of the response.
@@ -50,8 +50,8 @@ async def repaired_response(data: bytes, method: str) -> dict[str, Any] | None:
     """Return a substitute for a response that is not strict JSON, or None if the text is not a response.
 
     A single malformed tool must not hide all tools of a server. In a response to `tools/list`, values that are nested
-    too deeply become `null` and invalid numbers are preserved, so that intake rejects only the malformed tool. For
-    other methods, the substitute is an error response.
+    too deeply become `null`, and numbers such as NaN remain, so that intake rejects only the malformed tool. For other
+    methods, the substitute is an error response.
     """
     request_id = answered_id(data)
     if request_id is None:
@@ -99,7 +99,7 @@ def _lenient(data: bytes) -> Any:
 
 MAX_ERROR_CHARS: Final = 16 * 1024
 """The length limit of an error message, which may be shown to models and logged. Results, even with `isError`, are
-limited only by the message size, because they may contain output that the caller requested, such as a compiler's."""
+limited only by the message size, because they may contain output that the caller needs, such as compiler errors."""
 MAX_ERROR_DATA_BYTES: Final = 64 * 1024
 """The size limit of the `data` member of an error, which only programs read."""
 
@@ -107,15 +107,15 @@ OnProgress = Callable[[dict[str, Any]], None]
 Reply = Callable[[dict[str, Any]], None]
 OnPause = Callable[[int], None]
 OnMessage = Callable[[dict[str, Any], Reply], None]
-"""Handles a notification or request from the upstream; calls the second argument later to respond to a request."""
+"""Handles a notification or a request from the upstream. To respond to a request, it calls the second argument."""
 
 
 class Transport(Protocol):
     """A connection to one upstream.
 
     Attributes:
-        independent_requests: Whether each request is a separate exchange with its own headers. If so, other requests
-            may succeed after one was lost, and only a failed request shows that the upstream is gone.
+        independent_requests: Whether each request is a separate exchange with its own headers. If so, a lost request
+            does not affect other requests, and only a failed request shows that the upstream is unreachable.
     """
 
     independent_requests: bool
@@ -135,11 +135,11 @@ class Transport(Protocol):
         Args:
             params: The whole params object. With `on_progress`, the transport adds a progress token to the object.
             on_progress: Called with the params of each progress notification.
-            on_message: Called with each message on the request's own stream, if the transport has a stream for each
-                request.
+            on_message: Called with each notification or request on the stream that belongs to this request, if the
+                transport has such streams.
             headers: Headers of this request, if the transport has headers.
-            on_pause: Called when the server closes the stream before the response and expects a reconnect, with the
-                delay in milliseconds.
+            on_pause: Called with the delay before the reconnect, in milliseconds, when the server closes the stream
+                before the response.
 
         Raises:
             RpcError: The upstream answered with an error.
@@ -158,11 +158,11 @@ class Transport(Protocol):
             on_open: Called once messages can arrive.
 
         Raises:
-            RpcError, ConnectionLost, SessionForgotten, HttpStatusError: As `request`.
+            RpcError, ConnectionLost, SessionForgotten, HttpStatusError: See `request`.
         """
 
     def use_version(self, version: str) -> None:
-        """Send this protocol version with every later request, if the transport has a field for it."""
+        """Send this protocol version with every later request, if the transport has a field for the version."""
 
     async def wait_closed(self) -> str:
         """Wait until the connection has ended, and return the reason."""
@@ -197,7 +197,7 @@ def result_in(message: dict[str, Any]) -> Any:
 
 
 def bounded_text(text: str) -> str:
-    """Return the text of an error without hidden characters; if the text is too long, truncate it and add a note."""
+    """Return the text of an error without hidden characters. If the text is too long, truncate it and add a note."""
     if len(text) <= MAX_ERROR_CHARS:
         return clean(text)
     return f"{clean(text[:MAX_ERROR_CHARS])}… (cut: these are the first {MAX_ERROR_CHARS} of {len(text)} characters)"
@@ -220,13 +220,13 @@ def default_response(request: dict[str, Any]) -> dict[str, Any]:
     """Return the default response to an upstream's request: success for `ping`, an error for other methods."""
     if request.get("method") == "ping":
         return {"jsonrpc": "2.0", "id": request["id"], "result": {}}
-    # Truncated, because this upstream-controlled text ends up in logs on both sides.
+    # The method name is truncated, because the upstream controls this text, and both sides may log it.
     error = {"code": METHOD_NOT_FOUND, "message": f"{str(request.get('method'))[:100]} is not offered by this client"}
     return {"jsonrpc": "2.0", "id": request["id"], "error": error}
 
 
 def set_progress_token(params: dict[str, Any], token: int) -> None:
-    """Add a progress token to the params of a request, which requests progress notifications."""
+    """Add a progress token to the params of a request, so that the upstream sends progress notifications."""
     meta = params.get("_meta")
     if meta is None:
         params["_meta"] = {"progressToken": token}

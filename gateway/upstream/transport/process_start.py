@@ -1,4 +1,4 @@
-"""Start local servers: environment, progress, limits, and isolation from each other.
+"""Start local servers, track their progress, limit concurrent starts, and isolate the servers from each other.
 
 Local servers run as the same user as the gateway. Without isolation, each server can read the environment and memory of
 the gateway and of other servers, and can send signals to these processes. Two kernel mechanisms prevent this:
@@ -8,9 +8,9 @@ the gateway and of other servers, and can send signals to these processes. Two k
   restrictions".
 - The gateway is not dumpable, so that only root can trace the gateway. Source: prctl(2), PR_SET_DUMPABLE.
 
-Two further mechanisms end all processes of a server with the gateway:
+Two further mechanisms end all processes of a server when the gateway ends:
 
-- Orphaned processes of a server become children of the gateway, which ends them. Source: prctl(2),
+- Orphaned processes of a server become children of the gateway, and the gateway ends these children. Source: prctl(2),
   PR_SET_CHILD_SUBREAPER.
 - If the gateway is killed, each server receives SIGTERM (PR_SET_PDEATHSIG). A shell that outlives the gateway, the
   guard, then kills the process groups that are still running.
@@ -46,7 +46,7 @@ from gateway.protocol.gateway_errors import ConnectionLost
 
 log = logging.getLogger(__name__)
 
-# Variables that programs usually need. Further variables of the gateway are not inherited; they have to be configured.
+# Variables that programs usually need. Servers inherit these and `_NETWORK`; other variables have to be configured.
 _SAFE: Final = (
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "TZ",
     "APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATHEXT", "PROGRAMDATA", "PROGRAMFILES",
@@ -62,7 +62,7 @@ _NETWORK: Final = (
 
 
 def child_environment(variables: Mapping[str, str | None], ours: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a child: some variables of the gateway, and the configured variables.
+    """Return the environment of a child, which contains some of the gateway's variables and the configured variables.
 
     Args:
         variables: The configured variables of the server; None removes a variable.
@@ -82,8 +82,8 @@ def _credentials(proxies: list[str]) -> set[str]:
     return secrets_in({"proxies": [url if "://" in url else f"http://{url}" for url in proxies]})
 
 
-# After this time, a start no longer counts towards the limit of concurrent starts: it usually waits for the network or
-# hangs, and should not delay the next start.
+# After this time, a start no longer counts towards the limit of concurrent starts. A start that takes this long usually
+# waits for the network or hangs, and should not delay the next start.
 _PLACE_S: Final = 10.0
 _CPU_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 _places: RunVar[anyio.Semaphore] = RunVar("typegate_process_starts")
@@ -102,7 +102,7 @@ class PrintedLine(NamedTuple):
 
 
 class ProcessStart:
-    """The start of a process, from the queue until the process responds to the handshake.
+    """The start of a process. It begins in the queue, and ends when the process responds to the handshake.
 
     Attributes:
         under_way: Whether the process has not responded to the handshake yet.
@@ -113,7 +113,7 @@ class ProcessStart:
         pid: The id of the process; None before the process is started.
         confinement: How the process is confined: `confined` or `partial` (by a sandbox), `separate` (only in its own
             Landlock domain) or `unconfined`; None before the process is started.
-        denials: Returns what the sandbox has denied to the server's processes.
+        denials: Returns the accesses that the sandbox has denied to the server's processes.
     """
 
     def __init__(self, limit_s: float, *, denials: Callable[[], list[str]] = list) -> None:
@@ -155,7 +155,7 @@ class ProcessStart:
         confinement: str,
         pid: int,
     ) -> None:
-        """Note that the process has been started; the arguments are described as attributes of the class."""
+        """Note that the process has been started. See the attributes of the class for the arguments."""
         self.began_s = time.monotonic()
         self.printed, self.pid = printed, pid
         self.last_line, self.explanation, self.confinement = last_line, explanation, confinement
@@ -205,7 +205,7 @@ class ProcessStart:
     async def turn(self) -> AsyncIterator[None]:
         """Limit concurrent starts: wait for a free place, and occupy the place while the block runs.
 
-        The place is released after 10 s at the latest, so that a start that hangs does not block other starts.
+        The place is released after at most 10 s, so that a start that hangs does not block other starts.
 
         Raises:
             ConnectionLost: `stop` was called.
@@ -253,10 +253,10 @@ def cores() -> int:
         return available
 
 
-# Loaded on import, because loading a library between fork and exec is not safe.
+# The library is loaded on import, because loading a library between fork and exec is not safe.
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _CLOSE_RANGE = getattr(_LIBC, "close_range", None)
-# From <linux/close_range.h>, with the first descriptor after the standard streams and the highest possible one.
+# The flag is from <linux/close_range.h>. The range contains all descriptors except those of the standard streams.
 _CLOSE_RANGE_CLOEXEC: Final = 4
 _FIRST_OTHER: Final = 3
 _LAST_DESCRIPTOR: Final = 2**31 - 1
@@ -266,7 +266,7 @@ _PR_SET_DUMPABLE: Final = 4
 _PR_CAPBSET_DROP: Final = 24
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
-# From <asm-generic/unistd.h>: the same numbers on every architecture that Python is built for on Linux, except alpha.
+# From <asm-generic/unistd.h>. The numbers are the same on every Linux architecture that Python supports, except alpha.
 _LANDLOCK_CREATE_RULESET: Final = 444
 _LANDLOCK_RESTRICT_SELF: Final = 446
 # From <linux/landlock.h>: `handled_access_fs`, `handled_access_net` and `scoped` of a ruleset.
@@ -285,13 +285,13 @@ _TERM_GRACE_S: Final = 0.5
 _KILL_GRACE_S: Final = 1.0
 _POLL_S: Final = 0.05
 
-# The ids of running servers, whose exit codes the event loop collects.
+# The process ids of running servers. The event loop collects the exit codes of these processes.
 _servers: set[int] = set()
 
-# The guard. It reads lines, each with the process groups of all servers, until the gateway ends, and then kills the
-# groups in the last line. Before that, servers get a second to end by themselves, because their input has ended and
-# they have received SIGTERM. The guard runs in the background of a shell that ends at once, so that it is not a child
-# of the gateway.
+# The guard reads lines until the gateway ends. Each line lists the process groups of all servers. The guard then waits
+# for a second, because servers may end by themselves once their input has ended and they have received SIGTERM. Finally
+# it kills the groups in the last line. The guard runs in the background of a shell that ends at once, so that the guard
+# does not stay a child of the gateway.
 _GUARD: Final = """
 exec 3<&0
 (
@@ -328,7 +328,7 @@ class _Guard:
                 self._owner = os.getpid()
 
     def update(self, pids: set[int]) -> None:
-        """Send the shell the ids of all running servers, which are also the ids of their process groups."""
+        """Send the shell the process ids of all running servers. Each id is also the id of a process group."""
         if self._input is None or not self.is_running:
             return
         with suppress(OSError):
@@ -351,7 +351,7 @@ def _start_guard() -> BinaryIO:
         OSError: The shell cannot be started.
         subprocess.TimeoutExpired: The shell has not moved to the background in time.
     """
-    # Do not adopt the shell, so that it becomes a child of init. No server runs yet, so no orphan can be missed.
+    # Pause the adoption of orphans, so that init adopts the shell. No server runs yet, so no orphan can be missed.
     _adopt_orphans(0)
     try:
         starter = subprocess.Popen(
@@ -415,10 +415,10 @@ def is_snap(program: str) -> bool:
 def prepare_child() -> None:
     """Prepare a child between fork and exec, so that it ends with the gateway and inherits only standard streams."""
     if _LIBC is not None:
-        # A gateway that is killed cannot stop its children. The kernel then sends this signal to the children.
+        # A gateway that is killed cannot stop its children, so the kernel then sends this signal to the children.
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        # uvloop passes each pipe to the child twice. With the second descriptor open, the gateway would not notice when
-        # the child closes its output.
+        # uvloop passes two descriptors of each pipe to the child. If the second descriptor stayed open, the gateway
+        # would not notice that the child has closed its output.
         if _CLOSE_RANGE is not None:
             _CLOSE_RANGE(_FIRST_OTHER, _LAST_DESCRIPTOR, _CLOSE_RANGE_CLOEXEC)
 
@@ -428,7 +428,7 @@ def prepare_separate_child() -> None:
     prepare_child()
     ruleset = _ruleset()
     if _LIBC is not None and ruleset is not None:
-        # Required by Landlock: otherwise a setuid program could do what the domain denies.
+        # Landlock requires this, because otherwise a setuid program could do things that the domain denies.
         _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         _LIBC.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0)
         # These capabilities, which usually only root has, allow reading memory across domains.
@@ -437,19 +437,19 @@ def prepare_separate_child() -> None:
 
 
 async def start_guard() -> None:
-    """Start the guard in a thread, if it is not running; must be called before the first server is started."""
+    """Start the guard in a thread if it is not running. Call this function before the first server is started."""
     if sys.platform == "linux" and not _guard.is_running:
         await anyio.to_thread.run_sync(_guard.start)
 
 
 def note_started(pid: int) -> None:
-    """Add a server that was started to the running servers."""
+    """Add the process id of a server to the running servers, and update the guard."""
     _servers.add(pid)
     _guard.update(_servers)
 
 
 def note_ended(pid: int) -> None:
-    """Remove a server that has ended from the running servers."""
+    """Remove the process id of a server that has ended from the running servers, and update the guard."""
     _servers.discard(pid)
     _guard.update(_servers)
 
@@ -476,7 +476,7 @@ async def end_left_processes() -> None:
 
 
 def _left_processes() -> list[int]:
-    """Return the orphaned processes that are still running, and collect the exit codes of those that have ended."""
+    """Return the orphaned processes that are still running, and collect the exit codes of orphans that have ended."""
     if _LIBC is None or _has_no_new_privileges("self"):
         # Orphans of servers are identified by the flag `no_new_privs`. If the gateway itself has the flag, as in
         # containers, all its children have it; orphans then end with the container.
@@ -487,7 +487,7 @@ def _left_processes() -> list[int]:
         return []
     orphans = []
     for pid in map(int, children):
-        # Skip servers, and processes that hooks have started: these do not have the flag.
+        # Skip servers. Also skip processes that hooks have started, which do not have the flag.
         if pid in _servers or not _has_no_new_privileges(str(pid)):
             continue
         with suppress(ChildProcessError):

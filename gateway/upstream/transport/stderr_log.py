@@ -1,7 +1,7 @@
-"""The standard error of a child process, and the line that explains why the process ended.
+"""Log the standard error of a child process, and find the line that explains why the process ended.
 
-"Frames" are the lines of a stack trace that name functions. "Noise" is standard output that is not JSON-RPC; the
-pattern `_NOISE` matches lines of any output that never state an error.
+"Frames" are the lines of a stack trace that name functions. "Noise" is standard output that is not JSON-RPC. The
+pattern `_NOISE` has another meaning: it matches lines of any output that never state an error.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from registry.schema.display_text import excerpt
 
 log = logging.getLogger(__name__)
 
-# The longest line to process; longer lines are data and not meant for people.
+# The length limit of a processed line. Longer lines usually contain data that is not meant for people.
 STDERR_LINE_BYTES: Final = 2000
-# At most this many lines are logged per second: enough for a whole traceback.
+# At most this many lines are logged per second. The limit is large enough for a whole traceback.
 _LINES_PER_S: Final = 50
-# How many lines are searched for the reason why a process ended: enough for a stack trace, the reason above, and advice
-# below the trace. Node prints all members of an error after the message: a hundred lines or more for an HTTP request.
+# How many lines are searched for the reason why a process ended. The lines have to include the reason, the stack trace
+# and advice below the trace. After the reason, Node prints all members of an error, which may take 100 lines or more.
 _LAST_LINES: Final = 300
 # How many lines administrators can read: about four screens, and at most 400 kB for each server.
 _RECENT_LINES: Final = 200
-# How much of a line a connection error quotes; the error is shown in a table and to models.
+# How much of a line a connection error quotes. The error has to be short, because it is shown in a table and to models.
 MAX_QUOTED_CHARS: Final = 300
 # How much of a line is searched for reasons. The limit is needed because the regular expressions take quadratic time.
 _MAX_SEARCHED_CHARS: Final = 500
 # The longest timestamp and log level before a message.
 _LABEL_CHARS: Final = 80
-# A process that ends within a minute is failing at startup, and the next process will probably print the same lines.
+# A process that ends within a minute has failed at startup, and the next process will probably print the same lines.
 _FAILING_S: Final = 60.0
-# How many distinct lines of a failing start to remember; a program that prints more is logging its work.
+# How many distinct lines of a failed start to remember. A program that prints more lines is logging its normal work.
 _MAX_REMEMBERED: Final = 500
 
-# How many lines of noise are logged for each process: enough to show what a server prints to standard output.
+# How many lines of noise are logged for each process. A few lines show what a server prints to standard output.
 _LOGGED_NOISES: Final = 3
-# How many lines of noise are kept: enough for a banner or usage text with the reason below.
+# How many lines of noise are stored: enough for a banner or a usage text, and for the reason below the text.
 _KEPT_NOISES: Final = 40
 
 _ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
@@ -49,11 +49,11 @@ _ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\
 _GROUP_BAR: Final = re.compile(r"^\s*[|+](?:[\s|+-]|\d+(?= -))*")
 # The box that the library rich draws around messages and tracebacks.
 _BOX: Final = re.compile(r"\s*(?:│(?P<inside>.*)│|[╭┌][─━]*(?P<title>[^─━]*)[─━]*[╮┐]|[╰└][─━]+[╯┘])\s*")
-# Words with digits: times, process ids, ports and names of temporary files, which differ between runs. Matching only at
-# the start of a word avoids quadratic time for long words.
+# Words with digits, such as times, process ids, ports and names of temporary files. These words differ between runs.
+# Matching only at the start of a word avoids quadratic time for long words.
 _VARYING: Final = re.compile(r"(?<!\w)\w*\d\w*")
 
-# Lines that never state the reason: notices, warnings, progress of package managers, advice.
+# Lines that never state the reason: notices, warnings, advice, and the progress of package managers.
 _NOISE: Final = re.compile(
     r"""\s*(?:
       npm\s(?:notice|warn)\b.*
@@ -105,13 +105,13 @@ _GOES_ON: Final = re.compile(r"\s+(?:cause:|\[cause\]:|caused by:|╰─▶|├�
 # The list of causes that Rust programs print below an error.
 _CAUSES: Final = re.compile(r"Caused by:")
 _NUMBERED: Final = re.compile(r"\s+(?:\d+: )?")
-# The line that opens the members of a Node error: a frame or the message, ending in a brace.
+# The line above the members of a Node error. It is a frame or the message, and ends with an opening brace.
 _OPENS_MEMBERS: Final = re.compile(r"\s*at\s|(?!\s).*(?:Error|Exception)\b.*[^:]\s\{")
 _IGNORED: Final = "Exception ignored"
 
 
 def clean_line(line: bytes) -> str:
-    """Remove characters from a line that move the terminal cursor or imitate another log line."""
+    """Decode a line without the characters that could move the terminal cursor or imitate another log line."""
     text = _ESCAPE.sub("", line.decode("utf-8", "replace")).rstrip()
     # A progress bar overwrites itself, so only the text after the last carriage return is visible.
     text = text.rpartition("\r")[2]
@@ -121,8 +121,8 @@ def clean_line(line: bytes) -> str:
 def explanation(lines: Sequence[str]) -> str:
     """Return the line that explains why a program failed, or an empty string if there is none.
 
-    Prefer errors to other lines, and among errors the last, which usually ended the program, as in tracebacks. Never
-    return notices, warnings and progress, and return frames only as a last resort.
+    Errors are preferred to other lines. If there are several errors, return the last, which usually ended the program.
+    Never return a notice, a warning or a progress line. Return a frame only as a last resort.
     """
     candidates: list[str] = []
     surroundings = ""
@@ -132,7 +132,7 @@ def explanation(lines: Sequence[str]) -> str:
             continue
         is_of_npm = _NPM_ERROR.match(line) is not None
         if is_of_npm and after_npm_error:
-            continue  # npm states the error first, followed by many lines of context
+            continue  # npm prints the error first, and then many lines of context
         after_npm_error = is_of_npm
         in_causes = bool(candidates) and (
             _CAUSES.fullmatch(line) is not None or (in_causes and _NUMBERED.match(line) is not None)
@@ -170,9 +170,9 @@ def _without_frames(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _without_code(lines: Iterable[str]) -> list[str]:
-    """Remove quoted source code: lines above carets, and the lines below Python's frames and warnings.
+    """Remove quoted source code, which is above carets or below the frames and warnings of Python.
 
-    Also remove exceptions that Python reports as ignored.
+    The exceptions that Python reports as ignored are also removed.
     """
     remaining: list[str] = []
     in_traceback = is_ignored = False
@@ -233,7 +233,7 @@ class StderrLog:
     lines are logged only once.
 
     Attributes:
-        denials: What sandboxes have denied, according to standard error; see `gateway.upstream.sandbox`.
+        denials: The accesses that sandboxes denied, found in standard error; see `gateway.upstream.sandbox`.
     """
 
     def __init__(self, server: str) -> None:
@@ -247,7 +247,7 @@ class StderrLog:
         self._first_noise = b""
         self._last_noises: deque[bytes] = deque(maxlen=_KEPT_NOISES)
         self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
-        # Not cleared by `reset`, so that an administrator can read why the previous process has ended.
+        # `reset` does not clear these lines, so that an administrator can read why the previous process ended.
         self._recent: deque[tuple[float, bytes]] = deque(maxlen=_RECENT_LINES)
         self.denials: dict[str, None] = {}
         self._printed: set[str] = set()
@@ -339,7 +339,7 @@ class StderrLog:
         self.close()
 
     def close(self) -> None:
-        """Log how many lines were dropped, if any, and reset the number."""
+        """Log how many lines were dropped, if any, and reset the counter."""
         if self._dropped:
             log.info("stderr: %d lines dropped", self._dropped, extra={"server": self._server})
             self._dropped = 0

@@ -42,39 +42,39 @@ from gateway.upstream.transport.stream_transport import StreamTransport
 
 log = logging.getLogger(__name__)
 
-# How much data to buffer for a child that does not read its input: two messages of the largest size.
+# How many bytes to buffer for a child that does not read its input: enough for two messages of the maximum size.
 MAX_UNSENT_BYTES: Final = 2 * MAX_MESSAGE_BYTES
-# How long a server may take to exit after the end of its input, and after SIGTERM. Most servers need milliseconds, or a
-# few hundred if an interpreter has to shut down. The two waits together are below the 5 s after which hosts kill a
-# gateway that they are stopping.
+# How long a server may take to exit after its input ends, and how long after SIGTERM. Most servers need a few
+# milliseconds, and interpreters need a few hundred. Together, the two waits are shorter than the 5 s after which a host
+# kills a gateway that it is stopping.
 _CLOSE_GRACE_S: Final = 1.0
 _TERM_GRACE_S: Final = 1.0
-# How long to wait after SIGKILL. A process in an uninterruptible system call may take longer; do not wait for its end.
+# How long to wait after SIGKILL. Do not wait longer for a process that is stuck in an uninterruptible system call.
 _KILL_GRACE_S: Final = 2.0
 # How long to wait for the exit code and the last lines of standard error after the child has closed its output.
 _EXIT_CODE_S: Final = 0.2
-# How long a child may take to clean up after SIGTERM, if its start is abandoned while the gateway keeps running: npm
-# rolls back a partly installed package, which would otherwise prevent every later start of the server.
+# How long a child may take to clean up after SIGTERM if its start is abandoned while the gateway keeps running. npm
+# needs this time to roll back a partial installation, which would otherwise prevent every later start of the server.
 _GIVE_UP_GRACE_S: Final = 30.0
-# The interval of checks whether a process group has ended: the gateway is not notified when a grandchild exits.
+# How often to check whether a process group has ended. The gateway has to poll, because it is not notified when a
+# grandchild exits.
 _POLL_S: Final = 0.1
 # The pause between attempts to kill processes that may start other processes in the meantime.
 _KILL_AGAIN_S: Final = 0.02
-# How much of a line of standard error is searched for denials of the sandbox.
+# How many bytes of a standard error line are searched for accesses that the sandbox denied.
 _SEARCHED_BYTES: Final = 500
 # The variables that name the folder for temporary files.
 _TEMPORARY: Final = ("TMPDIR", "TEMP", "TMP")
-# How many file descriptors starting a process takes: three pairs for the standard streams, and a pair that reports
-# whether the program could be started.
+# How many file descriptors the start of a process needs: three pairs for the standard streams, and another pair that
+# reports whether the program could be started.
 _SPAWN_DESCRIPTORS: Final = 8
-# Windows has no SIGKILL; `_signal_group` kills the process in another way there.
-_KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
+_KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has no SIGKILL
 
 
 class ChildProcess(asyncio.SubprocessProtocol):
     """A child process that reads and writes lines.
 
-    A child that has not responded to the handshake yet gets more time to shut down.
+    If the child has not responded to the handshake yet, it gets more time to shut down than a running server.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class ChildProcess(asyncio.SubprocessProtocol):
         Args:
             start: Tracks the progress of the start.
             stderr_log: Receives the standard error of the child.
-            sandbox: The settings of the child's sandbox, or True for the default settings. None only isolates the child
-                from other processes of this user, if the system supports isolation; False does not isolate the child.
+            sandbox: The settings of the child's sandbox, or True for the default settings. With None, the child is only
+                isolated from other processes of this user, if the system supports this. With False, it is not isolated.
         """
         self._start = start
         self._server, self._settings = server, sandbox
@@ -121,7 +121,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         """
         environment = child_environment(env, os.environ)
         self._given_variables = env
-        # Check the program and folder here: event loops report a missing one differently, or only once the child fails.
+        # Check the program and folder here, because event loops report a missing program or folder in different ways.
         path = _program(command, environment.get("PATH"), cwd)
         line = [path, *args]
         await start_guard()
@@ -142,7 +142,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
                     *line,
                     env=environment,
                     cwd=cwd,
-                    start_new_session=True,  # its own process group, so that descendants can be stopped with it
+                    start_new_session=True,  # also creates a process group, which is used to stop all descendants
                     preexec_fn=_preparation(is_separate),
                 )
         except OSError as error:
@@ -202,13 +202,13 @@ class ChildProcess(asyncio.SubprocessProtocol):
             await anyio.to_thread.run_sync(self._sandbox.remove_folder)
 
     async def keep_within_limits(self) -> None:
-        """Kill the child and its descendants once they are more processes than its sandbox permits."""
+        """Kill the child and its descendants once their number exceeds the process limit of the sandbox."""
         config = self._sandbox.config if self._sandbox is not None else None
         if config is None or not config.processes or sys.platform != "linux":
             return
         count = await limit_processes(self._pid, config.processes)
         self._limit_reason = f"it ran {count} processes, more than sandbox.processes ({config.processes})"
-        # Repeat this, because one attempt misses processes that are being started.
+        # Kill repeatedly, because a single attempt misses processes that are being started.
         while remaining := [pid for pid in processes_of(self._pid) if pid != self._pid or not self._exited.is_set()]:
             for pid in remaining:
                 with suppress(ProcessLookupError, PermissionError):
@@ -219,8 +219,8 @@ class ChildProcess(asyncio.SubprocessProtocol):
     # asyncio.SubprocessProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # The event loop calls this before any data arrives, so that the gateway can respond even to the first line. The
-        # casts are needed because uvloop's transports do not derive from asyncio's classes.
+        # The event loop calls this method before any data arrives, so the gateway can respond even to the first line.
+        # The casts are needed because uvloop's transports do not derive from asyncio's classes.
         self._transport = cast(asyncio.SubprocessTransport, transport)
         self._stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
         self._pid = self._transport.get_pid()
@@ -228,7 +228,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         assert isinstance(data, bytes)
-        # Descriptor 0 is never read, so everything except 1 is standard error.
+        # Descriptor 0 is never read, so any descriptor except 1 is standard error.
         if fd == 1:
             for line in self._stdout.feed(data):
                 self._on_line(line)
@@ -271,7 +271,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         await self._ended.wait()
         with anyio.move_on_after(_EXIT_CODE_S):
             await self._exited.wait()
-            # This needs the timeout, because a descendant may keep standard error open.
+            # A descendant may keep standard error open, so this wait may end only with the timeout.
             await self._silent.wait()
 
     def end_reason(self) -> str:
@@ -288,13 +288,13 @@ class ChildProcess(asyncio.SubprocessProtocol):
             reason += f": {cause}"
         unfinished = self._unfinished_line()
         if self._start.under_way:
-            # Some programs print their usage, or a question to the user, to standard output.
+            # Some programs print usage information or a question to standard output instead of JSON-RPC.
             if noise := self._stderr_log.noise(unfinished):
                 error = self._stderr_log.error_in_noise(unfinished)
                 more = f" … {error}" if error and not reports_error(noise) else ""
                 reason += f"; its standard output is not JSON-RPC: {noise}{more}"
         elif not cause and (error := self._stderr_log.error_in_noise(unfinished)):
-            # Quote only errors, because other lines may be old.
+            # Quote only errors, because other lines may have been printed long before the exit.
             reason += f"; its standard output is not JSON-RPC: {error}"
         return reason
 
@@ -325,7 +325,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         Source: MCP 2025-11-25, "Lifecycle", "Shutdown", "stdio".
         """
         self._stdin.close()
-        # A child that is still starting has received SIGTERM from `_give_up`, so it may use both waits to clean up.
+        # A child that is still starting has already received SIGTERM from `_give_up`, so do not send it again.
         first = signal.SIGTERM if not self._start.under_way else None
         # Send each signal only if the previous step had no effect.
         for grace_s, sign in ((_CLOSE_GRACE_S, first), (_TERM_GRACE_S, _KILL)):
@@ -337,7 +337,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
                 self._signal_group(sign)
         with anyio.move_on_after(_KILL_GRACE_S):
             await self._exited.wait()
-        # Descendants may outlive the child. The group contains no process that does not descend from the child.
+        # Descendants may outlive the child. All processes of the group are descendants of the child, so kill the group.
         self._signal_group(_KILL)
         self._transport.close()
         if self._exited.is_set():
@@ -362,7 +362,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
 
 def _program(command: str, path: str | None, cwd: str | None) -> str:
-    """Return the path of the program that a command names.
+    """Return the absolute path of the program that a command names.
 
     Raises:
         ConnectionLost: The program or its working directory does not exist.
@@ -384,7 +384,7 @@ def _program(command: str, path: str | None, cwd: str | None) -> str:
 
 
 def _defect_of_folder(path: str) -> str | None:
-    """Return why a process cannot start in a folder, or None if a process can start there."""
+    """Return the reason why a process cannot start in a folder, or None if it can start in this folder."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -412,7 +412,7 @@ def _describe_exit(code: int | None) -> str:
 
 
 def _require_descriptors() -> None:
-    """Raise `OSError` if too many files are open; uvloop would report this error without the reason."""
+    """Raise `OSError` if too many files are open. uvloop would report this failure without the reason."""
     descriptors: list[int] = []
     try:
         for _ in range(_SPAWN_DESCRIPTORS):

@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 # The future of the response, the progress callback, and the method.
 _Pending = tuple[asyncio.Future[dict[str, Any] | bytes], OnProgress | None, str]
 
-# A peer that does not answer thousands of requests is stuck, and each request occupies memory for a task and arguments.
+# A peer that leaves thousands of requests unanswered is stuck. The limit exists because pending requests use memory.
 MAX_PENDING: Final = 4096
-# How long to wait after a failed write until the reader of the stream has reported why the connection ended.
+# How long to wait after a failed write for the reader of the stream to report why the connection ended.
 _LAST_WORDS_S: Final = 0.5
 
 
@@ -65,7 +65,7 @@ class StreamTransport:
         self._on_message = on_message
         self._send = send
         self._ids = itertools.count(1)
-        # The result of a future is bytes if the response is not strict JSON: `request` repairs it, not the reader.
+        # The result of a future is bytes if the response is not strict JSON. `request` then repairs the response.
         self._pending: dict[int, _Pending] = {}
         self._on_noise = on_noise
         self._closed = anyio.Event()
@@ -94,11 +94,11 @@ class StreamTransport:
         request_id = next(self._ids)
         if on_progress is not None:
             set_progress_token(params, request_id)
-        # A future instead of an anyio event, because a future also contains the response.
+        # This is a future and not an anyio event, because a future also contains the response.
         future: asyncio.Future[dict[str, Any] | bytes] = asyncio.get_running_loop().create_future()
         self._pending[request_id] = (future, on_progress, method)
         try:
-            # Not assigned to a variable, because the variable would keep the message in memory during the wait.
+            # Do not assign the message to a variable, which would keep the message in memory during the wait.
             try:
                 self._send(json_bytes.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}))
             except ConnectionLost as error:
@@ -125,7 +125,7 @@ class StreamTransport:
             raise await self._explain_loss(error) from None
 
     async def listen(self, on_open: Callable[[], None]) -> None:
-        """Wait until cancelled, because messages arrive on the one stream anyway; see `Transport.listen`."""
+        """Wait until cancelled. All messages arrive on the same stream, so no other stream is read."""
         on_open()
         await anyio.sleep_forever()
 
@@ -197,7 +197,7 @@ class StreamTransport:
                 future.set_exception(ConnectionLost(reason, sent=True))
 
     async def _explain_loss(self, error: ConnectionLost) -> ConnectionLost:
-        """Return an error with the reason for the end, which may be known only shortly after the end itself."""
+        """Return an error with the reason for the end. Wait briefly, because the reason may be reported later."""
         with anyio.move_on_after(_LAST_WORDS_S):
             await self._closed.wait()
         return ConnectionLost(self._reason or str(error), sent=False)

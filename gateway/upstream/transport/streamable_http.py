@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 # The maximum number of cancellations and responses that are sent at a time: the default limit of calls in flight.
 _MAX_BACKGROUND: Final = 64
-# The timeout of a notification. The response is an empty 202, so a server that needs longer is stuck.
+# The timeout of a notification. A server only has to respond with an empty 202, so a server that needs longer is stuck.
 _NOTIFY_S: Final = 10.0
 # The timeout of a ping that checks the session after an ambiguous refusal; the refused call waits for the ping.
 _PING_S: Final = 5.0
@@ -65,15 +65,15 @@ _PING_S: Final = 5.0
 _END_S: Final = 1.0
 # The maximum number of retries after a refusal: one for an expired token, and one for a missing scope.
 _MAX_REFUSALS: Final = 2
-# Larger request bodies are copied into a buffer without spare capacity, because they stay in memory until the response
-# arrives. The buffer of a smaller body, which may be eight times as large as the body, is at most half a megabyte.
+# Request bodies above this size are copied into a buffer without spare capacity, because a body stays in memory until
+# the response arrives. Without this copy, the buffer may be eight times as large as the body.
 _LARGE_BYTES: Final = 64 * 1024
-# Larger responses are parsed in a thread, except for tool results, which are not parsed as a whole. With many servers,
-# several megabytes of listings may arrive at once, and parsing takes 10 ms per megabyte.
+# Responses above this size are parsed in a thread, except for tool results, which are not parsed as a whole. If there
+# are many servers, several megabytes of listings may arrive at once, and parsing takes 10 ms per megabyte.
 _MAX_INLINE_BYTES: Final = 64 * 1024
-# How many bytes are searched for the first bracket after white space.
+# How many bytes at the start of a body may be white space before the first bracket.
 _GLANCE_BYTES: Final = 64
-# Digits of Content-Length to parse; more digits cannot change the comparison with the limit.
+# How many digits of Content-Length to parse. Further digits cannot change the result of the comparison with the limit.
 _MAX_DIGITS: Final = 20
 # Request ids are unique within the process: sessions of one origin share connections, and a late response must not
 # match a request of another session.
@@ -108,7 +108,7 @@ class StreamableHttpTransport:
         self._credentials = credentials
         self._head = RequestHead(url, headers, credentials)
         self._stream = AnswerStream(server, client, url, self._head)
-        # Several refusals may arrive at once. The result of a ping applies to all refusals that arrived before it.
+        # Several refusals may arrive at once. A ping's result applies to all refusals that arrived before the ping.
         self._ping_lock = anyio.Lock()
         self._confirmed_at_s = -math.inf
         self._forgotten = False
@@ -132,7 +132,7 @@ class StreamableHttpTransport:
             set_progress_token(params, request_id)
         body = json_bytes.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         if len(body) > _LARGE_BYTES:
-            body = json_bytes.fitted(body)  # stays in memory until the response arrives, to be sent again if needed
+            body = json_bytes.fitted(body)  # the body may have to be sent again, so it stays in memory
         finished = False
         credentials, head = self._credentials, self._head
         presented = None if credentials is None or credentials.anonymous else credentials
@@ -168,7 +168,7 @@ class StreamableHttpTransport:
                     head.use_session(response.headers.get("mcp-session-id", "").strip() or None)
             finally:
                 self._client.end_exchange(response.connection)
-            # The error may also refer to sessions that the tool itself has, so check with a ping.
+            # The error may instead refer to sessions of the tool, so send a ping to check the MCP session.
             says_unknown_session = head.session_id is not None and says_forgotten(message)
             if says_unknown_session and (method == "ping" or await self._has_forgotten()):
                 raise SessionForgotten(forgotten_text(response.status, b"", message))
@@ -219,7 +219,7 @@ class StreamableHttpTransport:
 
         Source: MCP 2025-11-25, "Transports", "Session Management".
         """
-        # Set this first, so that calls which end now send no cancellations: these would arrive after the DELETE.
+        # Set this first, so that calls that end now do not send cancellations, which would arrive after the DELETE.
         self._ended = True
         if self._head.session_id is not None and not self._abandoned:
             async with self._client.send("DELETE", self._url, self._head.fields("DELETE")) as response:
@@ -233,7 +233,7 @@ class StreamableHttpTransport:
         credentials: Credentials,
         version: int,
     ) -> Response:
-        """Send a request with status 401 or 403 again with other credentials, and return the response.
+        """Retry a refused request (401 or 403) with other credentials, and return the response.
 
         If no other credentials are available, return the refusal.
         """
@@ -289,12 +289,12 @@ class StreamableHttpTransport:
             raise ConnectionLost(ENDED_EARLY, sent=True)
         parsed = await self._parse_response(response, method)
         if isinstance(parsed, list):
-            # A batch (MCP 2025-03-26), which may contain notifications besides the response.
+            # The body is a batch (MCP 2025-03-26), which may contain notifications besides the response.
             parsed = self._read_batch(parsed, request_id, on_message)
         message = parsed if isinstance(parsed, dict) else {}
         if is_answer(message):
             if not _is_answer_to(message, request_id):
-                # This is a late response. Close the connection, because each later response would be late, too.
+                # This is a late response. Close the connection, because later responses would have the wrong id, too.
                 response.connection.fail("the answer has the id of another request")
                 raise UnusableAnswer("the answer has the id of another request")
             return message
@@ -337,7 +337,7 @@ class StreamableHttpTransport:
             if subject == "session" or (subject == "unclear" and (method == "ping" or await self._has_forgotten())):
                 self._forgotten = True
                 raise SessionForgotten(forgotten_text(status, body, message))
-        # Do not return the message for 401 and 403: servers may repeat the request, including credentials, in it.
+        # Do not return the message of a 401 or 403, because the message may repeat the credentials of the request.
         if message is None or status in (401, 403):
             raise HttpStatusError(status, reason_phrase(response, is_anonymous=self._head.is_anonymous))
         return message
@@ -363,7 +363,7 @@ class StreamableHttpTransport:
             return False
 
     async def _parse_response(self, response: Response, method: str) -> Any:
-        """Parse the body of a response without a stream, or return None if the body is not meant to be JSON."""
+        """Parse the body of a response that is not an event stream; return None if the body does not look like JSON."""
         kind = response.content_type
         length = response.headers.get("content-length", "")
         if length.isdigit() and int(length[:_MAX_DIGITS]) > MAX_MESSAGE_BYTES:
@@ -390,7 +390,7 @@ class StreamableHttpTransport:
                 "POST", self._url, fields, json_bytes.dumps(message), cookies=cookies
             ) as response:
                 body = await response.read()
-        # The body has to mention the session, because some working servers refuse every notification.
+        # A status alone does not prove that the session is unknown: some working servers refuse every notification.
         if 400 <= response.status < 500 and self._head.session_id is not None and mentions_session(body):
             raise SessionForgotten(forgotten_text(response.status, body, _error_in(body)))
 
@@ -414,7 +414,7 @@ class StreamableHttpTransport:
 
 
 def _is_answer_to(message: dict[str, Any], request_id: int) -> bool:
-    """Return whether a message in the response to a request is the answer to this request.
+    """Return whether a message is the JSON-RPC response to this request.
 
     Also accept an error without an id or with a textual id: the server may not have been able to read the request.
     """
@@ -450,7 +450,7 @@ async def open_streamable_http(
         try:
             yield transport
         finally:
-            # Shielded, because this task has usually been cancelled.
+            # Shielded, because this task has usually been cancelled, which would also cancel the DELETE.
             with anyio.move_on_after(_END_S, shield=True):
                 try:
                     await transport.end()
