@@ -108,7 +108,7 @@ class Audit(PendingEntries, Reconfigurable):
         code: int | None = None,
         reached: tuple[str, str] | None = None,
     ) -> None:
-        """Record a finished request for a prompt, a resource or another item of an upstream that is not a tool.
+        """Record a finished request for a prompt, a resource or any other item of an upstream except tools.
 
         Args:
             name: The requested prompt or resource.

@@ -11,7 +11,7 @@ process_choice     Choose the process for a call to a server that runs one proce
 profile_views      Cache the tools that callers see, by profile and rights.
 item_requests      Requests for prompts, resources, completions, tasks and methods of extensions.
 results            Adapt an upstream result to the caller's protocol version without losing information.
-result_parts       Results in parts: selections, cuts, `read_result`, and handles in the arguments of other calls.
+result_parts       Large results: return parts of them, and let later calls refer to stored results by handles.
 result_shaping     Select parts of a result, cut a large result, and read parts of a stored result.
 result_store       Store results for their callers, within bounds, and issue handles.
 selection          Evaluate JMESPath expressions and JSON pointers within bounds.

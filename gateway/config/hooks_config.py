@@ -47,11 +47,11 @@ class HookConfig(Section):
     """A bundled hook (redact, size_guard, instruction_guard, cache, audit_log, rate_limit), or the name of an entry
     point in the group `typegate.hooks`."""
     path: str | None = Field(default=None, min_length=1)
-    """A class to import: package.module:Class, or ./file.py:Class relative to this file."""
+    """A class to import: package.module:Class, or ./file.py:Class relative to the configuration file."""
     webhook: str | None = Field(default=None, repr=False)
     """A URL that receives each call as a signed POST request."""
     cpex: str | None = Field(default=None, min_length=1)
-    """A configuration file of ContextForge plugins, relative to this file."""
+    """The path of a file that configures ContextForge plugins, relative to the gateway's configuration file."""
     mode: Literal["transform", "validate", "audit", "concurrent"] | None = None
     """How the hook may affect calls. transform: change or block. validate: block. audit: observe afterwards.
     concurrent: block, running concurrently with other hooks. By default the mode that the hook declares."""
@@ -71,8 +71,8 @@ class HookConfig(Section):
     """How a blocked tool call is answered. result: a result with isError. error: a JSON-RPC error."""
     payload_format: Literal["native", "nested", "metadata", "flatMetadata"] = "native"
     """Shape of the tool arguments that the hook receives. native: unchanged. nested: in `tool_args`, next to
-    `tool_name` and `client_session_id`. metadata: in `arguments`, next to `metadata`, which contains these two members
-    and others. flatMetadata: unchanged, with `metadata` as an additional argument."""
+    `tool_name` and `client_session_id`. metadata: in `arguments`, next to `metadata`, which contains `tool_name`,
+    `client_session_id` and others. flatMetadata: unchanged, with `metadata` as an additional argument."""
     config: dict[str, Any] = Field(default_factory=dict, repr=False)
     """Settings of the hook."""
 

@@ -121,7 +121,7 @@ class ChangeAnnouncer(Reconfigurable):
 
 
 def _states(views: ProfileViews, profile: str, principal: Principal | None) -> Mapping[ListKind, object]:
-    """Return a value for each list that differs if the list has changed; empty if the profile was removed."""
+    """Return, for each list, a value that changes whenever the list changes; empty if the profile was removed."""
     if profile not in views.profiles:
         return {}
     view = views.view(profile, principal)

@@ -3,7 +3,7 @@
 The model is all-MiniLM-L6-v2, quantised to eight bits.
 The weights and the vocabulary are data files of two packages, whose code is not run. Nothing is downloaded.
 
-`adapter.npz` adapts the model to requests of users and the tools that answer them. It was trained by
+`adapter.npz` adapts the model to pairs of a user request and the tool that answers the request. It was trained by
 `tests/bench/train_adapter.py`. The file contains the changes to the model's tensors: for a matrix, two factors whose
 product is added (low-rank adaptation, https://arxiv.org/abs/2106.09685); for a vector, the difference.
 
@@ -156,7 +156,7 @@ class SentenceModel:
         return bytes(vector.astype("<f4").tobytes())
 
     def unpacked(self, stored: bytes) -> Any:
-        """Return the vector of serialized bytes."""
+        """Deserialize a vector."""
         return self._numpy.frombuffer(stored, dtype="<f4")
 
 
@@ -275,7 +275,7 @@ class ToolVectors:
         return {"embeddings": state, "error": self.error if self._enabled else None}
 
     async def run(self) -> None:
-        """Embed tools without a vector, at the start and whenever the catalog changes, until cancelled."""
+        """Embed the tools that have no vector yet, at the start and whenever the catalog changes, until cancelled."""
         unsubscribe = self._registry.subscribe(lambda _change: self._changed.set())
         self._changed.set()
         try:

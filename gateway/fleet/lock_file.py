@@ -1,7 +1,7 @@
 """Read and write the lock file, and describe changes to administrators.
 
-The lock file contains the approved listing of each server: its tools, prompts and resources. A changed item is held,
-which hides the change from callers until an administrator approves it, or is let through with or without a warning.
+The lock file contains the approved listing of each server: its tools, prompts and resources. A changed item is
+either let through, with or without a warning, or held. Callers do not see a held change until it is approved.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ def _usual_path(config: Path) -> Path:
     """Return the default path of a configuration's lock file.
 
     The default is `typegate.lock`, or `typegate.NAME.lock` if that file exists or if `typegate.lock` belongs to another
-    existing configuration. If the configuration that `typegate.lock` names no longer exists, it was probably renamed,
-    so its lock file is used and its servers stay locked.
+    existing configuration. If `typegate.lock` names a configuration that no longer exists, the configuration was
+    probably renamed, so the lock file is used and the servers stay locked.
     """
     usual, own = config.parent / FILE_NAME, config.parent / f"typegate.{config.name}.lock"
     return own if own.is_file() or other_configuration(usual, config) else usual
 
 
 def other_configuration(path: Path, config: Path | None) -> str:
-    """Return the configuration file that a lock file names, if the file exists and is not `config`; otherwise empty."""
+    """Return the configuration that a lock file names, if that configuration exists and is not `config`; else empty."""
     try:
         with path.open("rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -391,7 +391,7 @@ class LockDecisions:
         self._replace(tuple(undone if each.id == decision.id else each for each in self.latest))
 
     def rejected(self) -> dict[str, LockDecision]:
-        """Return the decision that rejects each rejected change, by `SERVER KEY`, with the key of the change.
+        """Return the decision about each rejected change, by `SERVER KEY`, where KEY is the key of the change.
 
         A change that was approved later, or whose rejection was undone, is not included.
         """

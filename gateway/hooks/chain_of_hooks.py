@@ -109,7 +109,7 @@ class HookChain:
         )
 
     def hooks_after_answer(self, runner: HookRunner) -> tuple[HookRunner, ...]:
-        """Return the sequential hooks that run after a call if `runner` has answered it: those before `runner`."""
+        """Return the hooks that see the result if `runner` answers a call: the sequential hooks before `runner`."""
         outer = self.sequential[: self.sequential.index(runner)]
         return tuple(hook for hook in self.after if hook in outer)
 

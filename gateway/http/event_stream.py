@@ -18,7 +18,7 @@ from gateway.protocol.gateway_errors import ConnectionLost
 # usual limit of concurrent calls to one upstream) still fit into the memory of a small machine.
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
 PAUSE_BYTES: Final = 512 * 1024
-"""How much is buffered for a slow reader before reading from the socket pauses: a few socket buffers."""
+"""Reading from the socket pauses once this much is buffered for a slow reader: a few socket buffers."""
 
 
 # The limit of cached Content-Type headers. A server uses one or two different values.

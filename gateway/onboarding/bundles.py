@@ -181,7 +181,7 @@ def _proposal(manifest: dict[str, Any], name: str, home: Path) -> Proposal:
 
 
 def _text(text: str, home: Path, user_config: Any, inputs: dict[str, Input]) -> str:
-    """Return a text of the manifest in the syntax of the configuration, and add the inputs that it needs to `inputs`.
+    """Convert a text of the manifest to the syntax of the configuration. Its inputs are added to `inputs`.
 
     Paths such as `${__dirname}` are replaced by their values; `${user_config.KEY}` becomes `${KEY}`.
     """

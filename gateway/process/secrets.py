@@ -35,10 +35,10 @@ _MAX_FORMS: Final = 50_000
 # The number of tokens of one owner to hide: the current token and the previous two, because a message about a token can
 # arrive shortly after the token was replaced.
 _GENERATIONS: Final = 3
-# Maximum number of owners of tokens. An owner is one kind of credentials of a sign-in to a server.
+# Maximum number of owners. An owner stands for the tokens of one kind that belong to one sign-in to a server.
 _MAX_OWNERS: Final = 10_000
 # Up to this number of forms, searching a short text for each form (0.1 µs per form) is faster than a lookup at each
-# character (12 µs).
+# character (12 µs for the whole text).
 _FEW_FORMS: Final = 128
 # The number of definitions that can be serialized and searched within a millisecond.
 _CHUNK_ITEMS: Final = 200
@@ -114,7 +114,7 @@ class Scrubber:
         self.generation += 1
 
     def hide_latest(self, owner: str, values: Iterable[str]) -> None:
-        """Hide the current tokens of an owner, and stop hiding all but the last `_GENERATIONS` sets of its tokens.
+        """Hide the current tokens of an owner. Of its earlier sets of tokens, only the most recent stay hidden.
 
         Tokens rotate for as long as the process lives. If old tokens stayed hidden, they would push out configured
         secrets.

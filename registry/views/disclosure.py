@@ -39,7 +39,7 @@ _ENCODED: Final = b"a" * 16
 def estimate_tokens(text: str) -> int:
     """Estimate the number of tokens of a text.
 
-    The costs were fitted to the mean of four tokenizers on every second of 721 definitions of 38 servers, as compact
+    The weights were fitted to the mean of four tokenizers, on half of 721 definitions from 38 servers, as compact
     JSON. Errors on the other half, as measured by `tests/bench/bench_tokens.py`:
 
     ============ ======= ======= ========
@@ -51,13 +51,13 @@ def estimate_tokens(text: str) -> int:
     Gemini       -2.2 %  -7.5 %  +1.8 %
     ============ ======= ======= ========
 
-    Estimates for non-Latin scripts are rough, because the tokenizers themselves differ by half for these scripts.
+    Estimates for non-Latin scripts are rough, because the tokenizers themselves differ by up to 50 % for these scripts.
     """
     octets = text.encode("utf-8", "replace")
     # `translate` and `count` run in C, and are several times as fast as a regular expression.
     kinds = octets.translate(_KINDS)
     # The summands are the tokens for: words, capital letters inside words, eight lower-case letters in a row, encoded
-    # data, punctuation marks, first marks of several in a row, digits, and line breaks. The leading spaces ensure that
+    # data, punctuation marks, runs of punctuation marks, digits, and line breaks. The leading spaces ensure that
     # the first word and the first mark are counted.
     tokens = (
         1.05 * (b" " + octets.translate(_WORDS)).count(b" a")

@@ -78,7 +78,7 @@ class SourceRoutes:
 
         Returns:
             `alias`, `origin`, `config` with `${NAME}` for each of the `inputs`, and `warnings`. If several servers
-            match the word, the response has only `choices`: name and about of each.
+            match the word, the response has only `choices`, each with `name` and `about`.
 
         Errors:
             400: The body is invalid.

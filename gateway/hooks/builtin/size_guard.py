@@ -106,7 +106,7 @@ def _distribute(parts: dict[K, Any], budget: int, fit: Callable[[K, int], Any]) 
     """Fit each part into its share of the budget.
 
     Args:
-        fit: Shortens the part with a key to a size in bytes.
+        fit: Receives a key and a size in bytes, and returns the part of this key shortened to the size.
     """
     sizes = {key: _size(part) for key, part in parts.items()}
     fits: dict[K, Any] = {}

@@ -49,8 +49,8 @@ _FORGOTTEN: Final = re.compile(
 # How much of a body is searched. Error pages and messages state the problem at the beginning.
 _READ_CHARS: Final = 2_000
 _QUOTED_CHARS: Final = 160
-# Statuses that do not indicate an unknown session, but another defect of the request or an exceeded limit, such as the
-# method, the size or the rate. 401 and 403 concern the credentials, unless the body mentions the session.
+# Statuses that name another cause than an unknown session, such as a wrong method, or a size or rate over the limit.
+# 401 and 403 concern the credentials, unless the body mentions the session.
 _NAMES_THE_CAUSE: Final = frozenset(
     {401, 402, 403, 405, 406, 407, 408, 411, 413, 414, 415, 416, 417, 426, 429, 431, 451}
 )

@@ -12,8 +12,8 @@ Two further mechanisms end all processes of a server when the gateway ends:
 
 - Orphaned processes of a server become children of the gateway, and the gateway ends these children. Source: prctl(2),
   PR_SET_CHILD_SUBREAPER.
-- If the gateway is killed, each server receives SIGTERM (PR_SET_PDEATHSIG). A shell that outlives the gateway, the
-  guard, then kills the process groups that are still running.
+- If the gateway is killed, each server receives SIGTERM (PR_SET_PDEATHSIG). A shell, called the guard,
+  outlives the gateway and then kills the process groups that are still running.
 
 The file system is restricted only for servers with a `sandbox`; see `gateway.upstream.sandbox`.
 """
