@@ -1,8 +1,8 @@
 """Backoff between connection attempts, and a circuit breaker.
 
-Calls that were in flight together when a connection broke count as one failure. A new connection does not close the
-breaker: an upstream that accepts connections but loses every call would keep the breaker closed forever. A new
-connection only allows one call, a probe, to be sent at once.
+Calls that were in flight together when a connection broke count as one failure. If a new connection closed the
+breaker, an upstream that accepts connections but loses every call would keep the breaker closed forever. Instead, a new
+connection allows one call, the probe, to be sent at once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import anyio
 from gateway.http.http_client import split_url
 from gateway.http.proxies import ProxyChoice, proxy_for
 
-# About as long as a server takes to restart.
+# The delay after the first failure: about as long as a server takes to restart.
 FIRST_S: Final = 0.5
-# Attempts at this interval cost almost nothing for an upstream that is down for days, and the gateway uses a recovered
-# upstream within two minutes. A manual retry does not wait.
+# The longest delay. While an upstream is down for days, attempts at this interval cost almost nothing. The gateway uses
+# the recovered upstream within two minutes. A manual retry does not wait.
 LONGEST_S: Final = 120.0
 # Larger exponents could overflow; the delay reaches `LONGEST_S` after eight doublings.
 _MAX_DOUBLINGS: Final = 10
@@ -29,10 +29,10 @@ _MAX_DOUBLINGS: Final = 10
 def delay_s(attempt: int, chance: float) -> float:
     """Return the exponential backoff in seconds, with jitter over the upper half of each step.
 
-    The delay is at least half of the step, so that a crash loop starts few processes.
+    The delay is at least half of the step, so that the gateway starts few processes for a server that keeps crashing.
 
     Args:
-        attempt: The number of consecutive failures before the latest failure, from 0.
+        attempt: The number of consecutive failures before the latest failure; 0 for the first failure.
         chance: A random number in [0, 1).
     """
     step_s = min(LONGEST_S, FIRST_S * 2.0 ** min(attempt, _MAX_DOUBLINGS))
@@ -42,7 +42,7 @@ def delay_s(attempt: int, chance: float) -> float:
 class ReactionLimiter:
     """A token bucket that limits how often the gateway reacts to an event: a burst, then one reaction per interval.
 
-    All times are seconds on one clock, which the caller chooses.
+    All times are in seconds, on a clock that the caller chooses.
     """
 
     def __init__(self, *, burst: float, interval_s: float) -> None:
@@ -90,10 +90,10 @@ async def accepts_connections(url: str) -> bool:
     return True
 
 
-# A lost connection explains one or two failures, but not five in a row.
+# A single lost connection may cause one or two failures, but not five in a row.
 FAILURES_TO_OPEN: Final = 5
-# Half of the longest time that a call waits for a connection. A retry after that wait is therefore sent after the
-# breaker has admitted its next probe.
+# Half of the longest time that a call waits for a connection. A caller who tries again after such a wait therefore
+# finds that the breaker admits a probe again.
 OPEN_S: Final = 5.0
 
 
@@ -116,7 +116,7 @@ class Breaker:
         return self.open_until_s is None or now_s >= self.open_until_s
 
     def probing(self, now_s: float) -> Breaker:
-        """Return the state after a call was admitted; if the breaker is open, that call is its only probe."""
+        """Return the state after an admitted call; if the breaker is open, the call is the only probe for a while."""
         return self if self.open_until_s is None else replace(self, open_until_s=now_s + OPEN_S)
 
     def failed(self, now_s: float, chance: float, *, began_s: float) -> Breaker:
@@ -143,7 +143,7 @@ CLOSED: Final = Breaker()
 """The initial state, which admits every call."""
 
 
-# The interval of probes of a port that refused a connection. The interval is short at first, to notice a restarted
+# The interval between probes of a port that refused a connection. The interval is short at first, to notice a restarted
 # server at once, and grows to half a minute for a server that has been down for minutes.
 _PROBE_PORT_S: Final = 0.4
 _LONGEST_PROBE_S: Final = 30.0
@@ -151,7 +151,7 @@ _PROBES_PER_OUTAGE: Final = 10
 
 
 async def wait_accepting(url: str, *, down_s: float) -> None:
-    """Wait until the port of a URL accepts connections; probe less often the longer the port has refused them.
+    """Wait until the port of a URL accepts connections; the longer the outage, the longer the interval.
 
     Args:
         down_s: The number of seconds since the last connection ended.

@@ -35,10 +35,10 @@ from gateway.upstream.link_states import LinkState, Ready
 from gateway.upstream.session import UpstreamCall
 from gateway.upstream.upstream_credentials import NotSignedIn, SignInRequired, SignInSource
 
-# One caller may use at most this share of an upstream's concurrent calls, so that slow calls of this caller do not
+# One caller may use at most this share of an upstream's concurrent calls, so that slow calls of one caller do not
 # block other callers.
 _SHARE: Final = 0.75
-# A status of at least 500 may come from a proxy that stopped waiting while the call still runs.
+# Statuses from 500 may come from a proxy that has stopped waiting while the call still runs.
 _SERVER_FAILED: Final = 500
 _UNAUTHORIZED: Final = 401
 # Errors that are usually temporary: bad gateway, service unavailable, gateway timeout.
@@ -96,7 +96,7 @@ class CallSender:
         self._tracks = self._demand.tracks
 
     def reconnected(self) -> None:
-        """Admit a call at once if the breaker is open, because there is a new connection."""
+        """If the breaker is open, let it admit a call at once, because there is a new connection."""
         self._breaker = self._breaker.reconnected(time.monotonic())
 
     async def call(self, call: UpstreamCall) -> Any:  # noqa: C901 - one branch per way to fail
@@ -140,7 +140,7 @@ class CallSender:
         result: Any = None
         was_lost, forgotten, is_first = False, False, True
         try:
-            # At most three attempts: one retry after a lost connection, and one after a forgotten session.
+            # Make at most three attempts: one retry after a lost connection, and one retry after a forgotten session.
             while True:
                 state = link.state
                 if isinstance(state, Ready) and is_first:
@@ -148,8 +148,8 @@ class CallSender:
                 else:
                     connection = await self._next_connection(call, earlier_loss)
                 is_first = False
-                # Each attempt gets the whole timeout. Progress notifications, and input requests of the server to the
-                # caller, extend the deadline through the callbacks.
+                # Each attempt gets the whole timeout. The callbacks extend the deadline when the server reports
+                # progress or requests input from the caller.
                 limit_s = self._limit_s
                 deadline = call.callbacks.start_deadline(limit_s)
                 try:
@@ -166,7 +166,7 @@ class CallSender:
                 except (TimeoutError, TooManyCalls, HttpStatusError) as error:
                     self._after_refusal(error, call, connection, limit_s=limit_s)
                 except RpcError as error:
-                    # Any answer, even an error, shows that the connection works.
+                    # Any answer shows that the connection works, even an error.
                     self._breaker = self._breaker.succeeded()
                     if error.code in (INVALID_PARAMS, HEADER_MISMATCH):
                         # The listing is probably out of date.
@@ -176,7 +176,7 @@ class CallSender:
                     if self._breaker is not CLOSED:
                         self._breaker = self._breaker.succeeded()
                     connection.note_served()
-                    # Remove secrets only from failed results: servers may repeat parts of the request in them.
+                    # Remove secrets only from error results, because servers may repeat parts of the request in errors.
                     if type(result) is dict and result.get("isError"):
                         return await self._without_secrets(result)
                     return result
@@ -195,11 +195,11 @@ class CallSender:
                 self._calls_by_principal[call.principal] = remaining
 
     async def _next_connection(self, call: UpstreamCall, earlier_loss: ConnectionLost | None) -> Ready:
-        """Wait for a connection, and return it; used for retries, and for a first attempt while not connected."""
+        """Wait for a connection and return it; needed for retries, and at first if the link is not ready."""
         link = self._link
         try:
             connection = await link.wait_ready(link.patience_s)
-            # The call was checked against the previous connection's listing, which may have changed.
+            # The call was checked against the listing of an earlier connection; the lists may have changed since then.
             if call.confirm is not None:
                 await call.confirm()
         except UpstreamUnavailable:
@@ -233,14 +233,14 @@ class CallSender:
             GatewayError: The call must not be sent again.
         """
         if isinstance(error, CredentialsUnavailable):
-            # The connection may still work, and a retry would wait for the same token.
+            # Do not drop the connection, which may still work, and do not retry: a retry would need the same token.
             raise (self._no_credentials(error) if before is None else self._lost_error(before)) from None
         if isinstance(error, UnusableAnswer):
             self._breaker = self._breaker.succeeded()
         else:
             self._breaker = self._breaker.failed(time.monotonic(), self._chance(), began_s=began_s)
         if not error.sent or not connection.session.independent_requests:
-            # If requests are independent, only this request was lost. Otherwise the shared connection is broken.
+            # The connection is broken. If only one of several independent requests was lost, the connection is kept.
             self._link.drop(connection, str(error))
         if error.sent and not call.repeatable:
             raise self._lost_error(error, repeatable=call.repeatable) from None
@@ -252,7 +252,7 @@ class CallSender:
     def _after_forgetting(
         self, error: SessionForgotten, connection: Ready, *, earlier_loss: ConnectionLost | None, last: bool
     ) -> None:
-        """Drop a session that the upstream has forgotten; the caller then sends the call again in a new session.
+        """Drop a session that the upstream has forgotten; if this returns, the call can be sent in a new session.
 
         Sending the call again is safe, because the upstream refused the call without running it.
 
@@ -334,7 +334,7 @@ class CallSender:
         server = self._link.server
         if not error.sent:
             return self._unavailable(f"server '{server}' is not reachable right now ({error}). Nothing was sent.")
-        # Only calls that are safe to repeat have been sent twice.
+        # A call is sent twice only if it is safe to repeat.
         safe = repeated or repeatable
         advice = "Calling this tool again is safe." if safe else "Check before you call again."
         return UpstreamLost(

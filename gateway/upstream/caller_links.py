@@ -1,8 +1,8 @@
 """Upstream connections that belong to one downstream session or one caller.
 
-Most upstreams have one connection that all callers share. An upstream has further connections if the upstream may ask
-callers for input during a call (`elicitation`), if each caller has to sign in, or if each session or caller has a
-separate process (`instances`). A root is a folder that a host has reported, in which such a process may run.
+Most upstreams have one connection that all callers share. An upstream has further connections if it may ask callers
+for input during a call (`elicitation`), if each caller has to sign in, or if each session or caller has a separate
+process (`instances`). A root is a folder that a host has reported; a separate process may run in a root.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gateway.upstream.upstream_credentials import NotSignedIn, SignInFailed, Sig
 
 log = logging.getLogger(__name__)
 
-# Each link uses a socket, or a process with three pipes. A thousand links are within the usual limits of a system.
+# Each link uses a socket, or a process with three pipes. A thousand links stay within the usual limits of a system.
 MAX_PRIVATE: Final = 1_000
 
 
@@ -62,7 +62,7 @@ class Instance:
 class PrivateLinks:
     """The links of downstream sessions to upstreams with `elicitation`, each opened by the first call that needs it.
 
-    Each session has one link to each such upstream, or one for each root in which it uses the upstream.
+    Each session has one link to each such upstream, or one link for each root in which the session uses the upstream.
     """
 
     def __init__(self, group: TaskGroup, client: HttpClient, sign_ins: SignIns, users: UserLinks) -> None:
@@ -70,7 +70,7 @@ class PrivateLinks:
         self._client = client
         self._sign_ins = sign_ins
         self._users = users
-        # By session id, server alias, and root of the host.
+        # The keys consist of session id, server alias, and root of the host.
         self._links: dict[tuple[str, str, str], UpstreamLink] = {}
         self._accounts: dict[tuple[str, str, str], Account] = {}
         self._handshake_refused: set[str] = set()
@@ -83,7 +83,7 @@ class PrivateLinks:
     ) -> UpstreamLink | None:
         """Return the session's own link; None if the upstream speaks only a version without a handshake.
 
-        Wait for the end of the first attempt to connect. The link may be disconnected, if that attempt failed.
+        First wait until the first attempt to connect has ended. If that attempt failed, the link is not connected.
 
         Args:
             owner: The session, and the root of the host in which the process runs.
@@ -94,14 +94,14 @@ class PrivateLinks:
             UpstreamUnavailable: There are too many links, in total or for this caller, or the first attempt to connect
                 did not end in time.
         """
-        # The upstream has rejected the handshake in another session, so do not try again.
+        # The upstream has rejected the handshake in another session, and would reject it in this session too.
         if alias in self._handshake_refused:
             return None
         link = self._links.get((owner.session_id, alias, owner.root)) or self._open(owner, alias, config, host, user)
         with anyio.move_on_after(link.patience_s):
             await link.tried.wait()
         if not link.tried.is_set():
-            # Does not wait again: raises the error that a call would get, unless the link has just connected.
+            # A limit of 0 s only raises the error that a call would get, unless the link has just connected.
             await link.wait_ready(0)
         if not link.handshake_refused:
             return link
@@ -117,7 +117,7 @@ class PrivateLinks:
     async def notify(self, session_id: str, method: str) -> None:
         """Forward a notification of the host to every upstream connected for this session."""
         for (owner, alias, _), link in list(self._links.items()):
-            # A disconnected link needs no notification: it reports the host's current state when it reconnects.
+            # Skip links that are not connected: on reconnecting, they report the current state of the host.
             if owner == session_id and link.session is not None:
                 try:
                     await link.session.notify(method)
@@ -134,7 +134,7 @@ class PrivateLinks:
         """Close every connection to an upstream once its calls have ended.
 
         Args:
-            forget: Whether to try the handshake with this upstream again, because the configuration may have changed.
+            forget: Whether to forget a rejected handshake, because the configuration may have changed.
         """
         for key in [key for key in self._links if key[1] == alias]:
             self._group.start_soon(self._pop(key).close_when_idle)
@@ -168,9 +168,9 @@ class PrivateLinks:
 
 
 MAX_USER_LINKS: Final = 512
-"""Enough for two servers for each of 256 callers, the number of callers with their own lists in `registry.catalog`.
-Each link takes one or two sockets and a few tasks."""
-# Longer than a person usually pauses between two requests. A request after a longer pause waits for a new handshake.
+"""Enough links to two servers for each of 256 callers, the number of callers whose lists `registry.catalog` stores.
+A link takes one or two sockets and a few tasks."""
+# A person rarely pauses for longer between two requests. After a longer pause, a request waits for a new handshake.
 IDLE_S: Final = 600.0
 # The interval between checks for idle links.
 _CHECK_S: Final = 15.0
@@ -206,9 +206,9 @@ class UserPorts:
         on_listing, has_listing: See `LinkPorts`.
         on_update: Called when a watched resource or task has changed, with the key of the link (see
             `UserLinks.key_of`), the kind, the URI or task id, and the params of the notification.
-        token_of: Returns the caller's access token, which the gateway exchanges for a token of the upstream.
-        epoch_of: Takes a server and the name of a caller; returns the number of the connection that the caller's
-            listing came from, or 0 without a listing.
+        token_of: Returns the caller's access token; the gateway exchanges the access token for a token of the upstream.
+        epoch_of: Takes a server and the name of a caller; returns the number of the connection over which the gateway
+            received the caller's listing, or 0 if there is no listing.
     """
 
     on_listing: Callable[[ListedLink, RawListing], Awaitable[bool]] = ignore_listing
@@ -221,8 +221,8 @@ class UserPorts:
 class UserLinks:
     """The links of callers to servers that they sign in to, and the links to processes of sessions and callers.
 
-    Links are opened on first use, and closed when they are idle. The requests of a caller use only the caller's own
-    link, which has no credentials of other callers.
+    Links are opened on first use, and closed when they are idle. The requests of a caller use only links of that
+    caller, so they never use the credentials of another caller.
     """
 
     def __init__(
@@ -291,14 +291,14 @@ class UserLinks:
         if own is None:
             own = self._open(shared, principal)
         elif own.principal.token != principal.token and isinstance(own.link.state, Waiting):
-            # Credentials from the caller's previous token were rejected; retry with the new token.
+            # The credentials may have been rejected because of the caller's previous token; retry with the new token.
             own.link.refresh()
         # Keep the latest credentials, because earlier ones may have expired.
         own.principal, own.used_s = principal, time.monotonic()
         return own.link
 
     def get_instance(self, shared: UpstreamLink, instance: Instance) -> UpstreamLink:
-        """Return the link to the process of a session or caller, for a call that is about to start or use the process.
+        """Return the link to the process of a session or caller; the process is started if it is not running.
 
         Raises:
             UpstreamUnavailable: There are too many links, or an administrator simulates the caller.
@@ -316,7 +316,7 @@ class UserLinks:
         return own.link
 
     def latest_instance(self, server: str, instance: Instance) -> UpstreamLink | None:
-        """Return the link to the process that this session or caller used last, in any root; None without a process."""
+        """Return the link that this session or caller used last, in any root; None if there is no link."""
         prefix = instance.key.removesuffix(instance.root)
         candidates = [
             (own.used_s, own.link)
@@ -338,7 +338,7 @@ class UserLinks:
         return (own.link for (alias, _), own in self._own.items() if alias == server)
 
     def key_of(self, server: str, principal: Principal) -> str:
-        """Return the key of the link for a caller's subscriptions at a server; the alias if callers share the link."""
+        """Return the key of the link that a caller's subscriptions use: for a shared link, the alias of the server."""
         shared = self._shared.get(server)
         if shared is None or not shared.per_user:
             return server
@@ -357,9 +357,9 @@ class UserLinks:
         return own.link if own is not None else None
 
     async def connect_signed_in(self, principal: Principal, wait_s: float) -> None:
-        """Connect this caller to each server to which the caller is signed in or may be, by exchanging its token.
+        """Connect this caller to each server that it is signed in to, or for which its token is exchanged.
 
-        Wait at most `wait_s` for the first attempts to end.
+        Wait until the first attempts have ended, but at most `wait_s` seconds.
         """
         opening: list[UpstreamLink] = []
         for server, shared in self._shared.items():
@@ -482,7 +482,7 @@ class UserLinks:
 
 
 class NoSharedConnector:
-    """The connector of the shared link to a server that each caller signs in to; it always raises `NotSignedIn`."""
+    """The connector for the shared link to a server that each caller signs in to; always raises `NotSignedIn`."""
 
     def __init__(self, server: str) -> None:
         self._server = server
@@ -511,7 +511,7 @@ async def _has_no_newer(version: int) -> bool:
 
 
 def _user_key(config: ServerConfig, principal: Principal) -> str:
-    """Return the key of a caller's connection: the user, or identity and scopes if the caller's token is exchanged."""
+    """Return the key of a caller's connection: the user, or identity and scopes if tokens are exchanged."""
     if not config.exchanges_callers:
         return principal.name
     scopes = sorted(value for name, value in principal.claims if name == "scope")
@@ -519,7 +519,7 @@ def _user_key(config: ServerConfig, principal: Principal) -> str:
 
 
 def _link_key(server: str, user: str) -> str:
-    # An alias never contains a line break.
+    # An alias never contains a line break, so `get_open` can split the key.
     return f"{server}\n{user}"
 
 

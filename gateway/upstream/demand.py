@@ -1,7 +1,7 @@
-"""Decide when a server's process has to run: calls start the process, and it ends when it is idle.
+"""Decide when a server's process has to run: calls start the process, and the process ends when it is idle.
 
-In three cases a process is not running although nothing is wrong: a server with `start: onDemand` has not been called
-yet, the process was started only to list its tools, or `idleTimeout` has passed. In each case, the link is idle until a
+In three cases the process of a working server does not run: the server has `start: onDemand` and was not called yet,
+the process was started only to list its tools, or `idleTimeout` has passed. In each case, the link is idle until a
 call or an administrator needs the process. Health checks, reconnects, polls and subscriptions do not start a process.
 """
 
@@ -17,10 +17,10 @@ import anyio
 from gateway.config.server import ServerConfig
 from gateway.upstream.session import UpstreamCall
 
-# The interval at which the link checks whether a subscription or task still needs the process, because the link is not
+# How often to check whether a subscription or task still needs the process. The check is needed because the link is not
 # notified when a subscription or task ends.
 _CHECK_S: Final = 5.0
-# A task without a time to live, or whose result the caller never requests, keeps the process running for this long.
+# A task keeps the process running for at most this long, in case the caller never requests its result.
 _LONGEST_TASK_S: Final = 3_600.0
 # The maximum number of tasks to track, because callers can start any number of tasks.
 _MAX_TASKS: Final = 1_000
@@ -75,7 +75,7 @@ class Demand:
         """Return whether the process has to run now.
 
         Args:
-            is_listed: Whether the gateway already has the server's tools, so that listing them requires no start.
+            is_listed: Whether the gateway already has the server's tools; if not, the process has to run to list them.
         """
         if self.waiting or self._is_needed:
             return True
@@ -89,7 +89,7 @@ class Demand:
         self._tasks.clear()
 
     def request_start(self) -> None:
-        """Make `is_needed` return true although no call needs the process, to list the tools again."""
+        """Make `is_needed` return true although no call needs the process, so that the tools are listed again."""
         self._is_needed = True
 
     @contextmanager
@@ -118,7 +118,7 @@ class Demand:
     async def wait_idle(self, is_busy: Callable[[], bool], *, is_listed: Callable[[], bool]) -> None:
         """Return once the process is no longer needed.
 
-        The last check and the return happen without an await in between, so that no call can begin in between.
+        There is no await between the last check and the return, so no call can begin in the meantime.
 
         Args:
             is_busy: Returns whether a call is in flight or a subscription is open.
@@ -132,7 +132,7 @@ class Demand:
             now_s = time.monotonic()
             limit_s = self._idle_s
             if not self._is_called and self.on_demand and is_listed():
-                limit_s = 0.0  # started only to be listed
+                limit_s = 0.0  # the process was started only to list its tools
             elif not limit_s:
                 limit_s = float("inf")
             self._tasks = {task_id: until_s for task_id, until_s in self._tasks.items() if until_s > now_s}

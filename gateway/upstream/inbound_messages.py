@@ -1,6 +1,6 @@
 """Handle the messages that an upstream sends unprompted: notifications, log messages, and requests to the client.
 
-A "question" is a request that a server sends to its client during a call: for user input, a model response or roots.
+A "question" is a request that a server sends to its client during a call, to get user input, a model response or roots.
 "Modern" servers speak protocol version 2026-07-28, which has no handshake and no such requests.
 """
 
@@ -25,9 +25,9 @@ from registry.catalog.catalog import ListKind
 
 log = logging.getLogger(__name__)
 
-# How long a user may take to answer a question, which may require looking something up or signing in.
+# How long a user may take to answer a question. The answer may require looking something up or signing in.
 ASK_S: Final = 600.0
-# The maximum number of open questions of one connection: each runs in a task, and users cannot handle more dialogs.
+# The maximum number of open questions of one connection. Each question needs a task, and users cannot answer more.
 _MAX_QUESTIONS: Final = 64
 _LIST_CHANGES: Final[Mapping[str, ListKind]] = {
     "notifications/tools/list_changed": "tools",
@@ -49,7 +49,7 @@ class InboundMessages:
         """Handle the messages of one connection.
 
         Args:
-            group: The task group of the connection, which forwards questions to the host.
+            group: The task group of the connection; it runs the tasks that forward questions to the host.
             server: The alias of the server, shown to users in questions.
         """
         self._server = server
@@ -58,7 +58,7 @@ class InboundMessages:
         self.ports = ports
         self._negotiated = False
         self._modern = False
-        # A dict serves as an ordered set: the latest request is the most likely cause of a message that names none.
+        # A dict serves as an ordered set: a message that names no request most likely belongs to the latest request.
         self._in_flight: dict[RequestCallbacks, None] = {}
         self._questions: dict[object, anyio.CancelScope] = {}
         self._expected: list[tuple[frozenset[str], anyio.Event]] = []
@@ -68,7 +68,7 @@ class InboundMessages:
         self._tokens = itertools.count(1)
 
     def start(self, *, modern: bool) -> None:
-        """Start handling messages, once the protocol version is negotiated."""
+        """Start handling messages, because the protocol version has been negotiated."""
         self._negotiated, self._modern = True, modern
 
     def register_request(self, callbacks: RequestCallbacks) -> None:
@@ -82,7 +82,7 @@ class InboundMessages:
 
     @contextmanager
     def watching(self, kind: Literal["progress", "task"], key: str | None, on_params: OnParams) -> Iterator[str]:
-        """Call `on_params` with the params of each notification for a progress token or task id.
+        """Call `on_params` with the params of each notification for a progress token or task id, while the block runs.
 
         Yields:
             `key`, or a new progress token if `key` is None.
@@ -164,7 +164,7 @@ class InboundMessages:
             on_params(params)
 
     def _handle_acknowledgement(self, notifications: object) -> None:
-        # Several subscriptions may be acknowledged on one stream. The kinds of notifications identify the subscription.
+        # Several subscriptions may be acknowledged on one stream; their kinds of notifications distinguish them.
         if isinstance(notifications, dict):
             for kinds, acknowledged in self._expected:
                 if notifications.keys() <= kinds:
@@ -175,13 +175,13 @@ class InboundMessages:
             return
         meta = params.get("_meta")
         if isinstance(meta, dict) and SUBSCRIPTION_KEY in meta:
-            # Remove the id of the gateway's subscription, because each caller has its own.
+            # Remove the id of the gateway's subscription, because the subscriptions of callers have other ids.
             meta = {name: value for name, value in meta.items() if name != SUBSCRIPTION_KEY}
             params = {**params, "_meta": meta} if meta else {k: v for k, v in params.items() if k != "_meta"}
         self.ports.on_update(kind, key, params)
 
     def _owner_of_logs(self) -> RequestCallbacks | None:
-        """Return the request that receives a log message without a request id; None if the caller is ambiguous."""
+        """Return the request that receives a log message without a request id; None if no single caller qualifies."""
         candidates = list(self._in_flight)
         if self._modern:
             # Modern servers send log messages only for requests that set a log level.
@@ -203,8 +203,8 @@ class InboundMessages:
                 callbacks = next((pending for pending in reversed(self._in_flight) if pending.ask is not None), None)
             self._group.start_soon(self._relay_question, message, reply, callbacks or RequestCallbacks(ask=host.ask))
         else:
-            # Record the refusal for each request that may have caused the question: the result of that request may
-            # complain about missing input.
+            # Record the refusal for each request that may have caused the question, because the result of the request
+            # may complain about missing input.
             for candidate in [callbacks] if callbacks is not None else list(self._in_flight):
                 candidate.refused.append(method)
             reply(default_response(message))
@@ -213,7 +213,7 @@ class InboundMessages:
         key = _hashable(message["id"])
         params = message.get("params")
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
-        # Cancelled if the server withdraws the question or the caller cancels its request.
+        # The scope is cancelled if the server withdraws the question or the caller cancels its request.
         with anyio.move_on_after(ASK_S) as scope:
             self._questions[key] = scope
             callbacks.open_questions.append(scope)

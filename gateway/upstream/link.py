@@ -1,4 +1,4 @@
-"""The owner task of each upstream: connect, request and watch the lists of tools, prompts and resources, reconnect."""
+"""Connect to an upstream, request and watch its lists of tools, prompts and resources, and reconnect after a loss."""
 
 from __future__ import annotations
 
@@ -61,25 +61,25 @@ WAIT_READY_S: Final = 10.0
 # After this many consecutive failures, a recovery within seconds is unlikely, so callers get their error sooner.
 _FAILING_AFTER: Final = 3
 WAIT_FAILING_S: Final = 2.0
-# Waiting does not help a call when the access token could not be refreshed.
+# A call waits only briefly if the access token could not be refreshed, because waiting rarely helps.
 WAIT_CREDENTIALS_S: Final = 0.5
 # Retrying a failed token refresh puts no load on the upstream, so the pause stays short.
 _LONGEST_CREDENTIALS_PAUSE_S: Final = 5.0
-# HTTP statuses which mean that the credentials or the URL are wrong, so that a caller's retry does not help.
+# These HTTP statuses mean that the credentials or the URL are wrong, so a retry by the caller does not help.
 _REFUSALS: Final = frozenset({401, 403, 404, 405, 410})
 # The pause if the upstream is this gateway. Such a loop lasts until a configuration changes, so retry rarely.
 _LOOP_PAUSE_S: Final = 300.0
 # If requesting one list made the process exit this often in a row, the server is used without that list.
 _MAX_LIST_CRASHES: Final = 2
-# Polling for the end of the calls in flight is cheaper than an event that every call has to set.
+# How often to check whether calls are in flight. Polling is cheaper than an event that every call has to set.
 _DRAIN_POLL_S: Final = 0.05
 # Upstreams' error texts can be pages long; the admin API and models get at most this much of an error text.
 _MAX_REASON_CHARS: Final = 1_000
 # Words with digits (ports, process ids, times), which vary between failures that have the same cause.
 _VARYING: Final = re.compile(r"\w*\d\w*")
-# Until a restart has taken this long, callers of a failing server get its last error, and then "still starting".
+# Callers of a failing server get its last error until a restart has taken this long, then the text "still starting".
 _NEW_START_S: Final = 3.0
-# The interval of retries without a sign-in, in case the upstream no longer requires one.
+# How often to retry while no user has signed in, in case the upstream no longer requires a sign-in.
 _SIGN_IN_RETRY_S: Final = 300.0
 
 
@@ -89,7 +89,7 @@ class UpstreamLink:
     Attributes:
         config: The configuration entry; replaced by `use`.
         elicitation: Whether an upstream that requires a handshake may ask callers for input during a call.
-        has_instances: Whether calls use processes of single sessions or callers; this link then only lists.
+        has_instances: Whether each session or caller has a separate process for its calls; this link then only lists.
         watch_list: The resources and tasks of this upstream that callers watch.
         state: The current state; `link_states` describes the states.
         epoch: The number of the latest connection; 0 before the first one.
@@ -97,7 +97,7 @@ class UpstreamLink:
         warnings: Problems with individual lists of a connected upstream.
         lost_reason: Why the last established connection ended; None before any connection has ended.
         tried: Set once the first attempt to connect has ended, or turned out to be impossible or unnecessary.
-        handshake_refused: Whether the upstream rejected the first handshake, as servers do that speak only a version
+        handshake_refused: Whether the upstream rejected the first handshake, probably because it speaks only a version
             without a handshake. Always false for links that list.
         start: The latest start of a process; None for upstreams that are not processes.
         per_user: Whether callers have their own links (`caller_links`); this link then never connects.
@@ -150,7 +150,7 @@ class UpstreamLink:
             self._demand.request_start()
         self._scope = anyio.CancelScope()
         self._ready = anyio.Event()
-        # One for each group of lists, so that a slow or failing list does not delay the lists of the other groups.
+        # One schedule for each group of lists, so that a slow or failing list does not delay the other groups.
         self._relistings: list[Relisting] = []
         self._list_crashes: dict[ListKind, int] = {}
         self.warnings: tuple[str, ...] = ()
@@ -269,10 +269,10 @@ class UpstreamLink:
                 await self._pause(self._pause_s(is_loop=is_loop), probe_port=refused and not self._awaits_credentials)
 
     def _pause_s(self, *, is_loop: bool) -> float:
-        """Return the seconds to pause after a failure; also let calls fail that wait for the process to start."""
+        """Return the seconds to pause after a failure; also wake calls that wait for the process, so that they fail."""
         if self._demand.tracks:
             self._wake_waiting()
-        if is_loop:  # persists until the configuration changes
+        if is_loop:  # a loop persists until the configuration changes
             self._failures = max(self._failures, _FAILING_AFTER)
             return _LOOP_PAUSE_S
         wait_s = delay_s(max(0, self._pause_count - 1), self._chance())
@@ -282,13 +282,13 @@ class UpstreamLink:
         log.log(logging.DEBUG if self.per_user else logging.WARNING, "%s", text, extra={"server": self.server})
 
     def _warn_of_loss(self, what: str, *, is_new: bool) -> None:
-        """Log why a connection was lost or failed; if the reason repeats, only the number of failures, and rarely."""
+        """Log why a connection was lost or failed; if the reason repeats, sometimes log the number of failures."""
         reason = _VARYING.sub("#", f"{what}: {self.last_error}")
         is_same = reason == self._warned_reason and not is_new
         self._warned_reason, self._warning_count = reason, self._warning_count + 1 if is_same else 1
         if not is_same:
             self._warn(f"{what}: {self.last_error}")
-        elif self._warning_count & (self._warning_count - 1) == 0:  # a power of two: a long outage adds few lines
+        elif self._warning_count & (self._warning_count - 1) == 0:  # a power of two, so that logs stay short
             self._warn(f"{what}: again ({self._warning_count} times)")
 
     def retire(self) -> None:
@@ -374,7 +374,7 @@ class UpstreamLink:
 
     def call(self, call: UpstreamCall) -> Coroutine[Any, Any, Any]:
         """Send a call; see `CallSender.call`."""
-        # Return the coroutine instead of awaiting it, which saves every call a stack frame.
+        # Returning the coroutine instead of awaiting it saves every call a stack frame.
         return self._sender.call(call)
 
     def drop(self, connection: Ready, reason: str) -> None:
@@ -413,7 +413,7 @@ class UpstreamLink:
                         failure = f"listing failed: {error}"
                         self._warn(f"{failure}; the last complete listing stays in use")
                 self.epoch += 1
-                # Report the listing before calls can use the connection: calls are checked against it.
+                # Report the listing before calls can use the connection, because calls are checked against the listing.
                 if listing is not None:
                     await self._ports.on_listing(self, listing)
                 connection = Ready(session, scope)
@@ -433,7 +433,7 @@ class UpstreamLink:
                     group.cancel_scope.cancel()
                 raise ConnectionLost(reason, sent=True)
         if connection is not None and connection.served:
-            # The connection worked and only needs a new session, which is not a failure.
+            # The connection worked, so the need for a new session is not a failure.
             return True
         raise SessionForgotten(self.last_error or "reconnecting")
 
@@ -441,7 +441,7 @@ class UpstreamLink:
         """Return a listing of the prompts and resources of a server whose tools could not be listed.
 
         Raises:
-            GatewayError: The server cannot be used at all. The error is usually `error`, from the tool listing.
+            GatewayError: The server cannot be used at all. Usually `error` itself is raised.
         """
         is_answer = isinstance(error, RpcError | HttpStatusError | NoAnswer | UnusableAnswer)
         is_over = not is_answer and not session.independent_requests
@@ -498,7 +498,7 @@ class UpstreamLink:
         if isinstance(self.state, Ready):
             self._lost_s = time.monotonic()
         self.state = Connecting()
-        # Replace the event only if it is set: calls may already wait for an event that is not set.
+        # Do not replace an event that is not set, because calls may already wait for this event.
         if self._ready.is_set():
             self._ready = anyio.Event()
 
@@ -541,7 +541,7 @@ class UpstreamLink:
             try:
                 listing = await session.fetch_listing(kinds, limit_s=self.config.connect_timeout, polled=not stale)
             except GatewayError as error:
-                # Before the first listing, an error that looks like a lost session may have another cause.
+                # Before a listing has succeeded, an error that looks like a lost session may have another cause.
                 forgotten = isinstance(error, SessionForgotten) and relisting.has_listed
                 is_over = forgotten or (isinstance(error, NotSignedIn) and not error.step_up)
                 is_cut = isinstance(error, ConnectionLost) and not error.sent

@@ -46,8 +46,8 @@ class LinkPorts:
     """The callbacks of a link; by default they ignore every event.
 
     Attributes:
-        on_listing: Awaited with every listing; returns whether anything has changed. It is awaited with the first
-            listing of a connection before calls can use the connection.
+        on_listing: Awaited with every listing; returns whether anything has changed. Calls cannot use a connection
+            until `on_listing` has handled the connection's first listing.
         on_lost: Called when a connection was lost or an attempt to connect has failed.
         on_update: Called when a resource or task on the watch list has changed.
         on_refused: Called when the upstream has rejected the configured credentials or URL.
@@ -63,7 +63,7 @@ class LinkPorts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Connecting:
-    """A connection attempt is in progress, or starts once the previous connection is closed."""
+    """A connection attempt is in progress, or will start once the previous connection is closed."""
 
     name: ClassVar = "connecting"
     session: ClassVar[None] = None
@@ -72,7 +72,7 @@ class Connecting:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Starting:
-    """A process is starting, or queued to start."""
+    """A process is starting, or waits in the queue of process starts."""
 
     name: ClassVar = "starting"
     session: ClassVar[None] = None
@@ -102,7 +102,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The last attempt failed, and the link waits before the next one.
+    """The last attempt failed, and the link waits before the next attempt.
 
     Attributes:
         scope: Spans the wait; cancelled to retry at once.
@@ -116,7 +116,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The process is not running, because nothing needs it; callers still see its tools.
+    """The process is not running, because nothing needs the process; callers still see the tools of the server.
 
     Attributes:
         scope: Spans the idle time; cancelled to start the process.

@@ -1,7 +1,7 @@
 """Open sessions with MCP servers, and detect the protocol version that a server speaks.
 
-Version 2026-07-28 has no handshake; earlier versions begin with one. The gateway therefore first sends a probe, the
-request `server/discover`, and performs the handshake if the server does not answer the probe.
+Version 2026-07-28 has no handshake; earlier versions begin with a handshake. The gateway therefore first sends a
+probe, the request `server/discover`, and performs the handshake if the server does not answer the probe.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def credentials_of(
 
 MODERN: Final = MODERN_VERSIONS[-1]
 _ENVELOPE: Final = envelope(CLIENT_INFO, {"extensions": AS_CLIENT})
-# The timeout of the probe. Some older servers never answer an unknown method, and `connectTimeout` must also suffice
-# for the handshake after the probe. A process that takes longer to start finds both requests on its input, and answers
+# The timeout of the probe. It is short, because some older servers never answer an unknown method, and the handshake
+# has to end within `connectTimeout` too. A process that takes longer to start reads both requests later, and answers
 # the request that it supports.
 _PROBE_S: Final = 3.0
 # A second probe is sent if the credentials were renewed during the first probe.
 _MAX_PROBES: Final = 2
-# The client capabilities declared to a server with `elicitation: true` on the shared connection, so that the server
-# lists all its tools. Calls then use connections of single sessions, which declare the capabilities of the host.
+# The client capabilities that the gateway declares on the shared connection to a server with `elicitation: true`, so
+# that the server lists all its tools. Calls use separate connections, which declare the capabilities of the host.
 _ASKABLE: Final[dict[str, Any]] = {
     "elicitation": {"form": {}, "url": {}},
     "sampling": {},
@@ -97,7 +97,7 @@ class _McpConnector(ABC, Generic[Config]):
     @asynccontextmanager
     async def open(self, ports: SessionPorts) -> AsyncIterator[UpstreamSession]:
         limit_s = self._limit_s
-        # This scope encloses the scopes of the connection, which end first: scopes must be exited in reverse order.
+        # This scope is entered before the scopes of the connection, because scopes must be exited in reverse order.
         with anyio.CancelScope(deadline=anyio.current_time() + limit_s) as scope:
             async with anyio.create_task_group() as group, AsyncExitStack() as stack:
                 session = await self._connect(stack, InboundMessages(group, ports, self._host, server=self._server))
@@ -121,17 +121,17 @@ class _McpConnector(ABC, Generic[Config]):
         if not credentials.headers:
             return  # the upstream has not required credentials so far
         await credentials.renew_while_connected()
-        # The credentials were revoked, so a connection that was opened with them must not be used any longer.
+        # The credentials were revoked, so this connection, which was opened with them, must not be used any longer.
         session.fail("the credentials have expired or were revoked")
 
     @abstractmethod
     async def _connect(self, stack: AsyncExitStack, inbound: InboundMessages) -> McpSession:
-        """Open a transport, whose cleanup is pushed to `stack`, and negotiate the protocol version."""
+        """Open a transport, push its cleanup to `stack`, and negotiate the protocol version."""
 
     async def _negotiate(self, transport: Transport, inbound: InboundMessages, *, probe: bool) -> McpSession:
         """Return a session with the newest protocol version that the server speaks."""
-        # A connection of a single host exists so that the server can send requests to the client during a call. Only
-        # versions with a handshake have such requests, so do not probe.
+        # A host has a separate connection so that the server can send requests to the host during a call. Only versions
+        # with a handshake have such requests, so do not probe for a version without a handshake.
         if probe and self._host is None:
             session = await self._discover(transport, inbound)
             if session is not None:
@@ -139,8 +139,8 @@ class _McpConnector(ABC, Generic[Config]):
             try:
                 return await self._initialize(transport, inbound)
             except RpcError as refusal:
-                # A server of version 2026-07-28 that was still starting may have answered the probe too late, and
-                # rejects the handshake. Probe again.
+                # Probe again: a server of version 2026-07-28 rejects the handshake. If it was still starting, its
+                # answer to the first probe may have come too late.
                 try:
                     session = await self._discover(transport, inbound)
                 except GatewayError:
@@ -152,7 +152,7 @@ class _McpConnector(ABC, Generic[Config]):
         return await self._initialize(transport, inbound)
 
     async def _discover(self, transport: Transport, inbound: InboundMessages) -> McpSession | None:
-        """Probe for protocol version 2026-07-28; return None if the server does not speak it.
+        """Probe for protocol version 2026-07-28; return None if the server does not speak this version.
 
         Source: MCP 2026-07-28, "Discovery".
         """
@@ -166,7 +166,7 @@ class _McpConnector(ABC, Generic[Config]):
                 except RpcError:
                     return None
                 except HttpStatusError as error:
-                    # The server would refuse the handshake too, but give a less specific reason.
+                    # For 401 and 403, the server would refuse the handshake too, but give a less specific reason.
                     if error.status in (401, 403):
                         raise
                     return None
@@ -176,7 +176,7 @@ class _McpConnector(ABC, Generic[Config]):
             await self._credentials.wait_for_renewal()
             if self._credentials.version == version:
                 break
-        # After a timeout, `result` is None. The server then needs a handshake: old servers ignore unknown methods.
+        # After a timeout, `result` is None. The server is probably an old server that ignores unknown methods.
         versions = result.get("supportedVersions") if isinstance(result, dict) else None
         if not isinstance(versions, list) or MODERN not in versions:
             return None
@@ -190,7 +190,7 @@ class _McpConnector(ABC, Generic[Config]):
         declared = host.capabilities if host else _ASKABLE if self._config.elicitation else {}
         params = {
             "protocolVersion": host.version if host else HANDSHAKE_VERSIONS[-1],
-            # Servers may offer tools depending on the declared extensions, so declare the same ones on all connections.
+            # Declare the same extensions on all connections, because the offered tools may depend on the extensions.
             "capabilities": with_apps(declared),
             # Hosts may omit their name, but servers must not get an empty object.
             "clientInfo": (host.client_info if host else None) or CLIENT_INFO,
@@ -223,7 +223,7 @@ class StdioConnector(_McpConnector[StdioConfig]):
 
     @property
     def _limit_s(self) -> float:
-        """Infinite: `ProcessStart` limits the start instead, and does not count the time in the queue."""
+        """Infinite, because `ProcessStart` limits the start; its limit does not include the time in the queue."""
         return math.inf
 
     async def _connect(self, stack: AsyncExitStack, inbound: InboundMessages) -> McpSession:
@@ -231,8 +231,8 @@ class StdioConnector(_McpConnector[StdioConfig]):
         command, args = config.line
         start = ProcessStart(config.start_timeout, denials=lambda: list(self._stderr_log.denials))
         inbound.ports.on_start(start)
-        # Starts for the shared connection are queued. Starts for the connection of one host are not, because a caller
-        # is waiting.
+        # A process for the shared connection waits in the queue. A process for the connection of one host starts at
+        # once, because a caller is waiting.
         async with start.turn() if self._host is None else nullcontext():
             transport = await stack.enter_async_context(
                 open_stdio(
@@ -274,7 +274,7 @@ class SseConnector(_McpConnector[UrlConfig]):
                 credentials=self._credentials,
             )
         )
-        # Servers with this transport are older than the version that the probe detects.
+        # Do not probe: servers with this transport are older than the version that the probe detects.
         return await self._negotiate(transport, inbound, probe=False)
 
 
@@ -288,7 +288,7 @@ class HttpConnector(SseConnector):
             return await super()._connect(stack, inbound)
         config = self._config
         if self._credentials is not None and not self._credentials.ready:
-            # Prepare credentials before the first request, so that the server does not reject that request.
+            # Prepare the credentials before the first request, so that the server does not reject the first request.
             await self._credentials.prepare()
         transport = await stack.enter_async_context(
             open_streamable_http(

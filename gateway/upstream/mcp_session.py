@@ -1,4 +1,4 @@
-"""A session with an MCP server, which fetches every page of its lists and sends calls."""
+"""Fetch every page of the lists of an MCP server, and send calls to the server, in one session."""
 
 from __future__ import annotations
 
@@ -53,23 +53,23 @@ from registry.schema.display_text import excerpt
 log = logging.getLogger(__name__)
 
 CLIENT_INFO: Final = {"name": "typegate", "version": __version__}
-# Real servers have up to a few dozen pages. If a server sends more pages, or many pages without new items, it probably
-# never stops returning a cursor for the next page.
+# The maximum number of pages of a list, and of successive pages without new items. Real lists have up to a few dozen
+# pages; a server that exceeds a limit probably never stops returning a cursor for the next page.
 MAX_PAGES: Final = 1_000
 MAX_IDLE_PAGES: Final = 32
 # If a list has many pages and has taken this share of its time limit, use the pages received so far, instead of failing
 # at the time limit.
 _PAGES_SHARE: Final = 0.75
-# The time limit of each list of prompts or resources that is requested together with the tools, so that it does not
-# delay the tools for longer. A list that takes longer is requested again separately.
+# The time limit of each list of prompts or resources that is requested together with the tools. The limit is short,
+# because these lists delay the tools. A list that takes longer is requested again separately.
 _OPTIONAL_S: Final = 2.0
-# Ten times the number of items of the largest known server. The limit bounds the memory for schemas.
+# Ten times the number of items of the largest known server. The limit keeps schemas from filling the memory.
 MAX_ITEMS: Final = 20_000
-# The size limit for all pages of all lists of one server. The largest real listings have a few megabytes; the data that
-# the gateway builds from a definition (packed form, names, digests, index) takes a few times the size of its text.
+# The size limit for all pages of all lists of one server. The largest real listings have a few megabytes. The gateway
+# needs a few times the size of a definition's text in memory (packed form, names, digests, index).
 MAX_LISTING_BYTES: Final = 32 * 1024 * 1024
-# The parsed definitions of real servers take up to this many times the size of their text in memory. A text that
-# consists of empty lists takes thirty times its size.
+# When parsed, the definitions of real servers take up to this many times the size of their JSON text in memory. The
+# factor is thirty for a JSON text that consists of empty lists.
 _USUAL_GROWTH: Final = 8
 # Upstream error texts can be pages long; a warning quotes at most this much.
 _MAX_REASON_CHARS: Final = 300
@@ -77,11 +77,11 @@ _MAX_REASON_CHARS: Final = 300
 MAX_TTL_MS: Final = 24 * 60 * 60 * 1000
 # The time limit of each list of prompts or resources that is requested without the tools; working servers need less.
 _OPTIONAL_LIST_S: Final = 10.0
-# The `_meta` members of requests in 2026-07-28: for calls, to which the caller's capabilities are added, and for
-# requests of the gateway itself, with the gateway's capabilities.
+# The `_meta` members of requests in 2026-07-28. `send` adds the caller's capabilities to the first set; requests of the
+# gateway itself use the second set, which contains the gateway's capabilities.
 _ENVELOPE: Final = envelope(CLIENT_INFO)
 _OWN_ENVELOPE: Final = envelope(CLIENT_INFO, {"extensions": AS_CLIENT})
-# The bounds of the header cache, which is meant for tool names. Longer names are resource URIs, which rarely repeat.
+# The limits of the header cache, which is meant for tool names. Longer names are usually URIs, which rarely repeat.
 _MAX_CACHED_HEADERS: Final = 1_024
 _MAX_CACHED_NAME_CHARS: Final = 256
 # Checking this many names takes about 15 ms; the `_meta` of real servers has fewer than ten members.
@@ -128,7 +128,7 @@ class McpSession:
         self._inbound = inbound
         self._transport = transport
         self._log_level: str | None = None
-        # Cache hints and warnings of the latest response, by list.
+        # The cache hints and warnings of the latest response for each list.
         self._hints: dict[str, tuple[int | None, CacheScope]] = {}
         self._warnings: dict[str, str] = {}
         # How many bytes the remaining pages of the current listing may have.
@@ -148,7 +148,7 @@ class McpSession:
         self._room_bytes = MAX_LISTING_BYTES
         tools = await self._list_tools(limit_s, failed) if "tools" in kinds else None
         other_items: dict[ItemKind, list[Any]] = {}
-        # Other lists get less time together with tools; see `_OPTIONAL_S`.
+        # If tools are requested too, the other lists get less time; see `_OPTIONAL_S`.
         optional_s = min(limit_s, _OPTIONAL_S) if "tools" in kinds else min(limit_s, _OPTIONAL_LIST_S)
         optional_lists = [
             (kind, member)
@@ -161,7 +161,7 @@ class McpSession:
                 for kind, member in optional_lists:
                     group.start_soon(self._list_optional, kind, member, optional_s, other_items, failed)
         else:
-            # Sequentially, so that the gateway knows which list request made a process exit.
+            # Request one list at a time, so that the gateway knows which list request made a process exit.
             for kind, member in optional_lists:
                 await self._list_optional(kind, member, optional_s, other_items, failed)
         if "tools" in kinds and self._modern and gateways_of(self.capabilities):
@@ -200,7 +200,7 @@ class McpSession:
         lists: dict[Any, list[Any]],
         failed: set[ListKind],
     ) -> None:
-        """Fetch a list of prompts or resources, or of tools that the server does not declare; store it in `lists`.
+        """Fetch prompts or resources, or tools that the server does not declare, and store the list in `lists`.
 
         If the request fails, add a warning, and usually add the kind to `failed`.
 
@@ -223,12 +223,12 @@ class McpSession:
             reason = SECRETS.scrub(str(error))
             is_unknown = isinstance(error, RpcError) and error.code == METHOD_NOT_FOUND
             if is_unknown and member in ("resourceTemplates", "tools"):
-                # Servers may declare `resources` without having templates, and need not declare tools at all.
+                # Templates are optional, and this method requests tools only from servers that do not declare tools.
                 self._warnings.pop(member, None)
                 return
             is_refused = isinstance(error, RpcError)
         if member != "skills" or not is_refused:
-            failed.add(kind)  # not for refused skills: the gateway would then request all resources again
+            failed.add(kind)  # if refused skills counted, the gateway would request all resources again
         text = f"{method} failed: {excerpt(reason, _MAX_REASON_CHARS)}"
         # Warn only about the first of consecutive failures.
         level = logging.DEBUG if member in self._warnings else logging.WARNING
@@ -236,9 +236,9 @@ class McpSession:
         self._warnings[member] = text
 
     async def _update_connected_gateways(self, limit_s: float) -> None:
-        """Update the list of gateways that an upstream, which is a gateway itself, is connected to.
+        """Update the list of gateways that the upstream is connected to; the upstream is a gateway itself.
 
-        The upstream may have connected to further gateways since this session was opened, even to this gateway.
+        Since this session was opened, the upstream may have connected to further gateways, even to this gateway.
         """
         with anyio.move_on_after(limit_s), suppress(GatewayError):
             result = SECRETS.scrub_value(await self._request("server/discover", {}))
@@ -280,7 +280,7 @@ class McpSession:
             params = params.copy() if meta is None else {**params, "_meta": meta.copy()}
             if call.log_level is not None and call.log_level != self._log_level and "logging" in self.capabilities:
                 await self._set_log_level(call.log_level)
-        # Send the trace context as HTTP headers, as W3C Trace Context defines it, not in `_meta`.
+        # Send the trace context in the HTTP headers that W3C Trace Context defines, not in `_meta`.
         if call.trace and self.independent_requests:
             headers = {**(headers or {}), **call.trace}
         self._inbound.register_request(callbacks)
@@ -383,7 +383,7 @@ class McpSession:
             if size_bytes > self._room_bytes:
                 cut_reason = f"the lists of one server may have at most {MAX_LISTING_BYTES // 2**20} MiB together"
                 if not cursors:
-                    # If the first page is too large, raise an error: the last good list is better than an empty list.
+                    # If the first page is too large, raise an error, so that the last good list stays in use.
                     raise RpcError(INTERNAL_ERROR, f"{method} was left out: {cut_reason}")
                 cut_reason = f"{method} was cut after {len(items)} items on {len(cursors)} pages: {cut_reason}"
                 break
@@ -406,7 +406,7 @@ class McpSession:
             room = MAX_ITEMS - len(items)
             if not idle:
                 items += page_items[:room]
-            # `bool` is a subclass of `int`.
+            # Exclude `bool`, which is a subclass of `int`.
             ttl_ms = page.get("ttlMs")
             if isinstance(ttl_ms, int | float) and not isinstance(ttl_ms, bool) and ttl_ms >= 0:
                 ttls_ms.append(int(min(ttl_ms, MAX_TTL_MS)))
@@ -456,7 +456,7 @@ class McpSession:
         current = LOG_LEVELS.index(self._log_level or "info")
         if self._inbound.host is None and LOG_LEVELS.index(level) >= current:
             return
-        # Set before the response arrives, so that concurrent calls and calls after an error do not repeat the request.
+        # Store the level before the response arrives, so that concurrent and later calls do not repeat the request.
         self._log_level = level
         try:
             await self._request("logging/setLevel", {"level": level})
@@ -476,14 +476,14 @@ def _standard_headers(version: str, method: str, name: str) -> dict[str, str]:
 class _Named(msgspec.Struct):
     name: Any = None
     uri: Any = None
-    uriTemplate: Any = None  # as the protocol names it
+    uriTemplate: Any = None  # the spelling of the protocol
 
 
 _read_named: Final = msgspec.json.Decoder(_Named).decode
 
 
 def _names_of(items: list[Any]) -> set[object]:
-    """Return the names and URIs that identify these items; an item that cannot be read counts as unique."""
+    """Return the names and URIs that identify these items; an item that cannot be parsed counts as unique."""
     names: set[object] = set()
     for item in items:
         try:
@@ -501,7 +501,7 @@ def _is_long(page: object, member: str) -> bool:
 
 
 def _size_of(page: object, member: str) -> int:
-    """Return the size of a page's items in bytes: of their JSON text, or an eighth of their parsed size if larger."""
+    """Return the size of a page's items in bytes: the larger of the JSON text and an eighth of the parsed items."""
     items = page.get(member) if isinstance(page, dict) else None
     try:
         text = bytes(items.text) if type(items) is json_bytes.UnparsedJson else json_bytes.dumps(items)
@@ -513,7 +513,7 @@ def _size_of(page: object, member: str) -> int:
 async def _parse_page(page: dict[str, Any], member: str) -> dict[str, Any]:
     """Return the parsed page; split the items of a long page in a thread, without parsing them.
 
-    Ten thousand parsed tools would take 60 MB, and the few values kept after intake would leave that memory fragmented.
+    Ten thousand parsed tools would take 60 MB, and the few values that stay in use would fragment that memory.
     """
     if not _is_long(page, member):
         return json_bytes.parse_members(page)

@@ -2,8 +2,8 @@
 
 A small program (`gateway.process.confine`) applies the rules to its own process and then executes the server. By
 default, a server may read the system, its own program, and the paths on its command line. It may write only its own
-temporary folder and the caches of package managers. A rule never permits the gateway's state directory, except for
-installed bundles (packaged servers), or the gateway's configuration.
+temporary folder and the caches of package managers. No rule permits the gateway's configuration, or any part of the
+gateway's state directory except installed bundles (packaged servers).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gateway.upstream.sandbox_rules import Rules, is_below, tasks_of_machine
 log = logging.getLogger(__name__)
 
 _MAX_DENIALS: Final = 20
-# The Landlock versions since which the kernel can restrict files, TCP ports, and signals to other processes.
+# The first Landlock versions that can restrict files, TCP ports, and signals to other processes.
 _FILES_SINCE, _NETWORK_SINCE, _SIGNALS_SINCE = 1, 4, 6
 
 
@@ -39,13 +39,13 @@ class Sandbox:
 
     Attributes:
         config: The settings.
-        arguments: The command line of the confining program, to insert before the server's own command line; empty if
+        arguments: The command line of the confining program, which precedes the server's own command line; empty if
             confinement is not available.
         state: `confined`, `partial` if the kernel supports only some of the restrictions, or `unconfined`.
         folder: The temporary folder of the process.
         read, write: The permitted paths.
-        denials: What the sandbox denied, according to the server's output; shared by all processes of the server.
-        latest: The last denial of this process.
+        denials: The denials that the output of the server reports; shared by all processes of the server.
+        latest: The latest denial in the output of this process.
     """
 
     config: SandboxConfig
@@ -58,7 +58,7 @@ class Sandbox:
     latest: str | None = None
 
     def note_output(self, line: str) -> None:
-        """Record the denial that a line of output reports, if any."""
+        """Record a denial if this line of output reports a denial."""
         denial = self.find_denial(line)
         if denial is not None:
             self.latest = denial
@@ -66,7 +66,7 @@ class Sandbox:
                 self.denials[denial] = None
 
     def find_denial(self, line: str) -> str | None:
-        """Return what the sandbox denied, and by which setting; None if the line of output reports no denial."""
+        """Return the denial that a line of output reports, and its setting; None if the line reports no denial."""
         if not self.arguments:
             return None
         if self.config.memory and _OUT_OF_MEMORY.search(line):
@@ -78,8 +78,8 @@ class Sandbox:
         if _PORT.search(line) and self.config.network != "all":
             return f"the network (sandbox.network: {_spell_network(self.config.network)})"
         paths = {path: real for path in _PATH.findall(line) if not is_below(real := os.path.realpath(path), self.write)}
-        # Look for unreadable paths first. A line may begin with the path of the program, which the server may read but
-        # not write, and that path is not the cause.
+        # Look for unreadable paths first. A line may begin with the path of the program. The server may not write the
+        # program, so a check for unwritable paths would blame that path.
         for path, real in paths.items():
             if not is_below(real, self.read):
                 return f"{path} (neither in sandbox.read nor in sandbox.write)"
@@ -143,14 +143,14 @@ async def prepare_sandbox(
         line: The path of the program, and its arguments.
         environment: The environment variables of the process.
         cwd: The working directory in the server's configuration entry.
-        denials: Collects what the sandbox denies to processes of the server.
+        denials: Collects the denials of all processes of the server.
 
     Raises:
         ConnectionLost: The sandbox is required but not available on this machine, or its rules cannot be applied.
     """
     version = 0
     if sys.platform == "linux":
-        # Imported lazily: the module does not exist for other systems.
+        # Imported lazily, because the module works only on Linux.
         from gateway.process.confine import landlock_version
 
         version = landlock_version()
@@ -163,7 +163,7 @@ async def prepare_sandbox(
     if sys.platform != "linux":
         return Sandbox(config=config, denials=denials)
     rules = Rules(config, line, environment, cwd)
-    # In a thread, so that a slow disk does not delay other callers.
+    # Run in a thread, so that a slow disk does not delay other callers.
     confinement = await anyio.to_thread.run_sync(rules.find)
     for path in confinement.missing:
         log.warning("its sandbox does not permit %s, which does not exist", path, extra={"server": server})
@@ -179,20 +179,20 @@ async def prepare_sandbox(
     )
 
 
-# The interval of checks whether processes were started. A fork bomb starts a few thousand processes within this time.
+# How often to check for new processes. A fork bomb starts a few thousand processes within this interval.
 _COUNT_S: Final = 0.25
-# Count the processes at least once in this many checks, even if the machine runs hardly more threads than before:
-# other programs may have ended in the meantime.
+# Count the processes at least once in this many checks, even if the number of threads on the machine has hardly grown:
+# threads of other programs may have ended in the meantime.
 _COUNT_ANYWAY: Final = 20
 
 
 async def limit_processes(pid: int, most: int) -> int:
-    """Wait until a process and its descendants are more than `most` processes, and return their number."""
+    """Wait until a process and its descendants exceed `most` processes in total, and return their number."""
     before, checks, room = 0, _COUNT_ANYWAY, 0
     while True:
         tasks, checks = tasks_of_machine(), checks + 1
-        # The processes cannot have grown by more than all threads of the machine, so counting is only needed if the
-        # number of threads has grown by at least `room`, the number of processes that may still be started.
+        # `room` is the number of further processes that the server may start. Each new process adds a thread to the
+        # machine, so counting is usually needed only if the machine has at least `room` more threads than before.
         if tasks - before >= room or checks >= _COUNT_ANYWAY:
             running = len(processes_of(pid))
             if running > most:
@@ -230,7 +230,7 @@ def _session_of(pid: int) -> int | None:
 
 
 def propose_sandbox(entry: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a `sandbox` setting for a configuration entry: the default, and write access to the folders in `args`.
+    """Return a `sandbox` setting for a configuration entry: the default with write access to the folders in `args`.
 
     Returns:
         The setting; None if the entry does not start a program, or starts a container, which is confined already.

@@ -1,4 +1,4 @@
-"""Find the files and folders that a confined server needs, and the command line that confines it."""
+"""Find the files and folders that a confined server needs, and create the command line that confines the server."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _SYSTEM: Final = (
     "/var/lib/ca-certificates",
 )
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
-# Keys and passwords of other programs. A rule for a folder that contains such a path excludes the path. A server may
-# use the path only if the configuration names it.
+# Keys and passwords of other programs. A permitted folder does not include these paths. A server may use such a path
+# only if the configuration names the path.
 _PRIVATE: Final = (
     *(".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".password-store", ".netrc", ".npmrc", ".pypirc"),
     *(".git-credentials", ".cargo/credentials.toml", ".config/gcloud", ".config/gh"),
@@ -33,18 +33,18 @@ _UV: Final = frozenset({"uvx", "uv", "python", "python3", "pip", "pipx"})
 # Programs that package runners start.
 _TOOLS: Final = ("node", "npm", "npx", "uv", "uvx", "python3", "python", "git", "bun", "deno")
 _BIN: Final = frozenset({"bin", "Scripts", "shims", "sbin"})
-# Folders that contain much more than programs, so that a server may read only their `bin`.
+# A server may read only the `bin` folders in these folders, which contain much more than programs.
 _SHARED_PREFIXES: Final = frozenset({".local", ".cargo"})
 _MARKS_OF_PROJECTS: Final = ("package.json", "pyproject.toml", "node_modules", ".venv")
-# The maximum number of rules, so that they fit on a command line. A permitted folder that contains an excluded path
-# needs one rule for each of its other entries.
+# The maximum number of rules; more rules might not fit on a command line. A permitted folder that contains an excluded
+# path needs one rule for each of the folder's other entries.
 _MAX_RULES: Final = 3_000
-# Import `confine` instead of executing the file, so that Python uses the cached bytecode. Its folder comes last in the
+# Import `confine` instead of executing the file, so that Python uses the cached bytecode. The folder is the last in the
 # module path, because some modules in the folder have the names of standard modules.
 _FOLDER: Final = str(Path(__file__).parents[1] / "process")
 _HELPER: Final = f"import sys; sys.path.append({_FOLDER!r}); import confine; confine.main(sys.argv[1:])"
-# The kernel's limit counts all threads of the user, so it must exceed the number of running threads by a margin.
-# `limit_processes` enforces the limit for the single server.
+# The kernel's limit counts all threads of the user, so the limit must exceed the number of running threads by a margin.
+# `limit_processes` enforces the configured limit for each server.
 _SPARE_TASKS: Final = 4_096
 _MIB: Final = 1024 * 1024
 # Longer arguments are not paths. Source: PATH_MAX of Linux.
@@ -109,7 +109,7 @@ class Rules:
         options += [("memory", str(config.memory * _MIB))] if config.memory else []
         options += [("cpu", str(config.cpu))] if config.cpu else []
         options += [("tasks", str(tasks_of_machine() + config.processes + _SPARE_TASKS))] if config.processes else []
-        # Independent of the server's environment: -I ignores Python's variables, and -S skips site-packages.
+        # Do not depend on the server's environment: -I ignores Python's variables, and -S skips site-packages.
         arguments = [sys.executable, "-I", "-S", "-B", "-c", _HELPER]
         for option, value in options:
             arguments += [f"--{option}", value]
@@ -123,7 +123,7 @@ class Rules:
         )
 
     def _expand_configured(self, paths: Sequence[str]) -> set[str]:
-        """Return the permitted paths for configured paths; these may name private paths or paths in them."""
+        """Return the permitted paths for configured paths, which may be private paths or lie in private paths."""
         rules: set[str] = set()
         for path in paths:
             real = os.path.realpath(os.path.expanduser(path))
@@ -146,7 +146,7 @@ class Rules:
                 return
             with suppress(OSError):
                 for entry in os.scandir(path):
-                    # Skip links: the target is permitted only if a rule permits the target itself.
+                    # Skip symbolic links: their targets require rules of their own.
                     if not entry.is_symlink():
                         add(entry.path)
 
@@ -172,14 +172,14 @@ class Rules:
         if self._is_too_wide(prefix):
             return
         yield prefix
-        # A `.pth` file names the folders of packages that are installed in development mode.
+        # `.pth` files name the folders of packages that were installed in development mode.
         for file in Path(prefix).glob("lib/python3*/site-packages/*.pth"):
             with suppress(OSError, ValueError):
                 lines = file.read_text(errors="replace").splitlines()
                 yield from (line for line in lines if line.startswith("/") and os.path.isdir(line))
 
     def _named_paths(self) -> Iterator[str]:
-        """Yield the paths that the entry names: on the command line, in variables, and as the working directory.
+        """Yield the paths that the entry names in the command line, in variables, or as the working directory.
 
         Also yield the configuration folders of package managers.
         """
@@ -204,7 +204,7 @@ class Rules:
             yield os.path.join(self._home, name)
 
     def _own_bundles(self) -> Iterator[str]:
-        """Yield the folders of bundles that the command line names; they are in the protected state directory."""
+        """Yield the folders of bundles that the command line names; bundles are in the protected state directory."""
         for text in (self._program, *self._arguments):
             real = os.path.realpath(text) if os.path.isabs(text) else ""
             for folder in (os.path.join(each, BUNDLES) for each in _protected):
@@ -212,7 +212,7 @@ class Rules:
                     yield os.path.join(folder, os.path.relpath(real, folder).split(os.sep)[0])
 
     def _project_of(self, file: str) -> Iterator[str]:
-        """Yield a script, and the folder of the script's project, which contains the packages of the script."""
+        """Yield a script, and the folder of its project, which contains the packages that the script uses."""
         yield file
         folders = [str(each) for each in Path(file).parents if not self._is_too_wide(str(each))]
         marked = (each for each in folders if any(os.path.exists(os.path.join(each, it)) for it in _MARKS_OF_PROJECTS))
@@ -221,13 +221,13 @@ class Rules:
             yield nearest
 
     def _is_too_wide(self, path: str) -> bool:
-        """Return whether a folder contains too much to permit it: a system folder, or one with the home directory."""
+        """Return whether a folder contains too much to permit it, such as the home directory or a folder above it."""
         path = os.path.realpath(path)
         wide = {os.path.realpath(tempfile.gettempdir()), "/tmp", "/var/tmp", "/var", "/home", "/srv", "/mnt", "/run"}
         return path in wide or is_below(os.path.realpath(self._home), [path])
 
     def _caches(self) -> Iterator[str]:
-        """Yield the caches of package managers, and create those that the program is about to use."""
+        """Yield the caches of package managers, and create the caches that the program is about to use."""
         environment, home = self._environment, self._home
         cache = environment.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
         data = environment.get("XDG_DATA_HOME") or os.path.join(home, ".local/share")
@@ -238,7 +238,7 @@ class Rules:
         name = os.path.basename(self._program)
         for family, paths in ((_NODE, of_node), (_UV, of_uv)):
             for path in paths:
-                # Create a missing folder here, because the server may not write the parent folder.
+                # Create a missing folder now, because the server may not create it in the parent folder.
                 if name in family and not os.path.exists(path):
                     with suppress(OSError):
                         os.makedirs(path, mode=0o700)
@@ -247,7 +247,7 @@ class Rules:
 
 
 def _link_targets(program: str) -> Iterator[str]:
-    """Yield the path of a program, and if it is a symbolic link, each path on the way to the real file."""
+    """Yield the path of a program; if the path is a symbolic link, also yield each path on the way to the real file."""
     for _ in range(16):
         yield program
         if not os.path.islink(program):
@@ -262,7 +262,7 @@ def is_below(path: str, folders: Iterable[str]) -> bool:
 
 
 def tasks_of_machine() -> int:
-    """Return the number of threads on this machine, which is an upper bound of the threads of one user."""
+    """Return the number of threads on this machine, which is an upper bound for the number of threads of one user."""
     try:
         return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
     except (OSError, ValueError, IndexError):

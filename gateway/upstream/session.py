@@ -1,7 +1,7 @@
 """The interfaces that every type of upstream implements: sessions, and connectors that open sessions.
 
-Also the data that these interfaces pass: calls, listings, and callbacks. A "host" is the MCP client that is connected
-to the gateway.
+This module also defines the calls, listings and callbacks that these interfaces pass. A "host" is an MCP client that is
+connected to the gateway.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WatchedKind = Literal["resourceSubscriptions", "taskIds"]
 
 
 class WatchList:
-    """The resource URIs and task ids that callers watch; outlives the connections of the upstream."""
+    """The resource URIs and task ids of one upstream that callers watch; kept when the upstream reconnects."""
 
     def __init__(self) -> None:
         self.keys: dict[WatchedKind, set[str]] = {"resourceSubscriptions": set(), "taskIds": set()}
@@ -43,7 +43,7 @@ class WatchList:
         self._applied = anyio.Event()
 
     def add(self, kind: WatchedKind, key: str) -> None:
-        """Watch one more URI or task id."""
+        """Start watching a URI or task id."""
         self.keys[kind].add(key)
         self._change()
 
@@ -54,7 +54,7 @@ class WatchList:
 
     def note_applied(self, version: int) -> None:
         """Note that the upstream has received this version of the list."""
-        # A slower connection may report an older version after a newer one.
+        # A slower connection may report an older version after a newer version was reported.
         self._applied_version = max(self._applied_version, version)
         self._applied.set()
         self._applied = anyio.Event()
@@ -70,7 +70,7 @@ class WatchList:
 
     def _change(self) -> None:
         self.version += 1
-        # Replace the event, so that every waiter sees this change and can wait for the next one.
+        # Replace the event, so that every waiter sees this change and can wait for the next change.
         self.changed.set()
         self.changed = anyio.Event()
 
@@ -80,7 +80,7 @@ class KnownRoots:
 
     Attributes:
         uris: The URIs of the roots; None if they are not known.
-        version: The number of times that the host has announced a change.
+        version: The number of changes that the host has announced.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class KnownRoots:
         """Store the host's answer, unless the host has announced a change since the request was sent.
 
         Args:
-            version: The version when the request was sent.
+            version: The value of `version` when the request was sent.
         """
         if version == self.version:
             self.uris = uris
@@ -138,9 +138,9 @@ class RequestCallbacks(Struct, eq=False):
         on_progress: Receives the params of progress notifications; None if the caller does not want them.
         on_log: Receives the params of log messages; None if the caller does not want them.
         ask: Sends a request to the caller; None if the caller cannot answer requests.
-        on_pause: Called when the upstream closes the response stream early, with the milliseconds until the gateway
-            reopens the stream.
-        deadline: Cancels the request after its time limit, which progress restarts; None before the request is sent.
+        on_pause: Called when the upstream closes the response stream early; takes the number of milliseconds until the
+            gateway reopens the stream.
+        deadline: Cancels the request after a time limit that progress restarts; None before the request is sent.
         refused: The methods of upstream requests that were refused while this request was in flight.
         open_questions: The cancel scopes of the questions that the caller has not answered yet.
         ended: Whether the request is over, so that the caller gets no more questions for this request.
@@ -157,7 +157,7 @@ class RequestCallbacks(Struct, eq=False):
     deadline: Deadline | None = None
 
     def start_deadline(self, limit_s: float) -> Deadline:
-        """Create the deadline of the next attempt; progress and questions extend the deadline."""
+        """Create the deadline for the next attempt; progress and questions extend the deadline."""
         deadline = self.deadline = Deadline(limit_s)
         return deadline
 
@@ -175,7 +175,7 @@ class RequestCallbacks(Struct, eq=False):
             self.deadline.hold()
 
     def release(self) -> None:
-        """Restart the deadline with its full time, once `release` has been called as often as `hold`."""
+        """Restart the deadline with its full time limit once `release` has been called as often as `hold`."""
         if self.deadline is not None:
             self.deadline.release()
 
@@ -196,7 +196,7 @@ NO_HEADER_MAP: Final[Mapping[tuple[str, ...], str]] = MappingProxyType({})
 OnListChanged = Callable[[Collection[ListKind]], None]
 """Called with the kinds of lists that have changed."""
 OnUpdate = Callable[[WatchedKind, str, dict[str, Any]], None]
-"""Called when a watched resource or task has changed: kind, URI or id, params of the notification."""
+"""Called when a watched resource or task has changed; takes the kind, the URI or task id, and the params."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +204,7 @@ class SessionPorts:
     """Callbacks for messages that an upstream sends unprompted; they are synchronous and must return quickly.
 
     Attributes:
-        on_start: Called with the new `ProcessStart` before a process is started, or queued to start.
+        on_start: Called with the new `ProcessStart` before a process is started or put into the queue.
     """
 
     on_list_changed: OnListChanged
@@ -217,13 +217,13 @@ class RawListing:
     """All pages of an upstream's lists, unchecked.
 
     Attributes:
-        tools: The items; None if tools were not requested, or could not be listed. The items of a long page are
+        tools: The tools; None if tools were not requested or could not be listed. Tools from a long page are
             `json_bytes.UnparsedJson`.
         refused: Items that the connector could not turn into tools, with the reason.
         noted: Remarks for operators on items that the connector turned into tools.
         instructions: The instructions of the upstream, for models.
         confirmed: Whether the upstream answered; if not, the previous listing stays in use.
-        failed: The kinds whose list was requested but could not be read.
+        failed: The kinds of lists that were requested but could not be fetched.
         warnings: Texts for operators about lists that are missing or incomplete.
     """
 
@@ -259,13 +259,13 @@ class UpstreamCall(Struct, frozen=True, kw_only=True, eq=False):
         method: Any method except the methods for discovery and subscription.
         params: The whole `params` object, with the upstream's own names for tools, prompts and resources.
         repeatable: Whether the request may safely run twice.
-        header_map: Maps the paths of argument properties to the header names (`x-mcp-header`) that mirror the values.
+        header_map: Maps paths of argument properties to the names of the headers that mirror them (`x-mcp-header`).
         capabilities: The capabilities of the caller, for upstreams that speak 2026-07-28.
         log_level: The minimum level of log messages that the caller wants; None for no messages.
         trace: HTTP headers of the caller's trace context.
         principal: The name of the caller, for the limit of calls per caller; empty if callers are not distinguished.
-        confirm: Awaited before the request is sent over a newer connection than the connection whose listing it was
-            checked against; raises an error if the request must not be sent.
+        confirm: Awaited if the upstream has reconnected since the request was checked against the listing, before the
+            request is sent; raises an error if the request must not be sent.
     """
 
     method: str
@@ -281,7 +281,7 @@ class UpstreamCall(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class UpstreamSession(Protocol):
-    """An open session with an upstream. Its owner task opens and watches the session; any task may send calls.
+    """An open session with an upstream. One task opens and watches the session; any task may send calls.
 
     Attributes:
         protocol_version: The protocol version shown to administrators.
@@ -289,7 +289,7 @@ class UpstreamSession(Protocol):
         instructions: The instructions of the upstream, for models.
         independent_requests: Whether requests fail independently, as over HTTP. The gateway then notices that the
             upstream is gone only when a request fails.
-        announces_changes: Whether the upstream currently announces changes to its tools, so that the gateway need not
+        announces_changes: Whether the upstream currently announces changes to its tools; if so, the gateway need not
             poll.
         calls_need_listing: Whether tools must be listed in this session before calls can be sent.
     """
@@ -315,11 +315,11 @@ class UpstreamSession(Protocol):
     ) -> RawListing:
         """Fetch all pages of these lists, up to the limits of the implementation.
 
-        The result omits lists of prompts and resources that fail or would delay the list of tools.
+        The result omits lists of prompts and resources whose requests fail or would delay the list of tools.
 
         Args:
             kinds: The lists to request.
-            limit_s: The time for all pages of one list, in seconds.
+            limit_s: The time limit for all pages of one list, in seconds.
             polled: Whether this is a periodic check, not a reaction to an announced change.
 
         Raises:
@@ -374,13 +374,13 @@ def connector_of(
     host: HostSession | None = None,
     credentials: Credentials | None = None,
 ) -> Connector:
-    """Return the connector for the type of an upstream.
+    """Return a connector that supports this type of upstream.
 
     Args:
         host: The downstream session to which the connection belongs; None if callers share the connection.
         credentials: Credentials that may change during a connection, such as OAuth tokens.
     """
-    # Imported lazily, which shortens the start of `typegate stdio`: few configurations use every type of upstream.
+    # Imported lazily, so that `typegate stdio` starts faster: few configurations use every type of upstream.
     module, _, name = config.connector.partition(":")
     connector: Callable[..., Connector] = getattr(import_module(module), name)
     client = client.with_proxy(config.proxy_choice)

@@ -37,14 +37,14 @@ _RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 _POLL_S: Final = 1.0
 # The shortest poll interval, for servers that state an interval of 0.
 _LEAST_POLL_S: Final = 0.05
-# The longest poll interval. After a longer interval, hosts could give up before the gateway notices the end of a task.
+# The longest poll interval. With longer intervals, hosts could give up before the gateway notices the end of a task.
 _LONGEST_POLL_S: Final = 30.0
-# The interval of progress reports to the caller; well below the 60 s without progress after which hosts give up.
+# The interval of progress reports to the caller. It is short, because hosts give up after 60 s without progress.
 _REPORT_S: Final = 10.0
 # A restarting server or proxy is usually back within a few polls.
 _MAX_FAILED_POLLS: Final = 5
 _CANCEL_S: Final = 10.0
-# Errors which mean that the server does not know the task; other errors may be temporary.
+# These errors mean that the server does not know the task. Other errors may be temporary.
 _UNKNOWN_TASK: Final = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND})
 # At most this much of a server's text is quoted in an error.
 _MAX_REASON_CHARS: Final = 500
@@ -93,7 +93,7 @@ class TaskRun:
             GatewayError: As for `UpstreamSession.send`. Once the task exists, the error never states that nothing was
                 sent.
         """
-        # Use a separate progress token, which stays valid until the task ends, and not only until the first answer.
+        # Use a separate progress token that is valid until the task ends, not only until the first answer arrives.
         with self._inbound.watching("progress", None, self._handle_progress) as token:
             meta = {**(params.get("_meta") or {}), "progressToken": token}
             created = await self._create_task({**params, "task": {}, "_meta": meta})
@@ -111,8 +111,8 @@ class TaskRun:
     async def _create_task(self, params: dict[str, Any]) -> Any:
         """Call the tool, and return the server's answer, which describes the task.
 
-        If the caller disconnects before the server has answered, wait for the answer in the background, and cancel the
-        task: only the answer contains the task id.
+        If the caller disconnects before the server has answered, wait in the background for the answer, which contains
+        the task id, and then cancel the task.
         """
         answered, scope, outcome = anyio.Event(), anyio.CancelScope(), list[Any]()
 
@@ -150,8 +150,8 @@ class TaskRun:
     async def _outcome(self, task: dict[str, Any]) -> Any:
         while (status := _status(task)) not in _ENDED:
             if status == "input_required":
-                # The server sends its input requests on the stream of `tasks/result`, which stays open until the task
-                # ends.
+                # The server sends its input requests on the response stream of `tasks/result`. The stream stays open
+                # until the task ends.
                 with self._polling():
                     return await self._result(task)
             await self._pause(task)
@@ -191,8 +191,8 @@ class TaskRun:
         interval_ms = task.get("pollInterval")
         if isinstance(interval_ms, int | float) and not isinstance(interval_ms, bool) and interval_ms >= 0:
             self._interval_s = min(max(interval_ms / 1000, _LEAST_POLL_S), _LONGEST_POLL_S)
-        # Pause the caller's deadline only in the status `working`. A task with an unknown status, or a task that waits
-        # for input without requesting it, might never end. An input request pauses the deadline by itself.
+        # Pause the caller's deadline only in the status `working`. In other statuses, the task might never end: it
+        # may wait for input that it never requests. `InboundMessages` pauses the deadline for input requests.
         is_running = _status(task) == "working"
         if is_running:
             self._callbacks.hold()
@@ -292,14 +292,14 @@ class TaskRun:
         self._changed.set()
 
     def _report(self, task: dict[str, Any]) -> None:
-        """Report a running task as progress: a new message at once, otherwise every `_REPORT_S` seconds."""
+        """Report a running task as progress: each new message at once, and otherwise every `_REPORT_S` seconds."""
         if _status(task) != "working":
             return
         message, now_s = task.get("statusMessage"), time.monotonic()
         message = message if isinstance(message, str) and message else None
         if message == self._reported_message and now_s - self._reported_s < _REPORT_S:
             return
-        # MCP requires that progress increases with each notification. The step is smaller than those of servers.
+        # MCP requires that progress increases with each notification. Servers' own steps are larger than this step.
         self._progress = round(self._progress + 0.001, 3)
         self._reported_message, self._reported_s = message, now_s
         self._callbacks.handle_progress({"progress": self._progress, **({"message": message} if message else {})})

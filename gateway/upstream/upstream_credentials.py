@@ -1,6 +1,6 @@
 """The interface through which a transport gets the gateway's credentials for an upstream.
 
-Also the errors of a required sign-in, and the credentials that a configured command prints (`headersCommand`).
+This module also defines the errors for a required sign-in, and credentials printed by a command (`headersCommand`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class SignInSource:
         create_link: Creates a sign-in link; raises `SignInFailed`.
         wait_changed: Waits until credentials newer than the given version may exist.
         version: The version of the rejected credentials.
-        has_newer_credentials: Returns whether credentials newer than the given version exist, perhaps obtained by
-            another process.
+        has_newer_credentials: Returns whether credentials newer than the given version exist; another process may have
+            obtained them.
         owner: The caller who has to sign in, as returned by `user_of`; empty if callers share the credentials.
         create_link_for_caller: Creates a sign-in link for the owner; raises `SignInFailed`.
     """
@@ -65,7 +65,7 @@ class NotSignedIn(HttpStatusError):
 
     Attributes:
         source: Creates sign-in links.
-        step_up: Whether only this request needs further permissions, while the credentials stay valid for other
+        step_up: Whether only this request needs further permissions; the credentials then stay valid for other
             requests.
     """
 
@@ -85,7 +85,7 @@ class SignInRequired(UpstreamUnavailable):
 
 
 def rejects_credentials(error: GatewayError) -> bool:
-    """Return whether an upstream answered 401 or 403: it rejected the gateway's credentials or their permissions."""
+    """Return whether an upstream answered 401 or 403: the credentials are invalid or lack a permission."""
     return isinstance(error, HttpStatusError) and error.status in (401, 403)
 
 
@@ -127,11 +127,11 @@ class Credentials(Protocol):
 
     @property
     def anonymous(self) -> bool:
-        """True if the gateway currently has no credentials for the upstream, so there is nothing to send or prepare."""
+        """True if the gateway currently has no credentials for the upstream and cannot prepare any."""
 
     @property
     def needs_proof(self) -> bool:
-        """True if requests need a `proof`."""
+        """True if each request needs the headers that `proof` returns."""
 
     async def prepare(self) -> None:
         """Make sure that `headers` contain credentials that are not known to be invalid.
@@ -167,13 +167,13 @@ class Credentials(Protocol):
         """Renew expiring credentials while the connection lasts; return if the credentials were revoked."""
 
 
-# The timeout of the command: enough for a vault lookup over the network, and short enough to leave time for the
-# handshake within `connectTimeout`.
+# The timeout of the command. It suffices for a vault lookup over the network, and leaves enough of `connectTimeout` for
+# the handshake.
 _RUN_S: Final = 5.0
 # The limit of the command's output. Servers usually accept only a few kilobytes of headers.
 _MAX_BYTES: Final = 64 * 1024
-# The shortest interval between two runs after refusals, so that the command does not run for each request to a server
-# that rejects every request.
+# The minimum interval between two runs after refusals. Without the interval, a server that rejects every request would
+# cause a run for each request.
 _MIN_INTERVAL_S: Final = 2.0
 
 
@@ -199,7 +199,7 @@ class HeadersCommand:
         """Return None: the printed headers need no proof."""
 
     async def handle_refusal(self, status: int, challenge: str, version: int, nonce: str = "") -> bool:
-        """Run the command again after a 401; a 403 concerns permissions, which new headers do not change."""
+        """Run the command again after a 401, but not after a 403: new headers would have the same permissions."""
         if status != 401:
             return False
         async with self._run_lock:
@@ -222,7 +222,7 @@ class HeadersCommand:
         await anyio.sleep_forever()
 
     async def _run(self) -> None:
-        """Run the command and note the time; if this task is cancelled, stop the command and do not note the time."""
+        """Run the command, then note the time. A cancellation stops the command, and the time is not noted."""
         try:
             await self._read_printed()
         except ConnectionLost:

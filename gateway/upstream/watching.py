@@ -1,8 +1,8 @@
 """Watch an MCP server for changes, and decide when to request its lists again.
 
 "Announcements" are the notifications that a server sends when its lists change. In protocol version 2026-07-28, the
-gateway subscribes to notifications with a request that stays open (a stream); servers of earlier versions send
-notifications without a subscription, except for changes of single resources.
+gateway subscribes to notifications with a request that stays open (a stream). Servers of earlier versions require a
+subscription only for changes of single resources, and send all other notifications without a subscription.
 
 Sources: MCP 2026-07-28, "Subscriptions"; MCP 2025-11-25, "Resources", "Subscriptions".
 """
@@ -25,30 +25,30 @@ from registry.catalog.catalog import ListKind
 
 log = logging.getLogger(__name__)
 
-# The poll interval for servers that announce no changes and state no time to live. Hosts cache lists for about as long.
+# The poll interval for servers that announce no changes and state no time to live; similar to the cache time of hosts.
 POLL_S: Final = 60.0
 # The shortest poll interval, even if the server states a shorter time to live.
 _MIN_POLL_S: Final = 1.0
-# Jitter of ±20 %, so that gateways started together do not keep polling simultaneously.
+# A jitter of ±20 % keeps gateways that were started together from polling at the same times.
 _POLL_JITTER: Final = 0.2
-# Servers may announce each of several changes, so request the lists once for all announcements within this time.
+# The gateway requests the lists once for all announcements within this time; a server may announce changes one by one.
 _GATHER_S: Final = 0.05
-# Limits how often announcements cause a listing: up to a burst of 10, because successive calls may each change the
-# lists, then once per second.
+# Announcements cause at most 10 listings in a burst, because successive calls may each change the lists, and then one
+# listing per second.
 _BURST: Final = 10
 _INTERVAL_S: Final = 1.0
-# If a listing shows no change, for example because each listing itself causes an announcement, the pause doubles, up to
-# this many intervals.
+# The pause doubles, up to this many intervals, after a listing that shows no change. Some servers send an announcement
+# whenever they are listed.
 _LONGEST_UNCHANGED: Final = 10
 
 
 class Relisting:
     """The schedule for requesting a group of lists of one connection again.
 
-    All times are seconds on one clock, which the caller chooses.
+    All times are in seconds, on a clock that the caller chooses.
 
     Attributes:
-        left_out: Lists of the group that are not requested.
+        left_out: The lists of the group that are not requested.
         has_listed: Whether a listing has succeeded on this connection.
         stale: Set when a change is announced, or when announcements have stopped.
     """
@@ -96,7 +96,7 @@ class Relisting:
         """Start the schedule after the first listing.
 
         Args:
-            failed: Whether the listing failed, so that the listing of an earlier connection is in use.
+            failed: Whether the listing failed; the listing of an earlier connection then stays in use.
         """
         self._failed, self.has_listed = failed, not failed
         self._missing = listing.failed & self.universe
@@ -106,7 +106,7 @@ class Relisting:
     def mark_stale(self, kinds: Collection[ListKind]) -> None:
         """Note that these lists have changed.
 
-        If `kinds` is empty, nothing has changed: only wake the waiting task, which decides again whether to poll.
+        If `kinds` is empty, no list has changed, and the waiting task is only woken to decide again whether to poll.
         """
         mine = self.universe.intersection(kinds)
         self._stale_kinds |= mine
@@ -123,7 +123,7 @@ class Relisting:
         return max(_GATHER_S, self._limiter.pause_s(now_s)) if self._stale_kinds else _GATHER_S
 
     def settle(self, stale: Collection[ListKind], now_s: float, *, changed: bool) -> None:
-        """Count a listing that was caused by an announcement; slow down further listings if it showed no change.
+        """Count a listing that was caused by an announcement; slow down further listings if nothing changed.
 
         Args:
             stale: The lists with announced changes; empty if no announcement caused the listing.
@@ -145,7 +145,7 @@ class Relisting:
         due_s = self._due_s - now_s if self._needs_polling(announced) else None
         if not self._failures:
             return due_s
-        # Retry failed lists without waiting for an announcement, because the server does not repeat announcements.
+        # Retry failed lists without waiting for an announcement: the server has already sent its announcement.
         again_s = delay_s(self._failures, self._chance())
         return again_s if due_s is None or self._failed else min(again_s, due_s)
 
@@ -161,7 +161,7 @@ class Relisting:
         return self._missing.union(stale) or self.universe
 
     def succeeded(self, listing: RawListing, kinds: frozenset[ListKind], now_s: float) -> None:
-        """Note a successful listing; single lists in it may have failed.
+        """Note a successful listing, in which single lists may have failed.
 
         Args:
             kinds: The lists that were requested.
@@ -189,25 +189,25 @@ class Relisting:
         self._due_s = now_s + max(_MIN_POLL_S, hint_s) * (1 + _POLL_JITTER * (2 * self._chance() - 1))
 
 
-# The pause before reopening a stream: servers and proxies close idle streams. The pause is short enough to miss few
-# notifications, and long enough to avoid a busy loop if every stream is closed at once.
+# The pause before a closed stream is reopened. The pause is so short that the gateway misses few notifications, and so
+# long that there is no busy loop if every stream is closed at once.
 _REOPEN_S: Final = 0.3
 # After this many consecutive short streams, the gateway assumes that the server does not support streams or is gone.
 _MAX_FAILURES: Final = 3
-# The server refused a stream that lasted less than this: proxies close idle streams only after a few seconds.
+# A shorter stream counts as refused by the server, because proxies close idle streams only after a few seconds.
 _LASTING_S: Final = 1.0
-# How long to wait until the server acknowledges a stream, which takes one round trip. Afterwards the gateway requests
-# the lists without the acknowledgement.
+# How long to wait until the server acknowledges a stream, which usually takes one round trip. After this time, the
+# gateway continues without the acknowledgement.
 _ACKNOWLEDGED_S: Final = 2.0
 _TASK_S: Final = 10.0
-"""The timeout of the request for the state of one watched task, after a subscription was reopened."""
+"""The timeout for requesting the state of one watched task after a subscription was reopened."""
 
 _KINDS: Final[tuple[ListKind, ...]] = ("tools", "prompts", "resources")
 Request = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
 
 class Watcher:
-    """Subscribes to the notifications of one connection, and reports changes that it may have missed.
+    """Subscribes to the notifications of one connection, and reports changes that the gateway may have missed.
 
     Attributes:
         announces_changes: See `UpstreamSession.announces_changes`.
@@ -234,7 +234,7 @@ class Watcher:
         self._announces_updates = isinstance(resources, dict) and resources.get("subscribe") is True
         # The URIs for which `resources/subscribe` was sent.
         self._subscribed: set[str] = set()
-        # True if the server may have sent updates while no stream was open for them.
+        # True if resources or tasks may have changed while no stream was open.
         self._has_missed = False
         self.announces_changes = False
 
@@ -243,7 +243,7 @@ class Watcher:
         async with anyio.create_task_group() as group:
             if watch_list is not None:
                 group.start_soon(self._follow, watch_list)
-            # Not started as a task, so that `announces_changes` is set before the first decision whether to poll.
+            # Do not start a task here, so that `announces_changes` is set before the first decision whether to poll.
             await self._watch_lists(group)
 
     # lists
@@ -254,8 +254,8 @@ class Watcher:
             if self._announced:
                 await self._keep_open(group, self._subscribe_to_lists, vital=True)
         elif self._announced or listens_anyway:
-            # The stream also delivers input requests, log messages and resource updates, even from servers that do not
-            # announce changes of their lists.
+            # Listen even if the server does not announce changes of its lists, because the stream also delivers input
+            # requests, log messages and resource updates.
             await self._keep_open(group, self._listen, vital=bool(self._announced))
 
     async def _subscribe_to_lists(self, opened: anyio.Event) -> None:
@@ -278,7 +278,7 @@ class Watcher:
         self.announces_changes = "tools" in self._announced
 
     async def _compare_lists(self, opened: anyio.Event, scope: anyio.CancelScope) -> None:
-        """Request the lists again once a stream is open, because earlier changes were not announced on the stream."""
+        """Request the lists again once a stream is open, because the stream does not announce earlier changes."""
         with scope:
             with anyio.move_on_after(_ACKNOWLEDGED_S):
                 await opened.wait()
@@ -293,10 +293,10 @@ class Watcher:
         """Reopen a stream whenever it ends.
 
         Args:
-            vital: Whether the stream announces changes of lists, which the gateway would miss without the stream.
+            vital: Whether the gateway needs the stream to learn of changes of lists.
         """
         failures, is_lost = 0, False
-        # A transport with a single stream delivers all notifications from the handshake on, so no change is missed.
+        # Other transports deliver every notification since the handshake, so the gateway has not missed a change.
         compares = vital and (self._modern or self._transport.independent_requests)
         while failures < _MAX_FAILURES:
             opened_s, is_lost = anyio.current_time(), False
@@ -305,7 +305,7 @@ class Watcher:
                 group.start_soon(self._compare_lists, opened, scope)
             try:
                 await stream(opened)
-                # Count failures, so that a stream that is optional or always ends at once is not reopened forever.
+                # Count a short or optional stream as a failure, so that it is not reopened forever.
                 lasted = anyio.current_time() - opened_s >= _LASTING_S
                 failures = 0 if lasted and (vital or self._announces_updates) else failures + 1
             except (RpcError, HttpStatusError):
@@ -331,7 +331,7 @@ class Watcher:
         """Switch to polling, because no stream announces changes."""
         if self.announces_changes:
             self.announces_changes = False
-            # No list has changed, but this wakes the tasks that wait for announcements, so that they poll instead.
+            # No list has changed, but this call wakes the tasks that wait for announcements, so that they poll instead.
             self._inbound.ports.on_list_changed(())
 
     # watched resources and tasks
@@ -343,7 +343,7 @@ class Watcher:
             await self._follow_by_requests(watch_list)
 
     async def _follow_by_requests(self, watch_list: WatchList) -> None:
-        # These resources may have changed while the upstream was not connected.
+        # Resources that are watched already may have changed while the upstream was not connected.
         missed = set(watch_list.keys["resourceSubscriptions"])
         while True:
             # Read event and version before the first await, so that a later change is handled in the next round.
@@ -411,7 +411,7 @@ class Watcher:
                     self._has_missed, opened = True, anyio.Event()
                     await anyio.sleep(_REOPEN_S)
             waiting.cancel_scope.cancel()
-        # Wake `_follow_by_streams`, because no acknowledgement will arrive any more.
+        # Wake `_follow_by_streams`, because the server will not acknowledge the subscription any more.
         acknowledged.set()
 
     async def _report_once_acknowledged(
