@@ -289,7 +289,7 @@ class CallTargets:
     async def _find_unlisted(
         self, name: str, params: dict[str, Any], caller: Caller, *, connecting: bool = True
     ) -> tuple[dict[str, Any] | None, ToolWrapper | None]:
-        """Find a wrapper that is missing from the caller's view, because the server lists its tools only now.
+        """Find a wrapper that is missing from the caller's view, because its server has not listed its tools yet.
 
         Returns:
             A result that ends the call, or None; and the wrapper, or None. The result asks the caller to sign in, or

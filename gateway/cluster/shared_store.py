@@ -173,7 +173,7 @@ class SharedStore(CallStore, Protocol):
         """Write each field whose value is later than the stored value, and notify all replicas if one was written."""
 
     async def forget(self, fields: Iterable[str]) -> None:
-        """Delete fields, including their removal markers."""
+        """Delete fields completely: `merge` can only replace the value of a field by a marker that it was removed."""
 
     def events(self) -> AsyncIterator[None]:
         """Yield once after subscribing, and once for each change by any replica."""

@@ -42,8 +42,8 @@ LARGE: Final = 250
 # Limit of required names times members. The engine copies the object into each error about a missing name. At this
 # limit, all copies together take 10 ms.
 _MAX_COPIED_MEMBERS: Final = 50_000
-# Limit of schema applications to count when estimating the repair cost of a recursive schema. A filter with five levels
-# has about a hundred applications. Counting costs about as much as checking; collecting errors costs twice as much.
+# Limit of schema applications to count when estimating the repair cost of a recursive schema. Typical values, such as a
+# search filter with five levels, need about a hundred. Counting more would cost about as much as checking the value.
 _MAX_COUNTED: Final = 500
 _COUNTING: Final = 4
 _TOO_DEEP: Final = f"more than {MAX_INSTANCE_DEPTH} levels are too many for a check"
@@ -282,7 +282,7 @@ class Validator:
             NotChecked: Measuring the value exceeds the current limits.
         """
         if self._branches > 1:
-            # The estimate by levels is far too high for a filter that nests along a single path.
+            # For a value that nests along a single path, the estimate of `_repair_cost` is far too high.
             counted = self._cost.count(_MAX_COUNTED, instance)
             if counted is not None:
                 return _COUNTING * counted

@@ -205,9 +205,9 @@ _TOO_MANY: Final = "too many sign-ins are in progress; try again in a few minute
 
 
 class StartLimit:
-    """Limits how many sign-ins, links or visits begin within ten minutes (`LINK_S`), in total and for each source.
+    """Limits how often something starts within ten minutes (`LINK_S`), in total and for each source.
 
-    A source is a network address, a caller or a link, whichever the limit applies to.
+    It limits sign-ins by network address, new links by caller, and the browsers that open a link by link.
     """
 
     def __init__(self, most: int, most_of_source: int, *, clock: Callable[[], float] = time.monotonic) -> None:
