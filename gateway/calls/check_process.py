@@ -283,7 +283,7 @@ def main() -> None:
         # If the parent has ended, it cannot kill this process. SIGALRM then ends it even if the validator hangs.
         _end_after(_MAX_JOB_S)
         _write(outcomes, _outcome_of(head, text))
-        del text  # freed while no job is waiting, because freeing takes time
+        del text  # freed now, after the outcome is written, because freeing takes time
         uncollected += 1
         # Collect only when no job is waiting, or after many jobs.
         if uncollected >= _MOST_UNCOLLECTED or not _job_follows(jobs):

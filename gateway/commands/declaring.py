@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
             at = words.index("--")
             words, after_separator = words[:at], words[at + 1 :]
         if self._subparsers is None:
-            # Report unknown options before argparse reports missing ones: a required option may only be misspelt.
+            # Report unknown options before argparse reports missing ones: a missing option may be a misspelt one.
             until = words.index("--") if "--" in words else len(words)
             self._refuse_unknown_options([word for word in words[:until] if word.startswith("--") and " " not in word])
         parsed, unknown = super().parse_known_args(words, namespace)

@@ -25,15 +25,15 @@ def merge_capabilities(
 ) -> dict[str, Any]:
     """Return the merged capabilities of all upstreams.
 
-    Each request is sent only to the upstream that it names, which rejects the request if it does not support the
-    method.
+    An upstream may lack some of these capabilities. It receives only requests that name it, and rejects requests whose
+    method it does not support.
 
     Args:
         extensions: The extensions that the gateway forwards. Other extensions are not declared.
         instance: The id of this gateway, for detecting an upstream that connects back to the gateway.
         modern: Whether the caller uses MCP 2026-07-28.
-        pending: Whether some upstream has not listed anything yet. The capabilities that it may have are declared in
-            advance: hosts do not wait for it, and before 2026-07-28 capabilities cannot be added later.
+        pending: Whether some upstream has not listed anything yet. Its possible capabilities are declared in advance:
+            hosts do not wait for the upstream, and before 2026-07-28 capabilities cannot be added later.
 
     Sources: MCP 2026-07-28, "Discovery"; MCP 2025-11-25, "Lifecycle", "Capability Negotiation".
     """
@@ -66,12 +66,12 @@ def _merge(parts: Iterable[Any]) -> dict[str, Any]:
 
 
 MAX_LENGTH: Final = 2_000
-"""The limit of the instructions in characters. Hosts add the instructions to every conversation, and one of five hosts
-truncates them at this length."""
+"""The maximum length of the instructions in characters. Hosts add the instructions to every conversation, and one of
+five hosts truncates them at this length."""
 # The number of servers that the instructions list by name; further servers are only counted.
 _MAX_NAMED: Final = 12
-# The number of servers listed by name that are not connected yet. These names come first in the instructions, and the
-# main point has to follow within the first 250 characters.
+# The number of servers that are listed as not connected yet. They come first in the instructions, but the main point
+# has to be within the first 250 characters.
 _MAX_MISSING: Final = 5
 
 
@@ -79,7 +79,7 @@ def instructions(view: View) -> str:
     """Return the instructions for `initialize` and `server/discover`, at most 2,000 characters.
 
     The text begins with the servers that have not listed anything yet. The main point is in the first 250 characters.
-    Tools that the text names are listed.
+    The text names only tools that are listed.
     """
     missing = [server for server in view.servers if server not in view.catalog.servers]
     prefix = f"Not connected yet: {join_names(missing, _MAX_MISSING)}. Their tools are listed once they are. "
@@ -111,7 +111,7 @@ def instructions(view: View) -> str:
     return (prefix + " ".join(parts))[:MAX_LENGTH]
 
 
-# How long each host waits for tools when it starts, in seconds, by the beginning of the host's name. Measured with
+# The seconds that a host waits for tools when it starts, by the beginning of the host's name. They were measured with
 # claude-code 2.1, codex 0.169, copilot-cli 1.0 (which may wait longer: the test ended after this time), opencode 1.18,
 # gemini-cli 0.61 and qwen-code 0.15; Claude Desktop is `claude-ai`.
 _HOST_PATIENCE: Final = (
@@ -123,16 +123,16 @@ _HOST_PATIENCE: Final = (
     ("gemini", 40.0),
     ("qwen", 40.0),
 )
-# The share of this time that the gateway uses. The host needs the rest to start and to receive the list.
+# The share of a host's waiting time that the gateway uses. The host needs the rest to start and to receive the list.
 _PATIENCE_SHARE: Final = 0.85
-# The wait for other hosts, in seconds. None of them is known to give up sooner, and users accept this start-up time.
+# The waiting time for other hosts, in seconds. None of them is known to give up earlier, and users accept this delay.
 _UNKNOWN_S: Final = 5.0
-# The wait if a snapshot (listings stored by an earlier run) makes the list nearly complete: two of five hosts give up
-# after one second.
+# The waiting time if a snapshot (listings stored by an earlier run) makes the list nearly complete. It is short because
+# two of five hosts give up after one second.
 _WITH_SNAPSHOT_S: Final = 0.8
-# The assumed age of this process, for interpreter start and imports, if the system does not report its start time.
+# The assumed age of this process if the system does not report its start time. It covers Python's start and imports.
 _USUAL_START_S: Final = 0.5
-# The limit of hosts whose deadlines are stored while upstreams start; list requests of further hosts do not wait.
+# The maximum number of hosts whose deadlines are stored. List requests of further hosts do not wait for upstreams.
 _MAX_HOSTS: Final = 1_000
 
 
@@ -165,7 +165,7 @@ class UpstreamStates(Protocol):
         """Return whether some upstreams have a listing from the snapshot."""
 
     async def settled(self, timeout_s: float) -> None:
-        """Wait until `tried` would be true, or the timeout expires."""
+        """Wait until `tried` is true, or the timeout expires."""
 
 
 # How long a list request waits for servers that the caller has signed in to. Two of five hosts give up after a second.
@@ -179,7 +179,7 @@ class FirstLists:
         """Initialize the deadlines.
 
         Args:
-            users: The upstream connections of single callers, to servers that the caller has signed in to.
+            users: The upstream connections that each belong to one caller, which has signed in to the server.
         """
         self._upstreams = upstreams
         self._users = users
@@ -194,7 +194,7 @@ class FirstLists:
         return self._upstreams.pending
 
     async def wait(self, request: McpRequest) -> None:
-        """Wait while upstreams start, at most until the host's deadline; then connect the caller's own upstreams."""
+        """Wait while upstreams start, but not beyond the host's deadline; then connect the caller's own upstreams."""
         if self._upstreams.tried:
             self._until_s.clear()
         else:
@@ -208,7 +208,7 @@ class FirstLists:
             return (self._started_s if is_stdio else self._began_s) + _WITH_SNAPSHOT_S
         name = _host_name(request)
         if is_stdio:
-            # The host started this process, and has been waiting since then.
+            # The host started this process, and has waited since the start.
             return self._started_s + patience_s(name)
         key = request.principal.name, str(name), request.peer.rpartition(":")[0]
         if key not in self._until_s and len(self._until_s) >= _MAX_HOSTS:

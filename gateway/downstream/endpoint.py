@@ -1,7 +1,7 @@
 """The `/mcp` endpoint: Streamable HTTP for both protocol eras.
 
 The modern era is MCP 2026-07-28. The handshake era is every earlier version, in which a caller opens a session with
-`initialize`, and receives notifications on the session's own event stream, opened with GET.
+`initialize`, and receives notifications on the session's own event stream, which it opens with GET.
 
 Sources: MCP 2025-11-25, "Transports", "Listening for Messages from the Server" and "Resumability and Redelivery"; MCP
 2026-07-28 and 2025-11-25, "Transports", "Streamable HTTP".
@@ -60,7 +60,7 @@ from registry.views.view import View
 
 log = logging.getLogger(__name__)
 
-# No event id of this gateway is longer.
+# The maximum number of digits in an event id of this gateway.
 _MAX_EVENT_ID_DIGITS: Final = 15
 
 
@@ -68,7 +68,7 @@ class SessionStreams:
     """Answers GET requests with event streams.
 
     Args:
-        server: Ends the streams with its `closing` event.
+        server: The server whose `closing` event ends the streams.
         listening: The open streams and their callers.
     """
 
@@ -77,7 +77,7 @@ class SessionStreams:
         self._listening = listening
 
     def open(self, head: RequestHead, session: Session, caller: AuthenticatedCaller, responder: Responder) -> None:
-        """Open the session's own stream, or resume a response that `Last-Event-ID` names.
+        """Open the session's own stream, or resume the response that `Last-Event-ID` names.
 
         Raises:
             RequestRefused: The caller does not accept a stream, the session already has a stream, or the response is no
@@ -132,8 +132,8 @@ _CANCELLED: Final = -32800
 MAX_PARSED_BYTES: Final = 96 * 1024 * 1024
 """The limit of a request's parsed size in memory. A body of the largest accepted size takes half of this limit if it
 consists of table rows, and twice the limit if it consists of nested empty lists."""
-# The parsed size of smaller bodies is not charged to the caller: it is at most 180 KiB, and the number of requests in
-# flight is limited.
+# Bodies up to this size are not charged to the caller by their parsed size: it is at most 180 KiB, and the number of
+# requests in flight is limited.
 _UNCOUNTED_BYTES: Final = 4 * 1024
 _HANDSHAKE: Final = frozenset({None, *(version.encode() for version in HANDSHAKE_VERSIONS)})
 _STATUS: Final[Mapping[int, int]] = {
@@ -172,8 +172,8 @@ class McpEndpoint:
         """
         self._server = server
         self._views = views
-        # The callers of running requests, and of streams and subscriptions, which are cancelled if the caller's
-        # credentials become invalid.
+        # The callers of running requests, and the callers of open streams and subscriptions. All of these are cancelled
+        # if their caller's credentials become invalid.
         self._running: dict[Running, Principal] = {}
         self._listening: dict[Running, Principal] = {}
         self._streams = SessionStreams(server, self._listening)
@@ -357,8 +357,8 @@ class McpEndpoint:
             except RpcError as error:
                 _send_error(responder, message.id, error)
                 return
-            # The view says which headers are required. If it has to be built first, `_answer_checked` checks them
-            # later.
+            # The view says which headers are required. If the view has to be built first, `_answer_checked` checks the
+            # headers later.
             unchecked = head if is_call and view is None else None
             modern = True
         elif method != "initialize":
@@ -414,7 +414,7 @@ class McpEndpoint:
         """Answer a request, and register it as running so that it can be cancelled.
 
         Args:
-            unchecked: The header block, if the headers that repeat arguments have not been checked yet.
+            unchecked: The header block if its headers that repeat arguments have not been checked yet; otherwise None.
         """
         session = request.session
         running: Running = responder if answer is None else answer
@@ -445,8 +445,8 @@ class McpEndpoint:
         except asyncio.CancelledError:
             if responder.disconnected and not (answer is not None and answer.resumable):
                 return
-            # Cancelled by the caller's notification, by the end of its session or by shutdown: the caller is still
-            # connected and needs a response.
+            # The caller's notification, the end of the session or the shutdown has cancelled the task, so the caller is
+            # still connected and needs a response.
             status, pieces = 200, self._cancelled_response(request, streaming=responder.streaming)
         finally:
             del requests[running]

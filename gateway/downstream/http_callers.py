@@ -42,19 +42,19 @@ class AuthenticatedCaller(Struct, frozen=True, gc=False, eq=False):
 
 
 class ParsedHeaderBlock(Struct, gc=False, eq=False, kw_only=True):
-    """A parsed header block, with which the caller is authenticated. Requests with equal headers share it.
+    """A parsed header block, from which the caller is authenticated. Requests with equal headers share one object.
 
     Attributes:
         profile: The profile that the path names, which may not exist.
         authorization: The Authorization header.
         modern: False if the protocol version in the headers is absent or before MCP 2026-07-28.
         version: The protocol version in the headers; empty if absent.
-        is_supported: Whether `version` is a supported version since MCP 2026-07-28.
+        is_supported: Whether `version` is one of the supported versions, 2026-07-28 or later.
         method: The JSON-RPC method in the headers; empty if absent.
         name: The name of the requested item in the headers; None if absent or if it cannot be decoded.
         session_id: The session id in the headers; None if absent.
         takes_json, streams: Whether the response may be JSON, and whether it may be an event stream.
-        cached_caller: The caller that this header block resolved to last time.
+        cached_caller: The caller that was last authenticated from this header block.
         profiles, dropped_accounts: The profiles, and the number of dropped accounts, when `cached_caller` was computed.
     """
 
@@ -74,7 +74,7 @@ class ParsedHeaderBlock(Struct, gc=False, eq=False, kw_only=True):
 
 
 class UnverifiedCaller(NamedTuple):
-    """The sender of a request whose credentials have to be verified by asking their issuer; charged to `account`."""
+    """The sender of a request whose credentials the issuer has to verify. Until then, `account` is charged."""
 
     account: Account
     credentials: UnverifiedCredentials
@@ -111,7 +111,7 @@ class Callers:
         authorization = None if head.raw(b"authorization") is None else head.text(b"authorization")
         version = head.text(b"mcp-protocol-version")
         return ParsedHeaderBlock(
-            # Accepted with and without a trailing slash: a redirect would make clients drop the body of their POST.
+            # Accept a trailing slash, because a redirect would make clients drop the body of their POST.
             profile=path[5:].decode("latin-1").removesuffix("/") or DEFAULT_PROFILE,
             authorization=authorization,
             modern=modern,
@@ -169,9 +169,9 @@ class Callers:
         raise self._reject_profile(verified, head, peer, profile)
 
     def _reject_profile(self, principal: Principal, head: RequestHead, peer: str, profile: str) -> RequestRefused:
-        # Profiles are checked after authentication, so that unauthenticated callers cannot find out their names.
+        # Profiles are checked after authentication, so that unauthenticated callers cannot find out the profile names.
         if principal.issuer and not principal.may_enter(profile):
-            # Reported as an invalid token, so that the client requests a token for this resource.
+            # Report an invalid token, so that the client requests a token for this profile.
             refusal = Refusal(
                 error="invalid_token",
                 description="the token is for another profile of this gateway",
@@ -253,7 +253,7 @@ def check_param_headers(head: RequestHead, view: View, params: dict[str, Any]) -
     # Imported lazily: importing the SDK takes 0.1 s, and few tools have such headers.
     from mcp.shared.inbound import validate_mcp_param_headers
 
-    # Use the definition that the caller sees: it may lack `x-mcp-header` annotations after it was adapted to a host.
+    # Use the definition that the caller sees. `x-mcp-header` annotations may have been removed from it for this host.
     arguments = arguments if isinstance(arguments, dict) else {}
     rejection = validate_mcp_param_headers(entry.definition["inputSchema"], arguments, head.texts())
     if rejection is not None:

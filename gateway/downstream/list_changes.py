@@ -20,11 +20,11 @@ from registry.views.profile import DEFAULT_PROFILE
 
 log = logging.getLogger(__name__)
 
-# The delay before a notification: upstreams that connect within this time cause one notification. Users do not notice
+# The delay before a notification, so that upstreams that connect within this time cause only one. Users do not notice
 # a delay of this length.
 _COALESCE_S: Final = 0.03
-# The rate limit of notifications: after each one, a host lists again, and a changed list may change the prompt of its
-# model. A burst allows the restart of many servers; lists that keep changing are announced once per second.
+# The rate limit of notifications. After each of them, a host lists again, which may change the prompt of its model.
+# The burst allows the restart of many servers; lists that keep changing are announced once per second.
 _BURST: Final = 20
 _INTERVAL_S: Final = 1.0
 
@@ -32,12 +32,12 @@ Listener = Callable[[list[ListKind]], None]
 
 
 def _operator() -> None:
-    """Return None, which stands for an operator, who sees everything."""
+    """Return None, which stands for an operator; operators see everything."""
 
 
 @dataclass(slots=True)
 class _Subscriber:
-    """A listener, and the states of its lists when they were last compared."""
+    """A listener, and the last compared states of the lists that it is notified about."""
 
     profile: str
     principal: Callable[[], Principal | None]
@@ -46,7 +46,7 @@ class _Subscriber:
 
 
 class ChangeAnnouncer(Reconfigurable):
-    """Notifies each subscriber which of the lists that it sees have changed, once per burst of changes."""
+    """Notifies each subscriber of changes to the lists that the subscriber sees, once per burst of changes."""
 
     def __init__(self, registry: Registry, views: ProfileViews) -> None:
         self._views = views
@@ -100,7 +100,7 @@ class ChangeAnnouncer(Reconfigurable):
                     key = (profile, self._views.grant(principal), self._views.owner(principal))
                     if key not in states:
                         if profile in self._views.profiles:
-                            # Builds a large view in a thread, so that `_states` below does not block.
+                            # Build a large view in a thread, so that `_states` below does not block.
                             await self._views.prepared(profile, principal)
                         states[key] = _states(self._views, profile, principal)
                     has_notified = self._notify(subscriber, states[key]) or has_notified

@@ -26,13 +26,13 @@ from registry.views.view import View
 
 SERVER_INFO: Final = {"name": "typegate", "title": "typegate", "version": __version__}
 DEFAULT_TTL_MS: Final = 60_000
-"""How long callers may cache a list if no upstream sets a time: a minute, since changes are announced anyway."""
+"""How long callers may cache a list if no upstream sets a time. It may be long, because changes are announced."""
 
-# The limit of cached lists: enough for dozens of profiles and groups of callers with equal permissions. A list of a
-# thousand tools takes 1 MiB.
+# The maximum number of cached lists, enough for dozens of profiles and groups of callers with equal permissions. A list
+# of a thousand tools takes 1 MiB.
 _MAX_LISTS: Final = 256
 
-# Lists with more items take more than a few milliseconds to serialize, which happens in a thread.
+# Lists with more items are serialized in a thread, because this takes more than a few milliseconds.
 _MAX_WRITTEN_INLINE: Final = 200
 
 
@@ -51,7 +51,7 @@ class _RenderedList(NamedTuple):
     serves_both_eras: bool
 
     def texts(self) -> dict[int, tuple[object, memoryview]]:
-        """Return each item object and its serialized form, by the object's `id()`."""
+        """Return each item object with its serialized form, by the `id()` of the object."""
         # The item is included so that callers can compare it: an `id()` may be reused after its object is freed.
         full_text, places = memoryview(self.text), zip(self.items, self.starts, self.ends, strict=True)
         return {id(item): (item, full_text[start:end]) for item, start, end in places}
@@ -122,7 +122,7 @@ class ListResults:
 
 
 def _write_and_trim(write: Callable[[], _RenderedList]) -> _RenderedList:
-    """Serialize a long list, then return the freed memory to the system: it is as large as the list."""
+    """Serialize a long list, then return the freed memory to the system, which is as much as the list takes."""
     rendered = write()
     return_memory()
     return rendered
@@ -134,7 +134,7 @@ def _write_list(
     earlier_texts = before.texts() if before is not None else {}
     items = tuple(_items(view, kind, found_names))
     starts, ends = array("Q"), array("Q")
-    # Not joined from separate strings: ten thousand strings, mixed with other allocations, would fragment the heap.
+    # Write to a buffer instead of joining strings: ten thousand strings and other allocations would fragment the heap.
     text = BytesIO()
     text.write(b'{"%b":[' % kind.encode())
     serves_both_eras = True
@@ -167,7 +167,7 @@ def _items(view: View, kind: ListedKind, found_names: tuple[str, ...]) -> Iterab
     for entry in view.entries:
         if entry.listed:
             yield entry.definition
-    # Appended, so that the earlier part of the list stays stable and a host's prompt cache remains valid.
+    # Append these tools, so that the earlier part of the list stays the same and a host's prompt cache remains valid.
     for name in found_names:
         if (found_entry := view.entry(name)) is not None:
             yield found_entry.definition

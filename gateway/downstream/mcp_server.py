@@ -61,8 +61,8 @@ log = logging.getLogger(__name__)
 _DISCOVERY_TTL_MS: Final = 3_600_000
 # Unknown method names are truncated to this length in error messages. No existing name is longer.
 _METHOD_LENGTH: Final = 200
-# The methods whose duration is measured here. Other methods are excluded, since each unknown name would create a time
-# series.
+# The methods whose duration is measured here. Other methods are excluded, because each unknown method name would create
+# a time series.
 _MEASURED: Final = frozenset(
     {
         "initialize",
@@ -118,7 +118,7 @@ class McpServer:
         """Initialize the server.
 
         Args:
-            authenticator: Says whether callers need credentials; if not, caches may share responses between callers.
+            authenticator: Knows whether callers need credentials. If not, caches may share responses between callers.
             first_lists: Delays list requests, within a limit, while upstreams are still connecting.
             private_links: The upstream connections that each belong to a single session.
         """
@@ -146,7 +146,7 @@ class McpServer:
 
     def answer(self, request: McpRequest) -> Coroutine[Any, Any, McpResponse]:
         """Answer a request; every error becomes an error response."""
-        # Not a coroutine, to avoid one more frame in every call.
+        # Not a coroutine function, to avoid one more frame in every call.
         if self._tracing is None:
             return self._answer(request)
         span = span_of(request, self._tracing)
@@ -161,7 +161,7 @@ class McpServer:
 
     async def _answer(self, request: McpRequest, unrecorded: UnrecordedSpan | None = None) -> McpResponse:
         account, method = request.account, request.method
-        # `CallPipeline` measures tool calls. Subscriptions are not measured: the caller decides how long they last.
+        # `CallPipeline` measures tool calls. Subscriptions are not measured: callers decide how long they last.
         began_s = time.perf_counter() if method in _MEASURED else None
         error_type = ""
         try:
@@ -242,7 +242,7 @@ class McpServer:
             if method == "resources/unsubscribe":
                 return (self._subscriptions.unsubscribe(request.session, params),)
         if extension is not None and extension[1].owner == "task":
-            # Not in the audit log, since hosts poll a task every few seconds; the call that created the task is logged.
+            # Not audited, because hosts poll a task every few seconds; the call that created the task was audited.
             return serialize_result(await owners.task(method, params, self._caller(request)), request)
         if extension is not None and extension[1].owner != "listed":
             send, rule = partial(owners.call_extension, method), extension[1]

@@ -1,7 +1,7 @@
 """A caller's request and its response, independent of the transport.
 
 The modern era is MCP 2026-07-28, in which each request contains the client's version and capabilities in `_meta`. The
-handshake era is every earlier version, in which a session stores them after `initialize`.
+handshake era is every earlier version, in which the session stores both after `initialize`.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class McpRequest(Struct, frozen=True, kw_only=True, eq=False):
         id: The JSON-RPC id, echoed unchanged.
         modern: Whether the request has the `_meta` members of MCP 2026-07-28.
         session: The handshake-era session; None in the modern era, and for `initialize`.
-        emit: Sends a message to the caller before the response.
-        pause: Closes the connection, so that the caller reconnects after the given number of milliseconds; None if the
-            caller cannot resume the response.
+        emit: A function that sends a message to the caller before the response.
+        pause: A function that closes the connection and makes the caller reconnect after the given milliseconds; None
+            if the caller cannot resume the response.
         trace: The caller's trace context, as HTTP headers.
         peer: The address of the caller.
         account: The account to charge.
@@ -93,7 +93,7 @@ class McpResponse(Struct, frozen=True, kw_only=True, eq=False):
         pieces: The JSON text of the response, in one or more pieces.
         error_code: The JSON-RPC error code; None for a result.
         session: The session that `initialize` has opened.
-        refused: Why the request was rejected without being run, if it would exceed a quota.
+        refused: The quota that the request would have exceeded; None if the request was run.
     """
 
     pieces: json_bytes.Pieces
@@ -217,7 +217,7 @@ def span_of(request: McpRequest, tracing: Tracing) -> Span | UnrecordedSpan:
     meta = params.get("_meta")
     meta = meta if isinstance(meta, dict) else None
     parents = parents_of(meta, trace) if trace or (meta is not None and PARENT in meta) else ()
-    # Checked before the attributes are computed, because most requests are not recorded.
+    # Check this before computing the attributes, because most requests are not recorded.
     unrecorded = tracing.unrecorded(parents)
     if unrecorded is not None:
         return unrecorded

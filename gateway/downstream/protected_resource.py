@@ -21,7 +21,7 @@ from registry.views.profile import DEFAULT_PROFILE
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 # Characters that a quoted string must not contain (RFC 6750, section 3), such as quotes and line breaks.
 _NOT_QUOTABLE: Final = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")
-# The limit of each value in a challenge: enough for a sentence and a URL.
+# The maximum length of an error description in a challenge, enough for a sentence and a URL.
 _MAX_DESCRIPTION_CHARS: Final = 400
 
 
@@ -81,8 +81,8 @@ class ProtectedResource:
     def refused(self, refusal: Refusal, head: RequestHead, profile: str) -> RequestRefused:
         """Return the response to rejected credentials.
 
-        The response has a challenge that says where to get a token, or `Retry-After` if the credentials could not be
-        verified at present.
+        The response has a challenge that says where to get a token. If the credentials cannot be verified at present,
+        it has `Retry-After` instead.
         """
         if refusal.retry_after_s:
             fields: Fields = [(b"retry-after", b"%d" % refusal.retry_after_s)]
@@ -108,7 +108,7 @@ class ProtectedResource:
 
 
 def _base(oauth: OAuthConfig, head: RequestHead) -> str:
-    """Return the gateway's base URL for callers: the configured one, or else plain HTTP at the host of the request."""
+    """Return the configured base URL of the gateway; by default, plain HTTP at the host that the request names."""
     return base_of(oauth.resource) if oauth.resource is not None else f"http://{head.text(b'host').lower()}"
 
 

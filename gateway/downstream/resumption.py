@@ -22,22 +22,22 @@ from gateway.protocol.gateway_errors import INTERNAL_ERROR, QuotaExceeded, RpcEr
 from gateway.protocol.jsonrpc import RequestId
 
 RESUMABLE_SINCE: Final = "2025-11-25"
-"""The first protocol version with resumable responses. Their first event has no data, which callers with earlier
-versions reject as invalid JSON."""
+"""The first protocol version with resumable responses. Such a response begins with an event without data. Callers with
+earlier versions would reject that event as invalid JSON."""
 AWAY_S: Final = 30.0
 """How long a call continues, and its result is stored, after the caller has disconnected. Clients reconnect within
-seconds; the limit ends calls of clients that never reconnect and would keep an upstream busy."""
+seconds. The limit keeps clients that never reconnect from occupying an upstream."""
 RETRY_MS: Final = 1_000
 """How long the caller has to wait before it reconnects, unless an upstream has set another delay."""
 MAX_ANSWERS: Final = 64
-"""The limit of open or stored responses per session, equal to the usual limit of concurrent calls to an upstream."""
+"""The maximum number of responses per session, which is also the usual limit of concurrent calls to an upstream."""
 MAX_DELIVERED_BYTES: Final = 256 * 1024
-"""Sent results up to this size are stored for `AWAY_S`, because they may not have arrived. Larger results are not."""
+"""Sent results up to this size are stored for `AWAY_S`, because they may not have arrived. Larger ones are dropped."""
 # The limits of stored events per response. A caller that reconnects does not need older progress notifications.
 _MAX_STORED: Final = 256
 _MAX_STORED_BYTES: Final = 1024 * 1024
 _SEPARATOR: Final = "-"
-# No event id of this gateway is longer.
+# The maximum length of an event id of this gateway.
 _MAX_ID_CHARS: Final = 32
 
 
@@ -54,7 +54,7 @@ class ResumableAnswers:
         self._next = 1
 
     def add(self, answer: ResumableAnswer) -> int | None:
-        """Add a response and return its number; None if there are too many, so that the response cannot be resumed."""
+        """Add a response and return its number. If there are too many, return None: the response cannot be resumed."""
         if len(self._answers) >= MAX_ANSWERS:
             delivered = next((each for each in self._answers.values() if each.delivered), None)
             if delivered is None:
@@ -83,7 +83,7 @@ class ResumableAnswers:
 
     @staticmethod
     def is_answer_id(event_id: str) -> bool:
-        """Return whether an event id has the form used for responses, not the one for the session's own stream."""
+        """Return whether an event id belongs to a response instead of the session's own stream."""
         return _SEPARATOR in event_id
 
 
@@ -94,7 +94,7 @@ class ResumableAnswer(Struct, eq=False):
         account: The account to charge for a stored result.
 
     Attributes:
-        resumable: True once the caller was sent an event id, with which it can resume the response.
+        resumable: True once the caller has been sent an event id for resuming the response.
         delivered: True once the result was sent.
     """
 
@@ -105,8 +105,8 @@ class ResumableAnswer(Struct, eq=False):
     _task: asyncio.Task[None] | None = None
     _number: int = 0
     _last: int = 0
-    # The numbers and encoded forms of stored events. Not a deque, although events are removed at the beginning: a deque
-    # takes more memory than all other attributes, and most responses store no event.
+    # The numbers and encoded forms of stored events. Events are removed at the beginning, but a deque would take more
+    # memory than all other attributes, and most responses store no event.
     _stored: list[tuple[int, bytes]] = field(default_factory=list)
     _stored_bytes: int = 0
     _held_bytes: int = 0
@@ -185,7 +185,7 @@ class ResumableAnswer(Struct, eq=False):
     # Called for the caller
 
     async def resume(self, responder: Responder, after: int) -> None:
-        """Send the events after number `after` until the response ends. The caller's previous connection is closed."""
+        """Close the caller's previous connection, and send the events after number `after` until the response ends."""
         self._end_response()
         if self._timer is not None:
             self._timer.cancel()
@@ -236,7 +236,7 @@ class ResumableAnswer(Struct, eq=False):
             self.cancel()
 
     def _start_timeout(self) -> None:
-        """Start the time within which the caller has to reconnect."""
+        """Start the timer that ends the response unless the caller reconnects."""
         self._timer = asyncio.get_running_loop().call_later(self._answers.away_s, self._time_out)
 
     def _time_out(self) -> None:

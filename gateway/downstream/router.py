@@ -99,7 +99,7 @@ def _end_all(forwarded: set[Responder]) -> None:
 
 
 _WELL_KNOWN: Final = WELL_KNOWN.encode()
-# Clients look for metadata at many paths below this one, also at paths that do not exist here.
+# Clients look for metadata at many paths below this path, including paths that do not exist here.
 _METADATA: Final = b"/.well-known/"
 
 
@@ -126,7 +126,7 @@ class PathRouter:
         Raises:
             RequestRefused: The request's Host or Origin is not allowed.
         """
-        # Fast path: equal requests share a header block, whose handler changes only with the allowed hosts and origins.
+        # Fast path: equal requests share a header block. Its handler changes only with the allowed hosts and origins.
         routed = head.routed
         if routed is not None and routed[0] is self._host_check.edition:
             answers: Handler = routed[1]
@@ -140,7 +140,7 @@ class PathRouter:
         elif path.startswith(_WELL_KNOWN):
             handler = self._protected_resource
         if is_endpoint or is_metadata:
-            # No CORS headers below /admin, so that pages of other origins cannot read its responses.
+            # Other paths get no CORS headers, so that pages of other origins cannot read responses of /admin.
             head.cross_origin = self._cross_origin.lines(head) or (VARY if is_metadata else b"")
             if self._cross_origin.is_preflight(head):
                 handler = self._cross_origin

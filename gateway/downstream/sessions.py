@@ -30,15 +30,15 @@ from registry.catalog.catalog import ListKind
 from registry.views.profile import DEFAULT_PROFILE
 from registry.views.view import View
 
-# The limit of found names. It is far above any `maxTools`, and bounds the memory for tools that no longer exist.
+# The maximum number of found names, far above any `maxTools`. It limits memory use by tools that no longer exist.
 _MAX_REMEMBERED: Final = 1_000
 
 
 class FoundTools:
     """Names of unlisted wrappers that searches of a session have found, in the order of their first search.
 
-    The found wrappers are added to the session's tool list. If they exceed the profile's budget, the names found
-    longest ago are dropped. The remaining names keep their order, so that the prompt caches of hosts remain valid.
+    The found wrappers are added to the session's tool list. If they exceed the profile's budget, the names whose last
+    search is longest ago are dropped. The others keep their order, so that the prompt caches of hosts remain valid.
     """
 
     __slots__ = ("_count", "_last_found")
@@ -53,7 +53,7 @@ class FoundTools:
         for name in names:
             self._count += 1
             self._last_found[name] = self._count
-        # Drop names that do not fit; otherwise they would reappear as soon as there is room.
+        # Drop names that do not fit into the budget; otherwise they would reappear as soon as there is room.
         fitting = frozenset(self._fitting_names(view))
         self._last_found = {name: at for name, at in self._last_found.items() if name in fitting}
         return self.listed(view) != before
@@ -68,20 +68,20 @@ class FoundTools:
     def _fitting_names(self, view: View) -> Iterable[str]:
         newest = sorted(self._last_found, key=self._last_found.__getitem__)[-_MAX_REMEMBERED:]
         fitting = view.select_found(newest)
-        # Keep a tool that is missing from the view or is listed anyway: the tool takes no room at present.
+        # Keep tools that are missing from the view or are listed anyway: they take no room in the budget at present.
         return (name for name in newest if name in fitting or (entry := view.entry(name)) is None or entry.listed)
 
 
 MAX_SESSIONS: Final = 10_000
-"""The limit of sessions of all callers, about the limit of connections. An idle session takes about 4 KiB."""
+"""The maximum number of sessions, about as many as connections. An idle session takes about 4 KiB."""
 IDLE_S: Final = 1800.0
 """The idle time after which a session ends and its host has to initialize again; hosts seldom end their sessions."""
 MAX_INTRODUCTION_BYTES: Final = 16 * 1024
-"""The limit of a host's capabilities and `clientInfo`, which are stored in the session: ten times what hosts send."""
+"""The limit of capabilities and `clientInfo`, which the session stores. Hosts send a tenth of this size."""
 MAX_REPLAYED: Final = 256
 """How many messages are stored for a host that reopens its stream: list changes and logs, whose old messages can be
 lost without harm."""
-# The limit of open requests to a host. Most of them wait for the user, and no host shows more.
+# The maximum number of open requests to a host. Most requests wait for the user, and hosts do not show more.
 _MAX_REQUESTS: Final = 256
 # The interval between checks for idle sessions: short compared to `IDLE_S`.
 _SWEEP_S: Final = 60.0
@@ -199,7 +199,7 @@ class Session:
         Args:
             emit: Sends a message and its number to the host.
             hang_up: Closes the stream.
-            after: The number of the last message that the host has received; None for the last message that was sent.
+            after: The number of the last message that the host has received; None for the last message sent to it.
         """
         if self._hang_up is not None:
             self._hang_up()
@@ -210,7 +210,7 @@ class Session:
                 self._deliver(number, message)
 
     def close_stream(self, emit: EmitNumbered) -> None:
-        """Record that the stream of `emit` has ended: messages are stored until the next stream opens.
+        """Record that the stream that uses `emit` has ended. Messages are stored until the next stream opens.
 
         If another stream has already replaced this one, nothing changes.
         """
@@ -218,7 +218,7 @@ class Session:
             self._emit = self._hang_up = None
 
     def notify(self, message: dict[str, Any]) -> None:
-        """Send a notification, or store it until the caller opens a stream; skip it if an equal one is stored."""
+        """Send a notification, or store it until the caller opens a stream, unless an equal one is already stored."""
         if self._emit is None and any(n > self._delivered and waiting == message for n, waiting in self._outbox):
             return
         number = next(self._numbers)
@@ -280,7 +280,7 @@ class Session:
         return request.result()
 
     def handle_response(self, message: dict[str, Any]) -> bool:
-        """Handle a response from the caller, and return whether a request was waiting for it; otherwise ignore it."""
+        """Handle a response from the caller. Return false and ignore it if no request is waiting for it."""
         number = number_of(message.get("id"))
         request = self._requests.get(number) if number is not None else None
         if request is None or request.answered.is_set():
@@ -333,7 +333,7 @@ class _ClientRequest:
 
 
 class SessionTable:
-    """All sessions. A caller that has reached its limit loses its longest idle session when it opens another one."""
+    """All sessions. If a caller at its limit opens another session, the caller's longest idle session ends."""
 
     def __init__(self, announcer: ChangeAnnouncer, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._announcer = announcer
@@ -376,7 +376,7 @@ class SessionTable:
         if session.principal is not principal:
             if session.principal.identity != principal.identity:
                 return None
-            # The caller has a new token: notify it of lists that have changed with its permissions.
+            # The caller has a new token: notify the caller of lists that its new permissions have changed.
             changed = session.principal != principal
             session.principal = principal
             if changed:

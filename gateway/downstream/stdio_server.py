@@ -1,7 +1,7 @@
 """Serve one host over standard input and output.
 
-The connection is a single MCP session if the host begins with `initialize`, as versions up to 2025-11-25 require (the
-handshake era). Messages are JSON texts, one per line.
+If the host begins with `initialize`, as versions up to 2025-11-25 require (the handshake era), the connection is a
+single MCP session. Messages are JSON texts, one per line.
 
 Source: MCP 2026-07-28, "Transports", "stdio".
 """
@@ -46,18 +46,18 @@ from gateway.protocol.versions import check_envelope, is_modern
 from registry.views.profile import DEFAULT_PROFILE
 
 MAX_WAITING: Final = 1024
-"""The limit of queued lines, and of requests in flight: more than the tools that all windows of a host call
-concurrently."""
+"""The limit of queued lines, and of requests in flight. All windows of a host together have fewer concurrent tool
+calls."""
 MAX_INPUT_LINE_BYTES: Final = MAX_REQUEST_BYTES
 """The same limit as for a request over HTTP."""
 MAX_UNREAD_OUTPUT_BYTES: Final = 32 * 1024 * 1024
-"""If the host leaves this much output unread, handling of further input pauses: a few of the largest results."""
+"""If the host leaves this much output unread, handling of input pauses. A few of the largest results fit into it."""
 # The number of lines handled before other tasks may run, so that responses are sent while more requests arrive.
 _LINES_IN_A_ROW: Final = 16
-# The time to flush output at exit. A host that does not read must not delay the exit for longer.
+# The time limit for flushing output at exit, so that a host that does not read cannot delay the exit for longer.
 _FLUSH_S: Final = 2.0
 _FLUSH_POLL_S: Final = 0.005
-# How much input is read at once: the capacity of a pipe.
+# The number of bytes read at once, equal to the capacity of a pipe.
 _CHUNK_BYTES: Final = 64 * 1024
 
 
@@ -107,7 +107,7 @@ class _Input(asyncio.Protocol):
 
 
 class _FileReader(asyncio.ReadTransport):
-    """Reads a file, or a device such as /dev/null: an event loop cannot wait for such input, but reads never block."""
+    """Reads a file, or a device such as /dev/null. An event loop cannot wait for such input, but reads never block."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, file: RawIOBase) -> None:
         super().__init__()
@@ -269,7 +269,7 @@ class StandardStreams:
             self._reader.close()
 
     def write(self, line: bytes) -> None:
-        """Send a message; if the host does not read it, buffer the message, and pause handling of input at a limit."""
+        """Send a message. Messages that the host does not read are buffered; at a limit, handling of input pauses."""
         if self._writer is None:
             data = line + b"\n"
             while data:
@@ -286,7 +286,7 @@ class StandardStreams:
                 yield waiting.popleft()
                 handled += 1
                 if handled % _LINES_IN_A_ROW == 0:
-                    # Let other tasks send their responses; otherwise, unread output would not be noticed here.
+                    # Let other tasks send responses; otherwise, this loop would not notice that their output is unread.
                     await asyncio.sleep(0)
             if self._input.ended and not waiting:
                 return
@@ -296,11 +296,11 @@ class StandardStreams:
             await self._input.arrived.wait()
 
 
-# How long running requests may continue after standard input ends: a host that has closed its end reads for a moment
-# only.
+# How long running requests may continue after standard input ends. A host that has closed it reads responses only for
+# a moment.
 _END_S: Final = 5.0
-# The same if the input is a file, whose requests all have to be answered: a little more than the default timeouts of a
-# call and of the connection to its upstream.
+# How long running requests may continue if the input is a file, because all of them have to be answered: a little
+# longer than the default timeouts of a call and of the connection to its upstream.
 _FILE_END_S: Final = 75.0
 # The interval between checks whether requests are still running.
 _POLL_S: Final = 0.02
@@ -325,7 +325,7 @@ class StdioServer:
         self._write: Callable[[bytes], None] = lambda line: None
 
     def identify(self, principal: Principal) -> None:
-        """Attribute further requests to this caller, whose identity or rights may differ from before."""
+        """Attribute further requests to this caller, which may be another one or have other permissions than before."""
         self.principal = principal
 
     async def run(self) -> None:

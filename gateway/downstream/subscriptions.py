@@ -26,12 +26,12 @@ from gateway.upstream.caller_links import UserLinks
 from registry.catalog.catalog import ListKind
 
 MAX_STREAMS: Final = 4_096
-"""The limit of open `subscriptions/listen` requests. A host opens about one for each window."""
+"""The maximum number of open `subscriptions/listen` requests. A host opens about one for each window."""
 MAX_SUBSCRIBED: Final = 1024
-"""The limit of resources, and of tasks, per request or session: each one needs a subscription at its upstream."""
+"""The limit of resources, and of tasks, per request or session. Each of them needs a subscription at its upstream."""
 MAX_SUBSCRIBED_CHARS: Final = 128 * 1024
-"""The limit of the total length of all URIs and task ids of one request: a thousand of the usual length."""
-# The memory that a subscription takes besides its URI, including the subscription at the upstream.
+"""The maximum total length of the URIs and task ids in one request, enough for a thousand of the usual length."""
+# The memory that a subscription takes in addition to its URI, including the subscription at the upstream.
 _SUBSCRIPTION_BYTES: Final = 1024
 _LISTS: Final[tuple[ListKind, ...]] = ("tools", "prompts", "resources")
 
@@ -40,7 +40,7 @@ class Subscriptions:
     """The subscriptions of all callers.
 
     Attributes:
-        closing: Set when every stream has to end, because the process is stopping.
+        closing: Set when every stream has to end because the process is stopping.
     """
 
     def __init__(
@@ -179,8 +179,8 @@ class Subscriptions:
 
     def _offers(self, kind: ListKind, profile: str, principal: Principal) -> bool:
         servers = self._views.view(profile, principal).catalog.servers.values()
-        # The gateway has tools and prompts of its own. Resources exist only if an upstream has them; an upstream that
-        # has not listed anything yet may have resources.
+        # The gateway has tools and prompts of its own, but only the resources of upstreams. An upstream that has not
+        # listed anything yet may have resources.
         return (
             kind != "resources" or self._upstreams.pending or any(kind in listing.capabilities for listing in servers)
         )

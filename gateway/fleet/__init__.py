@@ -1,13 +1,13 @@
 """All upstreams in use, which are called servers here: their connections, listings, snapshot, lock file and reload.
 
 A listing is what a server has answered to `tools/list` and the other list requests. The catalog combines the listings
-of all servers. With a lock file, changes of a listing are held: callers see the approved items until an administrator
-approves the changes.
+of all servers. With a lock file, changes of a listing are held, which means that callers see the approved items until
+an administrator approves the changes.
 
 fleet           All servers, each with its connection, its listing and its configuration.
 listings        Put the last good listings, shared or per caller, into the catalog.
 discovery       Convert a server's response into a listing, and check each item separately.
-snapshot        Store the last good listings on disk, so that a start does not have to wait for servers.
+snapshot        Store the last good listings on disk, so that a starting gateway does not have to wait for servers.
 reload          Apply a changed configuration to a running gateway, completely or not at all.
 operator_notes  Operators' notes about tools, stored on disk until they expire.
 listing_lock    Compare every listing with the approved one, and hold the differences.

@@ -34,10 +34,10 @@ from registry.schema.packed_definition import PackedDefinition
 
 log = logging.getLogger(__name__)
 
-# Checking the schemas of this many tools takes a few milliseconds. More are checked in a thread, so that the event loop
-# stays responsive.
+# Checking the schemas of this many tools takes a few milliseconds. More schemas are checked in a thread, so that the
+# event loop stays responsive.
 INLINE_TOOLS: Final = 8
-# The same for prompts and resources, which have no schemas and take a few microseconds each.
+# The same limit for prompts and resources, which have no schemas and take a few microseconds each.
 INLINE_ITEMS: Final = 200
 # The delay before rules are checked: at startup, all servers list concurrently, and a rule may concern several of them.
 _SETTLED_S: Final = 1.0
@@ -50,7 +50,7 @@ class ListingSource:
     """The server and connection from which a listing was received.
 
     Attributes:
-        epoch: The number of the connection, which counts up with each new connection of the server.
+        epoch: The number of the connection. Each new connection of the server gets the next number.
         transport: The transport, which decides how invalid `x-mcp-header` annotations are handled.
         strict: Whether to quarantine tools whose arguments cannot be checked.
     """
@@ -72,9 +72,9 @@ def listing_of(
 
     Args:
         raw: The unchecked response. Lists that it omits are copied from `before`, as long as the server declares them.
-            Long lists in it are emptied.
+            This function empties long lists in it to free memory.
         before: The previous listing of this server.
-        hints: The hints with which the tools were listed first, used if there is no previous listing.
+        hints: The hints that tools had when they were first listed; used if there is no previous listing.
     """
     server, transport, strict = source.server, source.transport, source.strict
     quarantined: list[ItemIssue] = []
@@ -106,7 +106,7 @@ def listing_of(
             # Equal items remain the same objects, so that values memoized for them remain valid.
             if admission.items != items.get(kind, ()):
                 items[kind] = admission.items
-        # The list request failed: keep the last good items as long as the server declares the capability.
+        # The list request has failed: keep the last good items as long as the server declares the capability.
         elif _declares(raw.capabilities, kind):
             continue
         else:
@@ -117,7 +117,7 @@ def listing_of(
         quarantined += [issue for issue in before.quarantined if issue.kind not in renewed]
         repaired += [issue for issue in before.repaired if issue.kind not in renewed]
     earlier_hints = before.first_hints if before is not None else hints or {}
-    # If the capabilities are equal, keep the same object, as for the items above.
+    # If the capabilities are equal, keep the same object, for the same reason as above.
     same = before is not None and before.capabilities == raw.capabilities
     return ServerListing(
         server=server,
@@ -150,11 +150,11 @@ def _declares(capabilities: Mapping[str, Any], kind: ItemKind) -> bool:
 class _KnownDefinitions:
     """Replaces unchanged definitions with the objects of the previous listing.
 
-    Values that are cached for these objects then remain valid. Most listings change nothing, or one tool of many.
+    Values that are cached for these objects then remain valid. Most listings change no tool or a single one.
 
     Attributes:
-        hints: The hints of each definition in the new listing, by tool name; a packed definition would have to be
-            parsed for them.
+        hints: The hints of each definition in the new listing, by tool name. They are stored here, because a packed
+            definition would have to be parsed again.
     """
 
     def __init__(self, before: ListedItems) -> None:
@@ -175,7 +175,7 @@ class _KnownDefinitions:
 def _log_quarantined(
     quarantined: list[ItemIssue], before: ServerListing | None, *, epoch: int, server: ServerName
 ) -> None:
-    """Log only items that were not in quarantine before, since a server may list every second."""
+    """Log only items that were not in quarantine before, because a server may send a listing every second."""
     earlier = frozenset(before.quarantined) if before is not None else frozenset()
     new = [finding for finding in quarantined if finding not in earlier]
     for finding in new[:_MAX_LOGGED]:
@@ -196,9 +196,9 @@ def is_short(raw: RawListing) -> bool:
 
 
 def _parsed_items(items: list[Any]) -> Iterator[Any]:
-    """Yield the parsed items, with secrets in descriptions redacted. A long list is emptied.
+    """Yield the parsed items, with secrets in descriptions redacted. This empties a long list.
 
-    Each item of a long list is parsed on demand, so that it can use the memory of earlier items.
+    The items of a long list are parsed one at a time, so that each can use the memory freed by earlier items.
     """
     if len(items) <= INLINE_TOOLS:
         yield from SECRETS.scrub_descriptions(list(map(_parse_item, items)))
@@ -213,8 +213,8 @@ def _parse_item(tool: Any) -> Any:
     try:
         return json_bytes.parsed(tool)
     except json_bytes.MalformedJson:
-        # A number does not fit into a float. The standard parser reads it as infinity, and `admit_tools` rejects the
-        # tool.
+        # A number does not fit into a float. The standard parser reads the number as infinity, for which `admit_tools`
+        # rejects the tool.
         return json.loads(bytes(tool.text))
 
 
@@ -241,7 +241,7 @@ class UnmatchedSettings:
 
 
 class UnmatchedRules(Reconfigurable):
-    """Logs once which policy rules match nothing, and checks again after each change of the catalog."""
+    """Logs once for each policy rule that it matches nothing. Checks the rules after each change of the catalog."""
 
     def __init__(self, registry: Registry, unmatched: Callable[[], list[str]]) -> None:
         """Watch the catalog of a registry.

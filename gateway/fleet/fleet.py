@@ -44,8 +44,8 @@ from registry.lock.lockfile import Lockfile
 
 log = logging.getLogger(__name__)
 
-# After this time, the gateway is ready even if some servers have not responded: an unresponsive server must not make
-# the others unavailable.
+# After this time, the gateway is ready even if some servers have not responded, because an unresponsive server must not
+# make other servers unavailable.
 _READY_WITHIN_S: Final = 5.0
 
 NotesOf = Callable[[str], Mapping[str, tuple[Note, ...]]]
@@ -83,7 +83,7 @@ class Fleet(Reconfigurable):
         has_snapshot: True if the gateway started with listings from the snapshot.
         left_out: The servers in the configuration that are not used, each with the reason.
         sign_ins: The credentials for servers.
-        users: The links that each belong to one caller, to servers that each caller signs in to.
+        users: The links to servers that each caller signs in to. Each of these links belongs to one caller.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Fleet(Reconfigurable):
         """Initialize an empty fleet.
 
         Args:
-            links: The table of links, empty and shared with other readers.
+            links: The table of links. It is empty, and other objects read it, too.
         """
         self._registry = registry
         self._group = group
@@ -190,7 +190,7 @@ class Fleet(Reconfigurable):
             self._start_link(alias, servers[alias], epoch=epoch)
 
     async def _prepare(self, config: Config, steps: ReloadSteps, lock: ListingLock) -> None:
-        """Build in a thread the catalog that `_apply` publishes. Callers do not see any change yet.
+        """In a thread, build the catalog that `_apply` will publish. Callers do not see any change yet.
 
         Args:
             lock: The listing lock with the new configuration.
@@ -230,8 +230,8 @@ class Fleet(Reconfigurable):
     def _with_changed_sharing(self, servers: Mapping[str, ServerConfig], steps: ReloadSteps) -> set[str]:
         """Return the servers whose listings have to be removed, so that no caller sees another caller's listing.
 
-        These servers change between shared and per-caller listings, or have per-caller listings and get a new
-        connection.
+        These are servers that change between shared and per-caller listings, and servers with per-caller listings that
+        get a new connection.
         """
         return {
             alias
@@ -329,7 +329,7 @@ class Fleet(Reconfigurable):
 
     @property
     def ready(self) -> bool:
-        """Return whether `tried` is true, or the time to wait for servers is over."""
+        """Return whether `tried` is true or the gateway has waited long enough for servers."""
         return self.tried or anyio.current_time() - self._began_s >= _READY_WITHIN_S
 
     @property
@@ -367,7 +367,7 @@ class Fleet(Reconfigurable):
     async def try_server(
         self, alias: str, config: ServerConfig, on_start: Callable[[ProcessStart], None]
     ) -> RawListing:
-        """Connect to a server that is not part of the fleet, list its items, and disconnect. Callers do not see them.
+        """Connect to a server outside the fleet, list its items, and disconnect. Callers do not see the items.
 
         Args:
             on_start: Called when the server's process starts, with an object that describes the start.
@@ -411,5 +411,5 @@ def _in_order(servers: Mapping[str, ServerConfig], order: Iterable[str]) -> dict
 
 
 def _hide_secrets(servers: Iterable[ServerConfig]) -> None:
-    """Redact the secrets of these servers in all output, with a single call, because each call is expensive."""
+    """Redact the secrets of these servers in all output, using a single call because each call is expensive."""
     SECRETS.hide({value for config in servers for value in config.secrets()})

@@ -1,4 +1,4 @@
-"""Compare every listing with the approved one. Until a held change is approved, callers see the item as approved."""
+"""Compare each listing with the approved one. Callers see the approved version of an item while its change is held."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ from registry.lock.review import (
 log = logging.getLogger(__name__)
 
 MIN_DIGEST_CHARS: Final = 16
-"""The minimum length of a digest prefix: a server cannot construct another change whose digest has the same prefix."""
+"""The minimum length of a digest prefix, so that a server cannot construct another change with the same prefix."""
 # The number of changes per server that are logged individually; further changes are only counted.
 _MAX_LOGGED: Final = 10
-# The limit of changes per server that are remembered as logged. Beyond it, a change may be logged again.
+# The maximum number of changes per server that are remembered as logged. If it is exceeded, changes are logged again.
 _MAX_REMEMBERED: Final = 10_000
 # One object for all listings without hints, so that they can be compared by identity.
 _NO_HINTS: Final[Mapping[str, Hints]] = {}
-# Without a lock file, the limit of stored changes per server; the latest are kept.
+# The maximum number of stored changes per server without a lock file. Only the latest changes are stored.
 _MAX_KEPT: Final = 100
 
 
@@ -85,7 +85,7 @@ class _Server:
     Attributes:
         listing: The latest listing as the server sent it, including held items.
         config: The server's configuration when the listing was received.
-        changes: The current changes; without a lock file, the latest ones.
+        changes: The changes in the latest listing; without a lock file, also the changes in earlier listings.
         since_s: When each change was first seen, by the key of the change.
         logged: The keys of changes that were logged.
         is_shared: True if all callers share the listing, False if it belongs to one caller.
@@ -105,8 +105,8 @@ class _Server:
 class ListingLock:
     """Compares listings with the approved ones, and decides which items callers see.
 
-    Without a lock file, a server whose policy holds any class of changes is compared with its first listing. If the
-    policy holds nothing, all listings of the server are trusted, and changes are only reported.
+    Without a lock file, a server's listings are compared with its first listing if its policy holds any class of
+    changes. Otherwise, all listings of the server are trusted, and changes are only reported.
 
     Attributes:
         path: The path of the lock file, whether it exists or not.
@@ -129,7 +129,7 @@ class ListingLock:
             lockfile: The content of the lock file.
             first_listings: The first listings of servers; by default, they are stored only in memory.
             decisions: The latest decisions; by default, they are stored only in memory.
-            announces: Whether this process logs changes; one of several processes does.
+            announces: Whether this process logs changes. If there are several processes, only one of them does.
         """
         self._announces = announces
         self._first = first_listings if first_listings is not None else FirstListings(None)
@@ -138,9 +138,9 @@ class ListingLock:
         self._settings = config.gateway.lock
         self._folder = config.path.parent if config.path is not None else None
         self._servers: dict[str, _Server] = {}
-        # The inputs and the result of each server's last review, which a thread may have computed in advance.
+        # The inputs and the result of each server's last review. A thread may have done the review in advance.
         self._reviews: dict[str, tuple[tuple[object, ...], Review]] = {}
-        # A lock file and its text. Serialized on demand, since this takes a second for many tools.
+        # A lock file and its text, which is serialized on demand because this takes a second for many tools.
         self._text: tuple[Lockfile, str] | None = None
         self._patterns = name_patterns(config)
         self.path = lock_path(config)
@@ -158,7 +158,7 @@ class ListingLock:
         return self._text[1]
 
     def expect(self, lockfile: Lockfile) -> None:
-        """If `text` was ever requested, serialize a lock file that is about to be used, which may take a second."""
+        """If `text` is in use, serialize a lock file before it replaces the current one: this may take a second."""
         if self._text is not None:
             self._text = lockfile, lockfile.to_text()
 
@@ -206,7 +206,7 @@ class ListingLock:
             self._log_missing_file()
 
     def under(self, config: Config, lockfile: Lockfile | None) -> ListingLock:
-        """Return a copy with another configuration, whose reviews are stored here and not repeated after `replace`."""
+        """Return a copy that uses another configuration. Its reviews are also cached here, for use after `replace`."""
         preview = copy(self)
         preview.adopt(config, lockfile)
         return preview
@@ -232,11 +232,11 @@ class ListingLock:
 
     @property
     def state(self) -> tuple[Lockfile | None, Lockfile]:
-        """Return the lock file and the first listings. Each change creates new objects, comparable by identity."""
+        """Return the lock file and the first listings. Each change creates new objects, so compare them by identity."""
         return self.lockfile, self._first.lockfile
 
     def approved_for(self, config: ServerConfig) -> Lockfile | None:
-        """Return the lock file, or else the first listings if the server's policy holds changes; otherwise None."""
+        """Return the lock file; if there is none, the first listings if the server's policy holds changes, or None."""
         if self.lockfile is not None:
             return self.lockfile
         decisions = {**self._settings.policy.decisions, **config.lock.decisions}
@@ -261,7 +261,7 @@ class ListingLock:
         return server.listing
 
     def review(self, alias: str, listing: ServerListing, config: ServerConfig) -> Review:
-        """Compare a listing with the approved or previous one. May run in any thread; only caches the result."""
+        """Compare a listing with the approved or previous one, and cache the result. May run in any thread."""
         identity, policy = self.identity_of(config), self.policy_of(config)
         server = self._servers.get(alias)
         approved: Surface | None = None
@@ -274,7 +274,7 @@ class ListingLock:
             return Review(listing=listing)  # trusted on first use
         of = listing, (server.listing if server is not None else None) if lockfile is None else approved
         reviewed = self._reviews.get(alias)
-        # A rename is held if a pattern matches only one of the names. Without a lock file, patterns are not compared.
+        # A rename is held if a pattern matches only the old or only the new name; checked only with approved listings.
         patterns = (self._patterns, own_patterns(config)) if lockfile is not None else ((), ())
         inputs = identity, policy, patterns
         if reviewed is not None and reviewed[0][2:] == inputs and all(map(is_, reviewed[0], of)):
@@ -386,9 +386,9 @@ class ListingLock:
         """Approve the current listing of a server, and write the lock file.
 
         Args:
-            item: Approve only the item with this name; names are those that the server uses.
+            item: Approve only the item that has this name on the server.
             kind: Approve only items of this kind.
-            classes: Approve only changes all of whose classes are listed here.
+            classes: Approve a change only if all its classes are listed here.
             digests: The digests of the changes that the administrator has seen, or prefixes of these digests.
             by: The administrator who approves.
 
@@ -397,7 +397,7 @@ class ListingLock:
 
         Raises:
             NotApproved: There is no such change, or the file cannot be written.
-            ChangedAgain: The current changes differ from `digests`.
+            ChangedAgain: The current changes differ from those in `digests`.
         """
         server = self._servers.get(alias)
         if server is None:
@@ -418,7 +418,7 @@ class ListingLock:
         return [item_name(alias, change) for change in approved_now], [item_name(alias, change) for change in remaining]
 
     def reject(self, alias: str, digests: Collection[str], *, by: str = "") -> list[str]:
-        """Record that held changes were rejected. They stay held, but are not shown as waiting for a decision any more.
+        """Record that held changes were rejected. They stay held, but are no longer shown as waiting for a decision.
 
         Returns:
             The names of the rejected items.
@@ -435,7 +435,7 @@ class ListingLock:
         return [item_name(alias, change) for change in chosen]
 
     def undo(self, decision_id: str, *, by: str = "") -> list[str]:
-        """Undo a decision. After an undone approval, items are compared with the definitions approved before.
+        """Undo a decision. If it was an approval, the definitions that were approved before it are in force again.
 
         Returns:
             The names of the items of the decision.
@@ -477,7 +477,7 @@ class ListingLock:
             server = self._servers[alias]
             approved = (self.approved_for(server.config) or Lockfile()).servers.get(alias)
             entries[alias] = surface = surface_of(server.listing, self.identity_of(server.config))
-            # The first lock file is a decision only for servers that were compared with their first listing before.
+            # The first lock file is a decision only about servers that were compared with their first listing before.
             if (self.lockfile or approved) is not None and (changes := changes_of(approved, surface)):
                 decided[alias] = changes
         self._write(Lockfile(entries, before.configuration))
@@ -495,7 +495,7 @@ class ListingLock:
         try:
             self._first.put(alias, surface)
         except OSError as error:
-            # Keep serving: this process compares with the listing, and after a restart the next listing is the first.
+            # Keep serving: this process has the listing in memory. After a restart, the next listing is the first one.
             reason = error.strerror or type(error).__name__
             log.error("first listing not stored: %s", reason, extra={"server": alias})
 

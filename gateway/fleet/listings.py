@@ -32,10 +32,10 @@ from registry.catalog.registry import Registry
 from registry.catalog.shape import Shape
 from registry.lock.review import Review
 
-# Catalogs of up to this many tools are built in the event loop. This takes 5 ms, during which other requests can wait.
+# Catalogs of up to this many tools are built in the event loop. This delays other requests by at most 5 ms.
 _MAX_BUILT_INLINE: Final = 256
-# How often a catalog is built in a thread. If connections keep changing, every result is outdated when it is complete;
-# after this many attempts, the catalog is built in the event loop.
+# The maximum number of attempts to build a catalog in a thread. If connections keep changing, each result is outdated
+# when it is complete. After the last attempt, the catalog is built in the event loop.
 _MAX_BUILT_ASIDE: Final = 3
 
 Confirm = Callable[[], ServerListing | None]
@@ -48,14 +48,14 @@ class CatalogUpdates:
     """Builds catalogs in a thread, one at a time and in the order of the listings.
 
     Readers see the old catalog until the new one is complete. Listings that arrive during a build are combined into the
-    next build, since all servers list concurrently at startup.
+    next build, because all servers list concurrently at startup.
     """
 
     def __init__(self, registry: Registry, worker: anyio.CapacityLimiter | None = None) -> None:
         """Initialize the updates of a registry. A build is repeated if other code changes the registry meanwhile.
 
         Args:
-            worker: Limits the number of threads; by default, one.
+            worker: Limits the number of threads; the default limit is one.
         """
         self._registry = registry
         self._worker = worker or anyio.CapacityLimiter(1)
@@ -92,7 +92,7 @@ class CatalogUpdates:
                 self._waiting.remove(entry)
 
     async def prepare(self, plan: Callable[[], Planned], *, more_tools: int = 0) -> None:
-        """Build in a thread the catalog for a later call of `Registry.reshape`, so that the call is fast.
+        """In a thread, build the catalog for a later call of `Registry.reshape`, so that the call is fast.
 
         Args:
             plan: Returns the arguments of that call; called in a thread.
@@ -124,8 +124,8 @@ class CatalogUpdates:
 
 LEADS_BACK: Final = "skipped: it is a loop that connects back to this gateway, so tools would be listed endlessly"
 SIGN_IN_TOOL: Final = "sign_in"
-"""The only tool of a server for callers that have not signed in to the server. A host calls only listed tools, so the
-sign-in needs a tool."""
+"""The only tool that callers see before they have signed in to a server. Hosts call only listed tools, so a tool has to
+start the sign-in."""
 
 
 class OwnListings:
@@ -206,10 +206,10 @@ async def reviewed(
     """Build the listing from a server's response, and compare it with the approved one.
 
     Args:
-        raw: The response. Long lists in it are emptied.
+        raw: The response. This function empties long lists in it to free memory.
         before: The previous listing.
         worker: Limits the number of threads that check long responses, because each thread slows down the event loop.
-        hints: The tool annotations with which the tools were listed first, used if there is no previous listing.
+        hints: The annotations that tools had when they were first listed; used if there is no previous listing.
     """
     alias, config = link.server, link.config
     source = ListingSource(
@@ -310,13 +310,13 @@ class SharedListings:
             self._lock.forget(alias)
             raise LoopDetected(LEADS_BACK)
         state = self._lock.state
-        # Not the listing in the catalog, in which held items are replaced with the approved ones.
+        # Do not use the listing in the catalog: held items are replaced there with the approved ones.
         before = self._lock.listing_of(alias, config)
         hints = self.stored.first_hints(alias, config)
         listing, review = await reviewed(link, raw, self._lock, before=before, worker=self._worker, hints=hints)
 
         def confirm() -> ServerListing | None:
-            # Meanwhile, the link may have been replaced, or a later connection of the link may have listed.
+            # Meanwhile, the link may have been replaced, or a later connection of the link may have sent a listing.
             listed = self._registry.catalog.servers.get(ServerName(alias))
             if self._links.get(alias) is not link or (listed is not None and epoch < listed.epoch):
                 return None
@@ -325,7 +325,7 @@ class SharedListings:
                 review if all(map(is_, self._lock.state, state)) else self._lock.review(alias, listing, config)
             )
             if raw.confirmed:
-                # Store the listing as soon as callers see it, since the process may end at any time.
+                # Store the listing as soon as callers see it, because the process may end at any time.
                 self.stored.put(alias, config, listing)
             return self._lock.record(alias, listing, config, current_review)
 
@@ -360,7 +360,7 @@ class SharedListings:
         if listing is not None and listing.origin == "live" and alias in self._listed_s:
             return anyio.current_time() - self._listed_s[alias]
         if listing is not None and saved is not None:
-            # Listed before a restart, so only the wall clock is available, which may have been set back.
+            # The listing is from before a restart, so only the wall clock is available, which may have been set back.
             return max(0.0, time.time() - saved.at_s)
         return None
 
@@ -385,14 +385,14 @@ class SharedListings:
     def restore_listings(self, servers: Mapping[str, ServerConfig]) -> list[ServerListing]:
         """Return the listings to publish before these servers are connected.
 
-        This is the stored listing if the server's program or address has not changed, or the `sign_in` tool if callers
-        have to sign in to the server.
+        For each server, this is the stored listing if the program or address has not changed, or a listing with only
+        the `sign_in` tool if callers have to sign in to the server.
         """
         listings: list[ServerListing] = []
         for alias, config in servers.items():
             listing, is_shared = self._stored_listing(alias, config), not self._is_per_user(config)
             if not is_shared:
-                # A stored listing is from a time when all callers shared the listing.
+                # The stored listing is from a time when all callers shared one listing.
                 self.stored.forget(alias)
             if listing is not None and is_shared:
                 listing = self._lock.record(alias, listing, config, self._lock.review(alias, listing, config))

@@ -1,7 +1,7 @@
 """Read and write the lock file, and describe changes to administrators.
 
-The lock file contains the approved listing of each server: its tools, prompts and resources. A changed item is
-either let through, with or without a warning, or held. Callers do not see a held change until it is approved.
+The lock file contains the approved listing of each server: its tools, prompts and resources. A change of an item is
+either let through, with or without a warning, or held: callers do not see it until an administrator approves it.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ OF_OTHERS: Final = (
 )
 """The text about a lock file that probably does not belong to the configuration `name`."""
 _DECODED_BYTES: Final = 1024 * 1024
-# How much of a lock file is read to find the name of its configuration, which is the first member of the file.
+# The number of bytes read to find the name of a lock file's configuration. The name is the file's first member.
 _BEGINNING_BYTES: Final = 4_096
 
 
 def lock_path(config: Config) -> Path | None:
     """Return the path of a configuration's lock file, whether the file exists or not.
 
-    None means that the configuration is not in a file, and that `gateway.lock.file` is not an absolute path. Two
-    configurations in one folder have different lock files by default, each of which names its configuration.
+    None means that the configuration is not in a file, and that `gateway.lock.file` is not an absolute path. By
+    default, two configurations in one folder have different lock files. Each lock file names its configuration.
     """
     folder = config.path.parent if config.path is not None else None
     configured = config.gateway.lock.file
@@ -66,15 +66,15 @@ def _usual_path(config: Path) -> Path:
     """Return the default path of a configuration's lock file.
 
     The default is `typegate.lock`, or `typegate.NAME.lock` if that file exists or if `typegate.lock` belongs to another
-    existing configuration. If `typegate.lock` names a configuration that no longer exists, the configuration was
-    probably renamed, so the lock file is used and the servers stay locked.
+    existing configuration. If `typegate.lock` names a configuration that no longer exists, that configuration was
+    probably renamed. `typegate.lock` is used then, so that its servers stay locked.
     """
     usual, own = config.parent / FILE_NAME, config.parent / f"typegate.{config.name}.lock"
     return own if own.is_file() or other_configuration(usual, config) else usual
 
 
 def other_configuration(path: Path, config: Path | None) -> str:
-    """Return the configuration that a lock file names, if that configuration exists and is not `config`; else empty."""
+    """Return the configuration that a lock file names if it is an existing file other than `config`; else empty."""
     try:
         with path.open("rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -94,7 +94,7 @@ def name_in(path: Path, config: Path) -> str:
 
 
 def lock_files(config: Config) -> tuple[Path, ...]:
-    """Return the files to watch besides the configuration."""
+    """Return the files to watch in addition to the configuration file."""
     path = lock_path(config)
     return () if path is None else (path,)
 
@@ -170,7 +170,7 @@ def read_lockfile(path: Path | None) -> Lockfile | None:
 
 
 def read_approved(config: Config) -> Lockfile | None:
-    """Read the lock file for a gateway that is about to start; return None if it does not exist and is not configured.
+    """Read the lock file before a gateway starts; return None if the file neither exists nor is configured.
 
     Raises:
         ConfigError: The file cannot be used, or the configuration names a file that does not exist.
@@ -178,7 +178,7 @@ def read_approved(config: Config) -> Lockfile | None:
     path = lock_path(config)
     lockfile = read_lockfile(path)
     if lockfile is None and config.gateway.lock.file is not None:
-        # Not ignored, because a lost file or a mistyped path would make locked servers trusted.
+        # This is an error, because otherwise locked servers would be trusted if the file is lost or its path mistyped.
         raise ConfigError(
             f"there is no lock file at {path or config.gateway.lock.file}; `typegate lock --config FILE` writes it, "
             "and without gateway.lock.file all server listings are trusted",
@@ -189,13 +189,13 @@ def read_approved(config: Config) -> Lockfile | None:
 
 
 def _decode_text(content: bytes) -> str:
-    """Decode UTF-8, one megabyte at a time, because decoding blocks other threads."""
+    """Decode UTF-8 in parts of one megabyte, so that other threads can run in between: decoding blocks them."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     parts = [content[start : start + _DECODED_BYTES] for start in range(0, len(content), _DECODED_BYTES)]
     try:
         return "".join([*map(decoder.decode, parts), decoder.decode(b"", final=True)])
     except UnicodeDecodeError:
-        return content.decode("utf-8-sig")  # its error has the position in the whole file
+        return content.decode("utf-8-sig")  # raises an error with the position in the whole file
 
 
 def write_lockfile(path: Path, lockfile: Lockfile) -> bool:
@@ -211,7 +211,7 @@ def write_lockfile(path: Path, lockfile: Lockfile) -> bool:
             return False
         mode = target.stat().st_mode & 0o7777
     except FileNotFoundError:
-        # Readable by others: the file contains no secrets and is meant for version control.
+        # Other users may read the file: it contains no secrets and is meant for version control.
         mode = 0o644
     write_whole(target, content, mode=mode)
     return True
@@ -224,7 +224,7 @@ FIRST_LISTINGS: Final = "first-listings.lock"
 class FirstListings:
     """The first listing of each server, with which later listings are compared if there is no lock file.
 
-    The file has the format of a lock file. An approval replaces the server's listing in it.
+    The file has the format of a lock file. An approval replaces the listing of the approved server.
 
     Attributes:
         lockfile: The listings, as the content of a lock file.
@@ -235,7 +235,7 @@ class FirstListings:
 
         Args:
             state_dir: The state directory; None to store the listings only in memory.
-            saves: Whether this process writes the file; one of several processes does.
+            saves: Whether this process writes the file. If there are several processes, only one of them does.
 
         Raises:
             ConfigError: The file cannot be used.
@@ -260,11 +260,11 @@ class FirstListings:
 
 DECISIONS: Final = "decisions.json"
 """The file in the state directory with the latest decisions about changed definitions."""
-# The limits of stored decisions: months of manual decisions, each of which may contain all definitions of a server.
+# The limits of stored decisions, enough for months. A single decision may contain all definitions of a server.
 _MAX_DECISIONS: Final = 200
 _MAX_DECISIONS_BYTES: Final = 2 * 1024 * 1024
-# Larger decisions are stored without definitions, so that they do not displace many others; an approval without
-# definitions cannot be undone.
+# Larger decisions are stored without definitions, so that they do not displace many other decisions. An approval that
+# lacks definitions cannot be undone.
 _MAX_DECISION_BYTES: Final = 512 * 1024
 _ID_BYTES: Final = 8
 
@@ -279,7 +279,7 @@ class LockDecision:
         changes: The changes; without the old and new definitions if these are too large.
         digests: The key of each change.
         is_whole: Whether `changes` has the definitions.
-        undone_s: When the decision was undone, in seconds since 1970; None if it is in force.
+        undone_s: When the decision was undone, in seconds since 1970; None if the decision is in force.
         undone_by: The name of the administrator who has undone the decision.
     """
 
@@ -328,7 +328,7 @@ class LockDecisions:
 
         Args:
             state_dir: The state directory; None to store the decisions only in memory.
-            saves: Whether this process writes the file; one of several processes does.
+            saves: Whether this process writes the file. If there are several processes, only one of them does.
         """
         self._path = state_dir / DECISIONS if state_dir is not None else None
         self._saves = saves
@@ -391,7 +391,7 @@ class LockDecisions:
         self._replace(tuple(undone if each.id == decision.id else each for each in self.latest))
 
     def rejected(self) -> dict[str, LockDecision]:
-        """Return the decision about each rejected change, by `SERVER KEY`, where KEY is the key of the change.
+        """Return the decision that rejects each rejected change. The keys have the form `SERVER CHANGE_KEY`.
 
         A change that was approved later, or whose rejection was undone, is not included.
         """
@@ -418,7 +418,7 @@ class LockDecisions:
             make_private_folder(self._path.parent)
             write_whole(self._path, json_bytes.dumps(self.entries()))
         except OSError as error:
-            # Keep serving: the decision is in force, and its entry here lasts until the next start.
+            # Keep serving: the decision is in force, but its entry here is lost at the next start.
             log.warning("decisions not written: %s", error.strerror or type(error).__name__)
 
 
@@ -435,7 +435,7 @@ def _decision_of(entry: Mapping[str, Any]) -> LockDecision:
 # An item with this many versions flaps: the approved version and two others. An update of the server adds only one
 # version.
 _VERSIONS: Final = 3
-# The limit of tracked items per server. If more items change, the first ones are enough for a warning.
+# The maximum number of tracked items per server. If more items change, the tracked ones are enough for a warning.
 _MAX_ITEMS: Final = 2_000
 
 
@@ -510,7 +510,7 @@ def distinguishes(alias: str, patterns: tuple[str, ...], own: tuple[str, ...], w
 
 
 _STATES: Final = {"hold": "held", "warn": "warned", "accept": "accepted"}
-# The limit of reported flags per change. The strongest flags are enough to judge a text.
+# The maximum number of reported flags per change. The strongest flags are enough to judge a text.
 _MAX_FLAGS: Final = 5
 
 
@@ -537,7 +537,7 @@ def change_row(
     change = decided.change
     # Make invisible characters visible: the change may consist of them.
     visible = replace(change, before=visible_json(change.before), after=visible_json(change.after))
-    # Check for suspicious text here, too: a held item is not in the catalog, where other items are shown as suspicious.
+    # The catalog reports suspicious texts of its items. A held item is not in the catalog, so check its texts here.
     texts = texts_of(change.after if isinstance(change.after, Mapping) else {change.kind: change.after})
     suspicion = suspicion_of(texts)
     return {

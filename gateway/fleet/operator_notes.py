@@ -28,13 +28,13 @@ from registry.schema.schemas import digest
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "notes.json"
-# Notes are written by hand, and every change rewrites the whole file, which has about 300 kB with a thousand notes.
+# The maximum number of notes, which are written by hand. Each change rewrites the file, which has 300 kB at this limit.
 MAX_NOTES: Final = 1_000
-# Check for expired notes at least hourly: they expire by the wall clock, which may be set.
+# Check for expired notes at least hourly: notes expire by the wall clock, which may be adjusted.
 _MAX_WAIT_S: Final = 3_600.0
-# Avoids a busy loop if a note expires now and the clock stands still.
+# The minimum wait, which prevents a busy loop if a note expires now and the clock stands still.
 _MIN_WAIT_S: Final = 0.05
-# The size of a note's id, which is shown as 16 characters: unguessable, and short enough for a URL.
+# The size of a note's id, which is written as 16 characters. The id is unguessable, and short enough for a URL.
 _ID_BYTES: Final = 8
 
 
@@ -47,8 +47,8 @@ class OperatorNotes:
 
     Args:
         state_dir: The directory of the file; None to store the notes only in memory.
-        writes: Whether this process writes the file; one of several processes does.
-        on_cleared: Called with the server and tool after a successful call has removed the tool's failure notes.
+        writes: Whether this process writes the file. If there are several processes, only one of them does.
+        on_cleared: Called with the server and the tool after a successful call has removed the tool's failure notes.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class OperatorNotes:
         return {tool: notes for (owner, tool), notes in self._notes.items() if owner == server}
 
     async def run(self) -> None:
-        """Remove notes that have expired or whose tool has changed, until cancelled."""
+        """Until cancelled, remove notes that have expired or whose tool has changed."""
         while True:
             self._changed = anyio.Event()  # reset before the check, so that a change during the check is noticed
             self._filter(self._is_valid)
@@ -157,7 +157,7 @@ class OperatorNotes:
         if note.until_s is not None and note.until_s <= self._clock():
             return False
         definition = self._definition(server, tool)
-        # Keep the note if the tool is missing: its server may be disconnected, and list the same tool again later.
+        # Keep the note if the tool is missing: the server may be disconnected now and list the same tool again later.
         return definition is None or digest(definition) == note.digest
 
     def _definition(self, server: str, tool: str) -> Mapping[str, Any] | None:

@@ -87,7 +87,7 @@ def _hooks(before: Config, after: Config) -> tuple[str, ...]:
     return tuple(name for name in {**old, **new} if old.get(name) != new.get(name))
 
 
-# How long to wait for another process to change the overlay, which takes it at most a second even with thousands of
+# How long to wait while another process changes the overlay. A change takes at most a second, even with thousands of
 # tools.
 _LOCK_S: Final = 5.0
 _LOCK_POLL_S: Final = 0.02
@@ -99,7 +99,7 @@ class Reloader:
     """Keeps a gateway in sync with its configuration file; an invalid file leaves the running configuration unchanged.
 
     Attributes:
-        error: Why the current content of the file is not in effect; None if it is.
+        error: Why the current content of the file is not in effect; None if it is in effect.
         count: The number of successful reloads.
         stamp: A digest of all files that the configuration consists of or uses, except for the main file.
         base: The configuration in the file, without the overlay.
@@ -123,20 +123,20 @@ class Reloader:
             check: Raises `ConfigError` for a configuration that this gateway cannot run with.
             strict: Whether an error in one server's entry rejects the whole file.
             base: The configuration without the overlay; None if they are equal.
-            overlay: The changes that administrators have made; None to begin without changes, and not to store any.
+            overlay: The changes that administrators have made; None to start without changes and store none.
             admits: Raises `ConfigError` for a server that this gateway cannot run.
         """
         self._strict = strict
         self.base = base if base is not None else active.current
         self.overlay = overlay if overlay is not None else Overlay()
         self._admits = admits
-        # Changes and reloads are applied one at a time, since concurrent ones would undo each other.
+        # Changes and reloads are applied one at a time, because concurrent ones would undo each other.
         self._changing = anyio.Lock()
         self._active = active
         self._check = check
         self._loaded_at_s = time.time()
-        # The configuration that was read last. Its files are watched even if it was rejected, since the operator is
-        # going to correct them.
+        # The configuration that was read last. Its files are watched even if it was rejected, because the operator is
+        # going to correct these files.
         self._latest = active.current
         self.error: str | None = None
         self.count = 0
@@ -177,7 +177,7 @@ class Reloader:
         }
 
     async def run(self, *, hangups: bool, reloaded: OnReloaded | None = None) -> None:
-        """Reload when a file changes, until cancelled.
+        """Until cancelled, reload when a file changes.
 
         Args:
             hangups: Whether to reload at SIGHUP, too.
@@ -186,14 +186,14 @@ class Reloader:
         if self.path is not None:
             changed = partial(self.reload, self.path, reloaded=reloaded)
             overlay = self.overlay
-            # Compare with the content read at startup, because the files may have changed since.
+            # Compare with the content that was read at startup, because the files may have changed since then.
             seen = {self.path: await anyio.to_thread.run_sync(_digest_as_read, self.path, self.text)}
             if overlay.follows and overlay.path is not None:
                 seen[overlay.path] = overlay.digest
             await follow(self.path, changed, hangups=hangups, other_files=self._find_other_files, seen=seen)
 
     async def _find_other_files(self) -> OtherFiles:
-        # In a thread, because the main file has to be read to find the files that it includes.
+        # Use a thread, because the main file has to be read to find the files that it includes.
         return await anyio.to_thread.run_sync(self._other_files)
 
     def _other_files(self) -> OtherFiles:
@@ -207,7 +207,7 @@ class Reloader:
         """Read the file and apply it; on failure, record the error."""
         try:
             async with self._changing:
-                # Read under the lock: otherwise, a concurrent reload could be undone by older content.
+                # Read the file under the lock. Otherwise, older content could replace that of a concurrent reload.
                 text = await anyio.to_thread.run_sync(read, path)
                 follows = self.overlay.follows
                 changes = await anyio.to_thread.run_sync(self.overlay.latest) if follows else self.overlay.changes
@@ -233,7 +233,7 @@ class Reloader:
                 self._is_checking = False
 
     async def reload_when_suspected(self) -> None:
-        """Call `reload_if_changed` after each call of `ActiveConfig.suspect`, until cancelled."""
+        """Until cancelled, call `reload_if_changed` after each call of `ActiveConfig.suspect`."""
         while True:
             await self._active.wait_suspected()
             await self.reload_if_changed()
@@ -263,7 +263,7 @@ class Reloader:
         descriptor = self.overlay.open_lock()
         try:
             end_s = anyio.current_time() + _LOCK_S
-            # Polled, because a thread that waits for the lock could acquire it after the waiting task was cancelled.
+            # Poll the lock: a thread that waits for it could acquire it after the waiting task was cancelled.
             while descriptor is not None and not try_lock(descriptor, write=True):
                 if anyio.current_time() > end_s:
                     what = f"another process has been changing {self.overlay.path} for {_LOCK_S:g} s; try again"
@@ -272,7 +272,7 @@ class Reloader:
             yield
         finally:
             if descriptor is not None:
-                os.close(descriptor)  # which releases the lock
+                os.close(descriptor)  # releases the lock
 
     async def _change(self, changes: Sequence[Change], check: Callable[[Config], None]) -> None:
         config = with_changes(self.base, changes, self._admits)
@@ -288,7 +288,7 @@ class Reloader:
 
         Args:
             path: The file that the text is from.
-            quiet: If true, do not log the reload, because another process does.
+            quiet: If true, do not log the reload, because another process logs it.
             changes: The overlay to apply; None for the current overlay.
 
         Raises:
@@ -300,7 +300,7 @@ class Reloader:
     async def _apply(self, text: str, path: Path | None, *, quiet: bool, changes: Sequence[Change]) -> None:
         # Computed before the files are read, so that a change in between causes another reload.
         stamp = _stamp(await self._find_other_files())
-        # In a thread, because reading a large file, or one with references to other files, must not block calls.
+        # Use a thread, because reading a large file or its references to other files must not block calls.
         base = await anyio.to_thread.run_sync(
             partial(loaded, text, path=path, strict=self._strict, added=added_names(changes))
         )
@@ -334,8 +334,8 @@ class Reloader:
             log.warning("%s takes effect at the next start", key)
 
     def _check_still_sound(self, config: Config, path: Path | None) -> None:
-        # Reject the configuration if the entry of a running server has an error, which is probably a mistake and must
-        # not stop the server.
+        # Reject the configuration if the entry of a running server has an error. The error is probably a mistake, and
+        # must not stop the server.
         broken = [
             f"{alias}: {entry.reason}"
             for alias, entry in config.left_out.items()
@@ -347,9 +347,9 @@ class Reloader:
 
 def _digest_as_read(path: Path, text: str | None) -> bytes | None:
     """Return the digest of a file if it still contains this text; otherwise None."""
-    digest = digest_of(path)  # computed before reading, so that a change in between differs from it
+    digest = digest_of(path)  # computed before reading, so that a later change is detected
     try:
-        # Not compared if the file is a pipe, which can be read only once.
+        # Do not compare the text of a pipe, because a pipe can be read only once.
         return digest if not path.is_file() or read(path) == text else None
     except ConfigError:
         return None  # the error is reported when the file is loaded

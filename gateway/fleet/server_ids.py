@@ -1,8 +1,8 @@
 """Identifiers of servers that stay the same if the alias, address or program of the server changes.
 
 An identifier is derived from the first alias of its server, so that replicas with separate state directories use the
-same identifier. The snapshot stores it. A fingerprint is a digest of the server's program or address. In a changed
-configuration, a server is recognized by its alias and fingerprint, or else by its fingerprint (if the alias was
+same one. The snapshot stores the identifiers. A fingerprint is a digest of the server's program or address. After a
+configuration change, a server is recognized by its alias and fingerprint, or else by its fingerprint (if the alias was
 changed), or else by its alias (if the address or program was changed).
 """
 
@@ -15,10 +15,10 @@ from hashlib import sha256
 from itertools import count
 from typing import Any, Final
 
-# 48 bits: equal digests are unlikely among thousands of servers, and `_new_id` avoids them.
+# These are 48 bits. Equal digests are unlikely among thousands of servers, and `_new_id` avoids them.
 _DIGEST_CHARS: Final = 12
-# The limits of stored removed servers, and of stored former aliases per server. Callers may use old names for weeks,
-# and few servers are renamed in that time.
+# The limits of removed servers that are stored, and of former aliases per server. Callers may use old names for weeks,
+# in which only a few servers are renamed.
 _MAX_REMOVED: Final = 200
 _MAX_FORMER: Final = 20
 
@@ -57,7 +57,7 @@ class ServerIds:
     """The identifier of each server.
 
     Attributes:
-        identities: The known servers by identifier: first the removed servers, then the configured ones.
+        identities: The known servers by identifier. The removed servers come first, then the configured ones.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class ServerIds:
         before = self.identities
         unassigned, assigned = dict(before), dict[str, str]()
 
-        # The order matters: if an alias was moved to another server, the fingerprint identifies the server.
+        # The order matters: if an alias now belongs to another server, the fingerprint identifies the server.
         for trait in (_alias_and_fingerprint, _fingerprint_alone, _alias_alone):
             keys_by_trait = defaultdict[object, list[str]](list)
             for key, identity in unassigned.items():
@@ -126,7 +126,7 @@ def _new_id(alias: str, existing: Iterable[str]) -> str:
     """Return an identifier for a server that was first seen with this alias."""
     used = set(existing)
     for attempt in count():
-        # An alias contains no NUL, so a later attempt is never equal to the text of another alias.
+        # An alias contains no NUL, so the text of a later attempt never equals an alias.
         text = alias if attempt == 0 else f"{alias}\0{attempt}"
         identifier = f"srv-{sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]}"
         if identifier not in used:

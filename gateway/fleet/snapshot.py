@@ -1,8 +1,8 @@
-"""Store the last good listings on disk, so that a start does not have to wait for servers.
+"""Store the last good listings on disk, so that a starting gateway does not have to wait for servers.
 
 A listing is what a server lists: its tools, prompts and resources. The file, called the snapshot, contains the listings
-and digests of connection settings, but no headers, environments or arguments. It is replaced atomically. A file that is
-damaged, has another version or belongs to another user is ignored with a warning.
+and digests of connection settings, but no headers, environments or arguments. The file is replaced atomically. If it
+is damaged, has another version or belongs to another user, it is ignored with a warning.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ log = logging.getLogger(__name__)
 # The version of the file format; other versions are not read.
 VERSION: Final = 2
 FILE_NAME: Final = "snapshot.json"
-# Larger files are ignored, since reading them would delay the start. Thousands of tools take a few megabytes.
+# Larger files are ignored, because reading them would delay the start. Thousands of tools take a few megabytes.
 MAX_BYTES: Final = 256 * 1024 * 1024
-# The delay before a change is written, so that listings that arrive together are written once. A crash within this time
-# loses only their stored form.
+# The delay before a change is written, so that listings that arrive together are written once. If the process crashes
+# within this time, only the stored form of the listings is lost.
 _SAVE_AFTER_S: Final = 0.2
-# 128 bits of a SHA-256 digest in hexadecimal form: enough to exclude accidental collisions.
+# The digest has 128 bits of SHA-256 in hexadecimal form, which is enough to exclude accidental collisions.
 _FINGERPRINT_CHARS: Final = 32
-# The limit of stored former aliases. Callers may use an old name for weeks, and few operators rename more servers in
-# that time.
+# The maximum number of stored former aliases. Callers may use an old name for weeks, and few operators rename more
+# servers within weeks.
 _MAX_FORMER: Final = 200
 _LISTS: Final = frozenset({"tools", *ITEM_KEYS})
 
@@ -121,7 +121,7 @@ class _Document(msgspec.Struct):
 
 
 def _parse_document(body: bytes) -> Any:
-    """Parse a snapshot one definition at a time, because parsing all at once would block other threads for long."""
+    """Parse a snapshot one definition at a time. Parsing all definitions at once would block other threads for long."""
     try:
         document = msgspec.json.decode(body, type=_Document)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -143,7 +143,7 @@ def _parse_value(text: msgspec.Raw) -> Any:
 
 
 def _pack_tool(item: Any, kind: str) -> Any:
-    # Packed immediately after parsing, because ten thousand parsed definitions at once would fragment the heap.
+    # Pack each definition immediately after parsing it: ten thousand parsed definitions would fragment the heap.
     return PackedDefinition.pack(item) if kind == "tools" and isinstance(item, Mapping) else item
 
 
@@ -153,7 +153,7 @@ def save(state_dir: Path, snapshot: Snapshot) -> None:
         alias: {
             "fingerprint": saved.fingerprint,
             "at": saved.at_s,
-            # Serialized one at a time, because serializing all at once would block other threads for long.
+            # Serialize tools one at a time, because serializing all at once would block other threads for long.
             "tools": [json_bytes.UnparsedJson(json_bytes.dumps(tool)) for tool in saved.listing.tools],
             "prompts": list(saved.listing.prompts),
             "resources": list(saved.listing.resources),
@@ -188,7 +188,7 @@ def _parse_entry(alias: str, entry: dict[str, Any]) -> SavedListing:
             raise ValueError(f"one of its {kind} is malformed")
     if not isinstance(entry["capabilities"], dict):
         raise ValueError("its capabilities are malformed")
-    # First hints are the annotations with which a tool was listed first. Snapshots of earlier versions lack them, and
+    # First hints are the annotations that a tool had when it was first listed. Snapshots of earlier versions lack them;
     # the annotations of the stored tools are used instead.
     hints_by_tool = entry.get("firstHints", {})
     listing = ServerListing(
@@ -225,15 +225,15 @@ class StoredListings:
             state_dir: The directory of the snapshot; None to store everything only in memory.
             recalls: Whether to use the listings in the snapshot. If false, new listings are added to the snapshot for a
                 gateway that starts later.
-            saves: Whether this process writes the snapshot; one of several processes does.
+            saves: Whether this process writes the snapshot. If there are several processes, only one of them does.
         """
         self._saves = saves
         self._state_dir = state_dir
         self._recalls = recalls
         self._stored: dict[str, SavedListing] = {}
         self._former: dict[str, str] = {}
-        # If stored listings are not used: the fingerprint of each server, and the annotations with which its tools were
-        # listed first, by alias.
+        # The fingerprint of each server, and the annotations that its tools had when they were first listed, by alias.
+        # Empty if the stored listings are used.
         self._hints: dict[str, tuple[str, Mapping[str, Hints]]] = {}
         self._unsaved = anyio.Event()
         self.ids = ServerIds()
@@ -266,7 +266,7 @@ class StoredListings:
         return stored.listing if stored is not None and stored.fingerprint == fingerprint(config) else None
 
     def first_hints(self, alias: str, config: ServerConfig) -> Mapping[str, Hints]:
-        """Return the annotations with which this server's tools were listed first, as far as they are stored."""
+        """Return the annotations that this server's tools had when they were first listed, if they are stored."""
         stored = self.find(alias, config)
         if stored is not None:
             return stored.first_hints
@@ -309,8 +309,8 @@ class StoredListings:
                 await self._unsaved.wait()
                 await anyio.sleep(_SAVE_AFTER_S)
             finally:
-                # Write pending changes at shutdown, too, and shielded from cancellation, because the next start uses
-                # them.
+                # Also write pending changes at shutdown. Shield the write from cancellation, because the next start
+                # uses these changes.
                 if self._unsaved.is_set():
                     self._unsaved = anyio.Event()
                     with anyio.CancelScope(shield=True):
@@ -320,7 +320,7 @@ class StoredListings:
     def _save(self, snapshot: Snapshot) -> None:
         assert self._state_dir is not None
         if not self._recalls:
-            # Keep the entries for other servers, which another process may have stored since.
+            # Keep the entries for other servers, because another process may have stored them since the load.
             stored = load(self._state_dir)
             former_of_others = {
                 alias: digest for alias, digest in stored.former.items() if alias not in snapshot.listings

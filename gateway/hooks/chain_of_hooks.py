@@ -15,8 +15,8 @@ from registry.catalog.names import ServerName
 from registry.catalog.registry import Registry
 from registry.catalog.uris import denies_uri
 
-# The limit of cached chains, which take a few MB. Callers choose the URIs that match a resource template, so the number
-# of chains would otherwise be unlimited.
+# The maximum number of cached chains, which take a few MB. The number would otherwise be unlimited, because callers
+# choose the URIs that match a resource template.
 _MAX_CACHED: Final = 20_000
 _PHASES: Final[Mapping[Kind, tuple[str, str]]] = {
     "tool": ("before_call", "after_call"),
@@ -62,8 +62,8 @@ class HookChain:
 
     Attributes:
         sequential: Hooks that run one after the other, by priority before a call and in reverse order after it.
-        concurrent: Hooks that run concurrently with each other, after the sequential ones.
-        audits: Audit hooks, which receive events through a queue.
+        concurrent: Hooks that run concurrently with each other after the sequential hooks.
+        audits: The audit hooks, each of which receives events through a queue.
         per_principal: Whether any of the hooks has a condition on the principal.
         first_phase, last_phase: The names of the phases before and after a call.
         before, after: The sequential hooks that run before and after a call, in execution order.
@@ -109,7 +109,7 @@ class HookChain:
         )
 
     def hooks_after_answer(self, runner: HookRunner) -> tuple[HookRunner, ...]:
-        """Return the hooks that see the result if `runner` answers a call: the sequential hooks before `runner`."""
+        """Return the sequential hooks that run after a call that `runner` has answered: those that precede `runner`."""
         outer = self.sequential[: self.sequential.index(runner)]
         return tuple(hook for hook in self.after if hook in outer)
 
@@ -123,7 +123,7 @@ class HookChain:
 
 
 class HookChains:
-    """The chains of one configuration. A call keeps using the chain it started with.
+    """The chains of one configuration. A call uses the same chain from beginning to end.
 
     Attributes:
         in_flight: The number of calls that use these chains; see `begin_call`.
@@ -146,7 +146,7 @@ class HookChains:
         if self._registry.catalog is not self._catalog:
             self._drop_outdated()
         cached = self._by_wrapper.get(wrapper.name)
-        # Compare the wrapper: a call may use an older catalog, in which the wrapper of this name has another
+        # Compare the wrapper object: a call may use an older catalog, in which the wrapper with this name has another
         # definition.
         if cached is not None and cached[0] is wrapper:
             return cached[1]
@@ -195,13 +195,13 @@ class HookChains:
         return cached[1]
 
     def for_unknown_tool(self, server: str) -> HookChain:
-        """Return the hooks that may apply to an unknown tool of a server, ignoring their conditions on names."""
+        """Return the hooks that may apply to an unknown tool of a server. Their conditions on names are ignored."""
         target = HookTarget(kind="tool", server=server, name="", original="", tags=self._tags(server))
         return self._chain(target, any_name=True)
 
     def _drop_outdated(self) -> None:
-        # Catalogs are replaced as a whole, so compare their identity. Between replacements, only chains for URIs
-        # accumulate.
+        # A catalog is only replaced as a whole, so compare its identity. Between replacements, only the number of
+        # chains for URIs grows.
         catalog = self._registry.catalog
         if catalog is not self._catalog or len(self._by_key) >= _MAX_CACHED:
             self._by_wrapper.clear()
@@ -224,7 +224,7 @@ class HookChains:
 
         return HookChain.from_runners(target, filter(applies, self.runners))
 
-    # Count calls, because hooks that a reload has removed are closed only after the last call that uses them.
+    # Calls are counted, because hooks that a reload has removed are closed only after the last call that uses them.
 
     def begin_call(self) -> None:
         """Count a call. The caller has to call `end_call` afterwards."""
@@ -275,7 +275,7 @@ def unmatched_conditions(runners: Iterable[HookRunner], catalog: Catalog, chains
     for runner in runners:
         conditions, is_unmatched = runner.entry.conditions, False
         for pattern in conditions.wrappers or ():
-            # Not checked: if there are resource templates, servers may have resources that they do not list.
+            # With resource templates, servers may have resources that they do not list, so do not check these patterns.
             if pattern == "*" or ("://" in pattern and items.templates):
                 continue
             if not any(fnmatchcase(name, pattern) for name in names):

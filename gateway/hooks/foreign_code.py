@@ -16,11 +16,11 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-# The limit of threads per hook, which the manual in `hook` documents: enough for hooks that wait for a disk or a
-# database, and few enough that the threads of a dozen hooks use little memory.
+# The maximum number of threads per hook, which the manual in `hook` documents. They are enough for hooks that wait for
+# a disk or a database, and the threads of a dozen hooks use little memory.
 MAX_THREADS: Final = 8
-# The limit of calls that wait for a thread. With the default timeout of 5 s, further calls would not get a thread in
-# time.
+# The maximum number of calls that wait for a thread. With the default timeout of 5 s, further calls would not get a
+# thread in time.
 MAX_WAITING_JOBS: Final = 256
 
 
@@ -31,8 +31,8 @@ class ThreadsBusy(Exception):
 class DaemonThreads:
     """A pool of daemon threads for one hook, each started on demand.
 
-    `anyio.to_thread` is unsuitable: its threads keep the process alive, and hanging hooks would use up the limit of
-    threads, which is shared with the rest of the gateway.
+    `anyio.to_thread` is unsuitable: its threads keep the process alive, and hanging hooks would use up the threads that
+    the rest of the gateway needs, too.
     """
 
     def __init__(self, name: str, limit: int = MAX_THREADS) -> None:
@@ -44,7 +44,7 @@ class DaemonThreads:
         self._unfinished = 0
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run a function and return its result. If cancelled, the function continues, but its result is dropped.
+        """Run a function and return its result. If this is cancelled, the function continues and its result is dropped.
 
         Raises:
             ThreadsBusy: Too many calls are waiting for a thread; the function was not run.
@@ -93,19 +93,19 @@ class DaemonThreads:
             job()
 
 
-# The time for a cancelled coroutine to close files and connections, during which the caller waits. Closing them takes
-# milliseconds.
+# How long a cancelled coroutine may take to close files and connections while the caller waits. Closing them takes a
+# few milliseconds.
 GRACE_S: Final = 0.5
-# The limit of cancellations before a coroutine is abandoned. An expired anyio scope in the coroutine cancels again in
-# every iteration of the event loop. A coroutine that awaits in several `finally` blocks needs one iteration for each; a
-# coroutine that survives a hundred cancellations is swallowing them.
+# The maximum number of cancellations before a coroutine is abandoned. An expired anyio scope in the coroutine cancels
+# it in every iteration of the event loop. A coroutine that awaits in several `finally` blocks needs an iteration for
+# each block. A coroutine that survives a hundred cancellations is swallowing them.
 MAX_CANCELLATIONS: Final = 100
 # A sentinel, because a coroutine may yield any value, including None.
 NOT_BEGUN: Final = object()
 
 
 class TimedOut(Exception):
-    """The timeout expired. Distinct from `TimeoutError`, which the coroutine itself may raise."""
+    """The timeout expired. This is not a `TimeoutError`, because the coroutine itself may raise `TimeoutError`."""
 
 
 class BaseExceptionRaised(Exception):
@@ -157,7 +157,7 @@ class TimedRun(Awaitable[T]):
         requested = task.cancelling()
         timer = loop.call_later(self._timeout_s, self._time_out)
         timed_out, cancellations = False, 0
-        # The most recent cancellation from elsewhere: from a scope inside the coroutine, or from outside the task.
+        # The latest cancellation that did not come from the timer: from a scope in the coroutine, or from another task.
         cancelled: asyncio.CancelledError | None = None
         try:
             while True:

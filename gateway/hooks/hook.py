@@ -25,9 +25,9 @@ class Metadata:
     Attributes:
         kind: `tool` for a tool call, `prompt` for fetching a prompt, `resource` for reading a resource, `completion`
             for completing an argument of a prompt or a resource template.
-        wrapper: The name that callers use: `server__tool`, or the exposed name of a prompt or URI of a resource.
+        wrapper: The name that callers use: `server__tool`, or the exposed name of a prompt, or the URI of a resource.
         server: The alias of the upstream.
-        tool: The upstream's own name of the tool or prompt, or URI of the resource.
+        tool: The name of the tool or prompt on the upstream, or the URI of the resource there.
         principal: The authenticated caller.
         session: The caller's session id; None in modern protocol versions, which do not have sessions.
         request_id: The JSON-RPC id of the request, unique only within its connection.
@@ -40,9 +40,9 @@ class Metadata:
         shared_within: Which later calls with equal arguments may get this result. `principal`: all calls of the same
             principal. `session`: only calls in this session, because the upstream distinguishes sessions or may have
             asked this session's user for input. `request`: no other call, because the upstream declares its results
-            private or has received input from a user.
-        connection: The number of the upstream connection. It changes after a reconnect or a new sign-in.
-        elapsed_ms: Duration of the call including its hooks. Set only for audit hooks after a call.
+            as private or has received input from a user.
+        connection: The number of the upstream connection, which changes after a reconnect or a new sign-in.
+        elapsed_ms: The duration of the call, including its hooks. Set only for audit hooks after a call.
         blocked_by: The hook that blocked the call. Set only for audit hooks after a blocked call.
     """
 
@@ -91,17 +91,17 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The upstream's own name of the tool or prompt, or URI of the resource, also in calls with `invoke_tool`."""
+        """The name of the tool or prompt on the upstream, or the URI of the resource, even with `invoke_tool`."""
         return self._name
 
     @property
     def args(self) -> dict[str, Any]:
         """The arguments after repair, defaults and validation; `{}` if the caller sent none.
 
-        A resource has `{"uri": …}`, a completion `{"argument": {"name", "value"}}` and, if the caller sent one,
-        `context`.
+        For a resource, they are `{"uri": …}`. For a completion, they are `{"argument": {"name", "value"}}`, with
+        `context` if the caller sent it.
         """
-        # Copied on first access, so that nothing is copied for hooks that read only metadata.
+        # Copied on first access, because many hooks read only metadata.
         if self._own is None:
             self._own = deep_copy(self._args)
         return self._own
@@ -124,12 +124,12 @@ class Call:
     @property
     def definition(self) -> dict[str, Any]:
         """A copy of the tool's definition; `{}` for prompts and resources."""
-        # Copied, because the definition belongs to the catalog: a change would affect all callers.
+        # Copied, because a change to the definition in the catalog would affect all callers.
         return deep_copy(dict(self._definition or {}))
 
     def with_args(self, args: dict[str, Any]) -> Call:
         """Return this call with different arguments, for a `transform` hook to return."""
-        # `self.memo`, not `self._memo`, creates the dictionary if necessary: both `Call` objects must share it.
+        # `self.memo` (unlike `self._memo`) creates the dictionary if necessary: both `Call` objects must share it.
         return Call(name=self._name, args=args, metadata=self._metadata, memo=self.memo, definition=self._definition)
 
     def unchecked(self) -> Any:
@@ -177,7 +177,7 @@ class Result:
     @property
     def is_error(self) -> bool:
         """Whether the tool reports a failure."""
-        return self._value.get("isError") is True  # reads the original, to avoid a copy for one member
+        return self._value.get("isError") is True  # avoids copying the result for one member
 
     def with_value(self, value: dict[str, Any]) -> Result:
         """Return a result with a different value, for a `transform` hook to return."""
@@ -195,7 +195,7 @@ class Block:
     Attributes:
         reason: A short text for the caller.
         description: Further details.
-        code: The JSON-RPC error code, used if blocks are answered as protocol errors (`blockAs: error`).
+        code: The JSON-RPC error code, used if a block is sent as a protocol error (`blockAs: error`).
     """
 
     reason: str
@@ -250,8 +250,8 @@ class Hook:
     thread. Each hook has up to eight threads; while all of them are busy, further calls wait for a thread until their
     timeout expires.
 
-    A hook that fails five times in a row for one principal is skipped for several seconds for that principal. Skipped
-    calls continue with `onError: ignore` and fail immediately with `onError: fail`; both are counted.
+    A hook that fails five times in a row for one principal is skipped for several seconds for that principal. A call
+    that skips the hook continues with `onError: ignore` and fails with `onError: fail`; it is counted in both cases.
     """
 
     mode: ClassVar[Mode] = "transform"

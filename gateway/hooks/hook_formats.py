@@ -8,8 +8,8 @@ A hook's `payloadFormat` selects the form in which the hook receives the argumen
     flatMetadata    {…arguments, metadata: {tool_name, client_session_id, …}}
 
 The first three formats can represent all arguments. `flatMetadata` rejects arguments with a key `metadata`. In protocol
-versions without sessions, `client_session_id` is the name of the caller, so that hooks that store something for each
-session still distinguish callers.
+versions without sessions, `client_session_id` is the name of the caller, so that hooks with data per session still
+distinguish callers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from gateway.process.secrets import SECRETS
 # Maximum length of an exception's text: a sentence or two. Some libraries raise exceptions that contain a whole
 # document.
 _MAX_ERROR_CHARS: Final = 500
-# If the call's values are longer in total, they are not compared with an exception's text, because that would delay
+# If the call's values are longer in total, an exception's text is omitted: removing the values from it would delay
 # other calls.
 _MAX_VALUES_CHARS: Final = 100_000
-# Shorter values are not removed from texts, in which they occur by chance.
+# Shorter values are not removed from texts, because they often occur there by chance.
 _MIN_TELLING_CHARS: Final = 3
 _WORD: Final = re.compile(r"[\w.@+-]{3,}")
 
@@ -122,14 +122,14 @@ def encode(shape: Format, args: dict[str, Any], metadata: Metadata) -> dict[str,
         return {**added, _ARGUMENTS[shape]: args}
     if shape == "metadata":
         return {_ARGUMENTS[shape]: args, METADATA: {**added, **metadata_to_json(metadata)}}
-    # Rejected, because `decode` could not distinguish this argument from the added metadata.
+    # Reject the argument, because `decode` could not distinguish it from the added metadata.
     if METADATA in args:
         raise BadPayload("cannot receive an argument named `metadata` (payloadFormat: flatMetadata)")
     return {**args, METADATA: {**added, **metadata_to_json(metadata)}}
 
 
 def decode(shape: Format, shaped: Any) -> dict[str, Any]:
-    """Return the arguments from a value in a format.
+    """Return the arguments in a value that has this format.
 
     Raises:
         BadPayload: The value is not in that format.

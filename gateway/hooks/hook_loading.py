@@ -34,11 +34,11 @@ from registry.catalog.registry import Registry
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-# The time limit for importing the code of all hooks together. A large framework takes seconds; slower code probably
-# waits for something.
+# The time limit for importing the code of all hooks together. A large framework takes seconds; code that takes longer
+# probably waits for something.
 LOAD_S: Final = 30.0
-# The time limit of `Hook.start`, which its docstring states: enough to connect to a database. A reload waits for one
-# hook after the other.
+# The time limit of `Hook.start`, stated in its docstring. It is enough to connect to a database. It has to be short,
+# because a reload starts one hook after the other.
 START_S: Final = 10.0
 ENTRY_POINT_GROUP: Final = "typegate.hooks"
 BUILTIN_HOOKS: Final = {
@@ -69,7 +69,7 @@ class HookSource:
 
 
 async def load_hooks(config: Config, running: Iterable[HookRunner] = ()) -> tuple[HookRunner, ...]:
-    """Start the hooks of a configuration, and return them. Running hooks whose source has not changed are reused.
+    """Start and return the hooks of a configuration. Running hooks whose source has not changed are reused.
 
     Raises:
         ConfigError: A hook cannot be loaded or does not start.
@@ -196,7 +196,7 @@ def _hook_class(config: Config, index: int, folder: Path, modules: dict[Path, Mo
 class _FreshLoader(SourceFileLoader):
     """Compiles a file on every import.
 
-    The bytecode cache is keyed by mtime (1 s) and size and would miss a quick edit of equal size.
+    The bytecode cache compares mtime (in seconds) and size, so it would miss a quick edit that keeps the size.
     """
 
     def path_stats(self, path: str) -> Mapping[str, Any]:
@@ -204,7 +204,7 @@ class _FreshLoader(SourceFileLoader):
 
 
 def _import_file(path: Path, modules: dict[Path, ModuleType]) -> ModuleType:
-    """Import a file, unless `modules` contains its module. A file is imported again for each new configuration.
+    """Import a file, unless it was already imported for this configuration.
 
     Args:
         modules: The modules that were imported for this configuration, by path.
@@ -214,7 +214,7 @@ def _import_file(path: Path, modules: dict[Path, ModuleType]) -> ModuleType:
         return modules[path]
     if not path.is_file():
         raise FileNotFoundError(path)
-    # The checksum distinguishes files of the same name in different folders.
+    # The checksum distinguishes files that have the same name in different folders.
     name = f"typegate_hooks_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
     spec = importlib.util.spec_from_file_location(name, path, loader=_FreshLoader(name, str(path)))
     if spec is None or spec.loader is None:
@@ -251,8 +251,8 @@ def _config_error(config: Config, index: int, what: str, expected: str, *, key: 
     return ConfigError(f"{what}; expected {expected}" if expected else what, file=file, key=where)
 
 
-# The time limit for closing all hooks at shutdown. They close concurrently, each within its own limits; the additional
-# half second is for logging failures.
+# The time limit for closing all hooks at shutdown. They close concurrently, each within `CLOSE_S` and `GRACE_S`. The
+# additional half second is for logging failures.
 _CLOSE_ALL_S: Final = CLOSE_S + GRACE_S + 0.5
 
 
@@ -280,7 +280,7 @@ class ActiveHooks(Reconfigurable):
                 await anyio.sleep_forever()
         finally:
             self._group = None
-            # Shielded: this usually runs during a cancellation, and hooks still have to close their files.
+            # Shielded, because this usually runs during a cancellation, but hooks still have to close their files.
             with anyio.move_on_after(_CLOSE_ALL_S, shield=True):
                 async with anyio.create_task_group() as closing:
                     for runner in {*self.runners, *self._retiring}:

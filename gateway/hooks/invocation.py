@@ -91,7 +91,7 @@ class Invocation:
     The class has no state, so all such calls share the object `PASS_THROUGH`. `HookInvocation` overrides every method.
 
     Attributes:
-        answer: The result to return instead of the upstream's, from a hook that has blocked or answered the call; else
+        answer: The result that replaces the upstream's result if a hook has blocked or answered the call; otherwise
             None.
         changed_by: The hooks that changed the arguments.
         blocked_by: The hook that blocked the call.
@@ -116,7 +116,7 @@ class Invocation:
         """Run the hooks before the call, send the request, run the hooks after the call, and return the result.
 
         Raises:
-            HookRefusal: A hook blocked the call, and the block is answered with a protocol error.
+            HookRefusal: A hook blocked the call, and the caller gets a protocol error.
         """
         # Not a coroutine function, so that the caller awaits the request directly.
         return request.send()
@@ -130,7 +130,7 @@ class Invocation:
         return result
 
     async def after_earlier_call(self, result: Any) -> Any:
-        """Like `after`, for a task's result if the call that started the task is no longer in memory."""
+        """Do the same as `after` for a task's result if the call that started the task is no longer in memory."""
         return result
 
     def note_error(self) -> None:
@@ -153,8 +153,8 @@ PASS_THROUGH: Final = Invocation()
 
 BLOCKED_KEY: Final = "typegate/blockedBy"
 """The member of a result's `_meta` that names the hook that blocked the call."""
-# A call id consists of 64 random bits, which make it unique across restarts and processes, and a counter, which is
-# cheap.
+# A call id consists of 64 random bits for the process, which make it unique across restarts and processes, and of a
+# cheap counter.
 _CALL_IDS: Final = itertools.count(1)
 _PROCESS_ID: Final = secrets.token_hex(8)
 # Appended to every text about a block or failure, so that a model can decide whether to retry.
@@ -167,11 +167,11 @@ _OUTCOMES: Final = {
 # Types of results that hooks do not see, because they are not final: a task's result is requested later, and after an
 # input request, the caller repeats the call.
 _UNFINISHED: Final = frozenset({"task", "input_required"})
-# The limit of an error text in an audit event: enough to recognize the error.
+# The maximum length of an error text in an audit event, which is enough to recognize the error.
 _MAX_ERROR_CHARS: Final = 500
 
 
-# What a hook has returned, its failure, or a coroutine that returns it.
+# The value that a hook has returned, its failure, or a coroutine that returns the value.
 _Started = HookReturn | HookFailed | Coroutine[Any, Any, HookReturn]
 
 
@@ -185,11 +185,11 @@ class HookInvocation(Invocation, Struct, eq=False):
     _caller: HookCaller
     _via: CallRoute
     _chains: HookChains
-    # If a hook has answered the call: the sequential hooks that run after it; otherwise None.
+    # The sequential hooks that process the answer of a hook; None if no hook has answered the call.
     _seen_by: tuple[HookRunner, ...] | None = None
     _before_ran: bool = False
     _finished: bool = False
-    # True once a hook has suspended, so that other tasks may have run.
+    # True once a hook has suspended, in which case other tasks may have run.
     _has_waited: bool = False
     _started_s: float = 0.0
     _metadata: Metadata | None = None
@@ -262,7 +262,7 @@ class HookInvocation(Invocation, Struct, eq=False):
             result = self._result
             if chain.concurrent_after and self.answer is None:
                 await self._run_concurrent(chain.last_phase, chain.concurrent_after, result)
-            if self.answer is not answer:  # a hook has blocked, which replaces even a hook's answer
+            if self.answer is not answer:  # a block replaces even the answer of another hook
                 result = self.answer
         if chain.audits:
             self._audit(result)
@@ -315,7 +315,7 @@ class HookInvocation(Invocation, Struct, eq=False):
         if started is None:
             return False
         if isinstance(started, Call):
-            self._args = started.unchecked()  # a copy by the runner, which no hook can change
+            self._args = started.unchecked()  # the runner's own copy, which hooks cannot change
             self.changed_by = (*self.changed_by, runner.name)
             return False
         if isinstance(started, Result):
@@ -329,7 +329,7 @@ class HookInvocation(Invocation, Struct, eq=False):
         return True
 
     async def _run_concurrent(self, phase: str, runners: Iterable[HookRunner], result: dict[str, Any] | None) -> None:
-        """Run the concurrent hooks. If some block or fail, apply the outcome of the one with the first priority."""
+        """Run the concurrent hooks. If several block or fail, apply only the outcome of the first by priority."""
         self._has_waited = True
         returned: dict[HookRunner, HookReturn | HookFailed] = {}
 

@@ -10,7 +10,7 @@ from gateway.http.event_stream import MAX_MESSAGE_BYTES
 from gateway.protocol import json_bytes
 from gateway.protocol.gateway_errors import MAX_QUOTED_CHARS
 
-# As large as the largest accepted response of an upstream, so that a hook can return every result that it received.
+# Equal to the size limit of upstream responses, so that a hook can return every result that it has received.
 MAX_PAYLOAD_BYTES: Final = MAX_MESSAGE_BYTES
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ class BadPayload(ValueError):
 
 def deep_copy(value: T) -> T:
     """Return a copy of a JSON value that shares no container with it."""
-    # The copy of a dict is a dict and that of a list is a list, so the type is T, which the type checker cannot infer.
+    # The copy of a dict is a dict, and the copy of a list is a list. The type checker cannot infer that both are T.
     if isinstance(value, dict):
         return {key: deep_copy(item) if isinstance(item, dict | list) else item for key, item in value.items()}  # type: ignore[return-value]
     if isinstance(value, list):
@@ -33,7 +33,7 @@ def deep_copy(value: T) -> T:
 def plain(value: Any, limit: int = MAX_PAYLOAD_BYTES) -> tuple[Any, int]:
     """Return a copy of a hook's value as plain JSON, and the size of the copy in bytes.
 
-    Before serialization, a lower bound of the size is checked, by adding up the lengths of the value's parts.
+    Before serialization, the lengths of the value's parts are added up, and a value that is too large is rejected.
 
     Raises:
         BadPayload: The value is not JSON, or is larger than the limit.
@@ -41,7 +41,7 @@ def plain(value: Any, limit: int = MAX_PAYLOAD_BYTES) -> tuple[Any, int]:
     if _exceeds(value, limit):
         raise BadPayload(f"returned more than {limit} bytes")
     try:
-        # Copy by serializing and parsing, which certainly removes all types and references of the hook.
+        # Copy by serializing and parsing, so that the copy has no types of the hook and shares no objects with it.
         data = json_bytes.dumps(value)
         if len(data) > limit:
             raise BadPayload(f"returned {len(data)} bytes, which is more than {limit}")
@@ -58,7 +58,7 @@ def _exceeds(value: Any, limit: int) -> bool:
         if isinstance(item, str | bytes):
             size += len(item)
         elif isinstance(item, dict):
-            # Each member takes at least two bytes, a comma and a colon. If these exceed the limit, do not visit the
+            # Each member has a comma and a colon, which are two bytes. If these exceed the limit, do not visit the
             # members.
             size += 2 * len(item)
             if size <= limit:
@@ -79,7 +79,7 @@ def check_keys(config: Mapping[str, Any], *keys: str) -> None:
     """Reject unknown keys.
 
     Raises:
-        ValueError: The configuration has a key that is not in `keys`; the text suggests a similar one.
+        ValueError: The configuration has a key that is not in `keys`; the message suggests a similar key.
     """
     for key in config:
         if key not in keys:

@@ -40,11 +40,11 @@ from gateway.upstream.breaker import Breaker
 
 log = logging.getLogger(__name__)
 
-# The limit of queued events per audit hook. A hook that writes to a disk handles thousands of events per second, so
-# this is a backlog of less than a second.
+# The maximum number of queued events per audit hook. A hook that writes to a disk handles thousands of events per
+# second, so this is a backlog of less than a second.
 MAX_EVENTS: Final = 1_000
-# The limit of their size: two results of the largest size that an upstream may send (8 MiB). Typical events have a few
-# kilobytes.
+# The limit of the total size of queued events: two results of the largest size that an upstream may send (8 MiB).
+# Typical events have a few kilobytes.
 MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024
 # How long shutdown waits for queued events. Together with closing the hooks, this stays within the 10 s after which
 # container runtimes kill a process.
@@ -122,12 +122,12 @@ class AuditQueue:
                 self._counts["ignored"] += 1
 
 
-# The time limit of `Hook.close`, which its docstring states. It usually closes a file or a connection.
+# The time limit of `Hook.close`, stated in its docstring. Hooks usually close a file or a connection there.
 CLOSE_S: Final = 2.0
-# The limit of circuit breakers per hook. There is one for each phase and principal with recent failures, and few
+# The maximum number of circuit breakers per hook. Each phase and principal with recent failures has one, and few
 # gateways have hundreds of principals.
 MAX_BREAKERS: Final = 1_024
-# The limit of a block's reason and description: about a page, since a model reads them.
+# The maximum length of a block's reason and of its description. It is about a page, because a model reads them.
 MAX_REASON_CHARS: Final = 2_000
 COUNTED: Final = ("changed", "answered", "blocked", "failed", "late", "ignored", "skipped", "dropped", "refused")
 """The outcomes counted for each hook, in addition to its runs."""
@@ -209,7 +209,7 @@ class HookRunner:
         return any(not breaker.admits(now_s) for breaker in list(self._breakers.values()))
 
     async def run(self, phase: str, call: Call, result: Result | None = None) -> HookReturn:
-        """Run one phase, and return what the hook has returned, after checks; changed arguments have the native format.
+        """Run one phase, then check and return the value from the hook. Changed arguments have the native format.
 
         Args:
             phase: A phase for which `runs` is true.
@@ -233,7 +233,7 @@ class HookRunner:
         if CURRENT.get() is not None:
             note_event("hook", hook=self.name, phase=phase)
         began_s = self._clock()
-        # Without recent failures, do not look up the principal, for which the metadata would have to be built.
+        # Look up the principal only after recent failures, because the lookup requires building the metadata.
         is_probe = self._is_probe(phase, call, began_s) if self._breakers else False
         self.run_count += 1
         try:
@@ -241,7 +241,7 @@ class HookRunner:
             method = self._methods[phase]
             coroutine = method(encoded_call) if result is None else method(encoded_call, result)
             try:
-                # Run the first step here: most hooks never suspend, so that no timer and no second coroutine is needed.
+                # Run the first step here: most hooks never suspend, and those need no timer and no second coroutine.
                 waits_for = coroutine.send(None)
             except StopIteration as end:
                 returned = end.value

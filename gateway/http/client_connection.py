@@ -1,4 +1,4 @@
-"""One connection to an HTTP/1.1 server. An exchange is one request and its response; a connection has one at a time.
+"""One connection to an HTTP/1.1 server. It handles one exchange, which is a request and its response, at a time.
 
 A server sends nearly the same header block with every response: only Content-Length and Date differ.
 `ResponseHeaderCache` caches the parsed form of such header blocks, so that the parser is not needed for most responses.
@@ -18,24 +18,24 @@ from gateway.http.event_stream import PAUSE_BYTES, media_type
 from gateway.http.proxies import Proxy
 from gateway.protocol.gateway_errors import ConnectionLost
 
-# The limit of cached header blocks. Servers send one or two different ones; for servers that vary them every time, the
-# cache has no effect.
+# The maximum number of cached header blocks. Most servers send one or two different header blocks. The cache has no
+# effect for servers whose header block differs every time.
 _MAX_CACHED: Final = 512
 MAX_KNOWN_BYTES: Final = 1_536
-"""The limit of a cached header block; servers in use send 100 to 600 bytes. A compiled pattern takes ten times the size
-of its header block, so this limit keeps the whole cache below 8 MiB."""
+"""The maximum size of a cached header block; common servers send 100 to 600 bytes. A compiled pattern takes ten times
+the size of its header block, so this limit keeps the whole cache below 8 MiB."""
 _STATUS_LINE: Final = b"HTTP/1.1 200 "
 _HEADERS_END: Final = b"\r\n\r\n"
-# The spellings of servers in use. Responses with other spellings are parsed every time.
+# The spellings that common servers use. Responses with other spellings are parsed every time.
 _LENGTH: Final = b"\r\ncontent-length: "
 _TITLED_LENGTH: Final = b"\r\nContent-Length: "
 _DATE: Final = b"\r\ndate: "
 _TITLED_DATE: Final = b"\r\nDate: "
 _DATE_CHARS: Final = len("Sun, 22 Nov 2026 08:00:00 GMT")
-# The limit of digits in Content-Length. Larger responses do not arrive in one read.
+# The maximum number of digits in Content-Length. Longer bodies arrive in many reads, so the cache would save little.
 _MAX_DIGITS: Final = 7
-# Header blocks with these headers are not cached: they change the framing of the body, end the connection, or contain
-# cookies, which have to be stored every time.
+# Header blocks with these headers are not cached, because the headers change the framing of the body, end the
+# connection, or contain cookies, which have to be stored every time.
 _SPECIAL: Final = frozenset({"transfer-encoding", "content-encoding", "upgrade", "trailer", "set-cookie"})
 
 
@@ -43,7 +43,7 @@ class ResponseHeaderBlock(Struct, eq=False):
     """The parsed header block of an earlier response.
 
     Attributes:
-        headers: The headers without Content-Length and Date, which are not needed for a complete response.
+        headers: The headers without Content-Length and Date. A complete response does not need these two.
         is_json: Whether the body is JSON.
     """
 
@@ -58,7 +58,7 @@ class ResponseHeaderBlock(Struct, eq=False):
     def split(self, data: bytes) -> tuple[int, bytes] | None:
         """Return the length of the body, and the part of the body in `data`.
 
-        Returns None if `data` begins with another header block, or contains more than the body.
+        Returns None if `data` begins with another header block, or continues after the end of the body.
         """
         lines, end, body = data.partition(_HEADERS_END)
         if not end:
@@ -67,8 +67,8 @@ class ResponseHeaderBlock(Struct, eq=False):
             # Fast path: `data` contains the whole body, and only the length differs from the latest header block.
             return len(body), body
         if self._pattern is None:
-            # Compiled on first use: compiling takes half a millisecond. It would be wasted if the server varies the
-            # header block.
+            # Compiled on first use, because compiling takes half a millisecond. The time would be wasted if the server
+            # never sends this header block again.
             self._pattern = _pattern_of(self._before, self._after)
         match = self._pattern.fullmatch(lines)
         if match is None:
@@ -144,7 +144,7 @@ def _split(data: bytes) -> tuple[tuple[bytes, bytes], bytes] | None:
     if not name:
         before, name, after = lines.partition(_TITLED_DATE)
     if name:
-        # The length of a date is fixed (RFC 9110, section 5.6.7 "Date/Time Formats"), so no other header is removed.
+        # A date has a fixed length (RFC 9110, section 5.6.7 "Date/Time Formats"), so this removes nothing else.
         date = after[:_DATE_CHARS]
         if not date.endswith(b" GMT") or b"\n" in date:
             return None
@@ -157,19 +157,19 @@ def _split(data: bytes) -> tuple[tuple[bytes, bytes], bytes] | None:
 
 
 RESPONSE_HEADERS: Final = ResponseHeaderCache()
-"""Shared by all upstreams: the meaning of a header block does not depend on its sender."""
+"""The cache that all upstreams share, because the meaning of a header block does not depend on its sender."""
 
 
-# The limits of all header blocks of one response together: informational responses (1xx), headers and trailers. They
-# are as large as the limits that servers in use apply to requests, which are 8 to 64 KiB.
+# The limits apply to all header blocks of one response together: informational responses (1xx), headers and trailers.
+# Common servers limit the header block of a request to 8 to 64 KiB.
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_HEAD_LINES: Final = 256
-# The list headers among the headers that are used here. A list may be split over several header lines.
+# The headers used here whose value is a list. Such a list may be split over several header lines.
 _LIST_HEADERS: Final = frozenset({"www-authenticate", "content-encoding"})
 # The size of a status line without its reason phrase, and of the separators in a header line.
 _STATUS_LINE_BYTES: Final = len("HTTP/1.1 200 \r\n")
 _SEPARATORS_BYTES: Final = len(": \r\n")
-# Reading pauses while this many chunks wait to be consumed, since tiny chunks cost more to read than to send.
+# Reading pauses while this many chunks wait to be consumed: a tiny chunk costs the reader more than the sender.
 _PAUSE_PIECES: Final = 2_048
 _TOO_LARGE: Final = (
     f"the headers of the answer are too large: more than {MAX_HEAD_LINES} lines or {MAX_HEAD_BYTES // 1024} KiB"
@@ -181,7 +181,7 @@ class HttpConnection(asyncio.Protocol):
 
     Attributes:
         origin: Scheme, host and port as text: the key under which `HttpClient` pools this connection.
-        via: The proxy to which requests are sent in absolute form; None if there is no proxy or it only tunnels.
+        via: The proxy to which requests are sent in absolute form; None for direct and tunneled connections.
         lost: Why the connection can no longer be used; None while the connection is usable.
         status: The status of the response; valid once `head_done` is true.
         head_done: True once the header block of the response has arrived.
@@ -227,7 +227,7 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.complete:
-            # Unexpected data, which would be mistaken for the response to the next request.
+            # The data is unexpected. It would be mistaken for the response to the next request.
             self.fail("the peer sent data without a request")
             return
         if not self.head_done:
@@ -238,7 +238,7 @@ class HttpConnection(asyncio.Protocol):
             return
         parser = self._parser
         if parser is None:
-            # Created lazily: the header block of most responses is cached.
+            # Created lazily, because the header block of most responses is cached.
             self._first_bytes = data[:MAX_KNOWN_BYTES]
             self.headers = {}
             parser = self._parser = httptools.HttpResponseParser(self)
@@ -250,7 +250,7 @@ class HttpConnection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self.fail(f"the answer is not HTTP ({error})")
         if not self.head_done or self._buffered_bytes == buffered_bytes:
-            # The parser buffers an unfinished header or trailer, so count the input to limit its size.
+            # The parser buffers an unfinished header or trailer. Limit its size by counting the input.
             self._fed_bytes += len(data)
             if self._fed_bytes > MAX_HEAD_BYTES and not self.complete:
                 self.fail(_TOO_LARGE)
@@ -267,7 +267,7 @@ class HttpConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        # The end of the connection completes a body without a declared length. Any other body is truncated.
+        # The end of the connection completes a body without a declared length. Any other incomplete body is truncated.
         if self.head_done and not self.complete and error is None and self._ends_at_close():
             self.complete = True
         if self.lost is None:
@@ -275,7 +275,7 @@ class HttpConnection(asyncio.Protocol):
         self._wake()
 
     def _handle_cached(self, data: bytes) -> bool:
-        """Handle the first data of a response if its header block is cached; return whether the block is cached."""
+        """Handle the first data of a response if its header block is cached; return whether it is."""
         header_block = self._latest
         parts = header_block.split(data) if header_block is not None else None
         if header_block is None or parts is None:
@@ -302,7 +302,7 @@ class HttpConnection(asyncio.Protocol):
         """Handle a part of the body of a response whose header block is cached."""
         missing_bytes = self._missing_bytes - len(data)
         if missing_bytes < 0:
-            # The response is valid, but the connection must not be reused.
+            # The response is complete and valid, but the connection must not be reused.
             self.lost = "the peer sent data without a request"
             data, missing_bytes = data[:missing_bytes], 0
         self._missing_bytes = missing_bytes
@@ -335,7 +335,7 @@ class HttpConnection(asyncio.Protocol):
     # httptools callbacks
 
     def on_message_begin(self) -> None:
-        # Raised for unexpected data in the same segment as the end of the response; see `data_received`.
+        # Unexpected data has arrived in the same segment as the end of the response; see `data_received`.
         if self.complete:
             raise ValueError("the peer sent data without a request")
 
@@ -427,7 +427,7 @@ class HttpConnection(asyncio.Protocol):
         """Append the part of the body that has arrived to `parts`; return its size in bytes."""
         taken_bytes, self._buffered_bytes = self._buffered_bytes, 0
         if taken_bytes:
-            # Join the chunks, so that a body in chunks of one byte does not become a list of millions.
+            # Join the chunks, so that a body in chunks of one byte does not become a list of millions of items.
             parts += self._body if len(self._body) == 1 else [b"".join(self._body)]
             self._body.clear()
             if self._paused and self._transport is not None and not self._transport.is_closing():
@@ -460,12 +460,12 @@ class HttpConnection(asyncio.Protocol):
         transport = self._transport
         if self.lost is not None or transport is None or transport.is_closing():
             return False
-        # Check the socket for unread data or EOF: the event loop may not have had a chance to report it.
+        # Check the socket for unread data or EOF: the event loop may not have reported them yet.
         poll = self._poll or self._new_poll(transport)
         return self._loop.time() - self._idle_since_s < longest_idle_s and not (poll is not None and poll.poll(0))
 
     def _new_poll(self, transport: asyncio.Transport) -> select.poll | None:
-        # A poll object is the cheapest check: half a microsecond, and it works for any descriptor.
+        # A poll object is the cheapest check: it takes half a microsecond, and works for any descriptor.
         sock = transport.get_extra_info("socket")
         if sock is None or not hasattr(select, "poll"):
             return None

@@ -1,4 +1,4 @@
-"""Parser for server-sent events, in linear time and bounded memory.
+"""Parser for server-sent events, with linear run time and bounded memory.
 
 Source: WHATWG HTML, "Server-sent events", "Interpreting an event stream".
 """
@@ -14,14 +14,14 @@ from typing import Final
 from gateway.process.files import ENDS_BYTES, LineSplitter
 from gateway.protocol.gateway_errors import ConnectionLost
 
-# The limit of a line, an event and a body. It is well above what models can read, and 64 messages of this size (the
-# usual limit of concurrent calls to one upstream) still fit into the memory of a small machine.
+# The maximum size of a line, an event and a body. Models cannot read texts of this size, and 64 such messages (the
+# usual limit of concurrent calls to an upstream) still fit into the memory of a small machine.
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
 PAUSE_BYTES: Final = 512 * 1024
-"""Reading from the socket pauses once this much is buffered for a slow reader: a few socket buffers."""
+"""Reading from the socket pauses when this much is buffered for a slow reader. A few socket buffers have this size."""
 
 
-# The limit of cached Content-Type headers. A server uses one or two different values.
+# The maximum number of cached Content-Type headers. A server uses one or two different values.
 _MAX_TYPES: Final = 128
 
 
@@ -34,7 +34,7 @@ def media_type(value: str) -> str:
     return value.partition(";")[0].partition(",")[0].strip().lower()
 
 
-# The limit of digits in `retry`: nine digits are eleven days in milliseconds, and longer times are not plausible.
+# The maximum number of digits in `retry`. Nine digits are eleven days in milliseconds; longer times are not plausible.
 _MAX_RETRY_DIGITS: Final = 9
 
 
@@ -51,7 +51,7 @@ class EventParser:
     """Incremental parser of one event stream. Comments and unknown fields are ignored.
 
     Args:
-        skip_large: Whether to skip an event over the limit instead of failing, for streams that also contain other
+        skip_large: Whether to skip an event over the limit instead of failing. This is for streams that contain several
             responses.
         on_skipped: Called with the beginning and the end of the data of a skipped event.
         last_id: If this stream resumes another stream, the last event id of that stream.
@@ -99,7 +99,7 @@ class EventParser:
             event = self._handle_line(line.removesuffix(b"\r"))
             if event is not None:
                 yield event
-        # A line over the limit was skipped. Without `skip_large`, that is an error: the line may be the awaited
+        # A line over the limit was skipped. Without `skip_large`, this is an error, because the line may be the awaited
         # response.
         if self._lines.skipped and not self._skip_large:
             raise _too_large()

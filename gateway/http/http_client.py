@@ -27,18 +27,18 @@ from gateway.protocol.gateway_errors import ConnectionLost, HttpStatusError, Unu
 Dial = Callable[[Callable[[], HttpConnection]], Awaitable[HttpConnection]]
 """A function that opens a connection with the protocol that the given factory creates; raises `OSError` on failure."""
 
-# How long an idle connection is reused: uvicorn and Node close idle connections after 5 s.
+# How long an idle connection can be reused. Uvicorn and Node close idle connections after 5 s.
 IDLE_S: Final = 4.0
-# The limit of idle connections per origin: the usual number of concurrent calls in a burst. Opening a connection makes
-# a call three times as expensive.
+# The maximum number of idle connections per origin, which covers the usual bursts of concurrent calls. Opening a
+# connection makes a call three times as expensive.
 MAX_IDLE: Final = 256
 # A trailing slash and a moved path cause one redirect each; more redirects indicate a loop.
 _MAX_REDIRECTS: Final = 3
-# The time to resolve a name if a proxy is used. Few names can be resolved locally then, and these resolve immediately.
+# The time limit for resolving a name locally if a proxy is used. A name that can be resolved resolves immediately.
 _LOOK_UP_S: Final = 1.0
 # Requests with these methods have a Content-Length even if the body is empty (RFC 9110, section 8.6).
 _WITH_CONTENT: Final = frozenset({"POST", "PUT", "PATCH"})
-# The limit of cached URLs, far above the number of configured ones. It bounds the memory for URLs of redirects.
+# The maximum number of cached URLs, far above the number of configured URLs. It limits memory use by redirects.
 _MAX_CACHED_URLS: Final = 1024
 
 
@@ -87,7 +87,7 @@ def header_lines(headers: Mapping[str, str]) -> bytes:
     """Return headers as the lines of a request, each with its line break.
 
     Raises:
-        ValueError: A name or value contains a line break.
+        ValueError: A name or value contains a line break or a NUL character.
     """
     text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     # Count line breaks in the joined text, which is cheaper than checking every name and value.
@@ -146,13 +146,13 @@ _CODINGS: Final = frozenset(
 def is_encoded(value: str) -> bool:
     """Return whether a Content-Encoding header contains a known coding.
 
-    For an unencoded body, some servers send `none`, `utf-8` or an empty header, which httpx and fetch accept, too.
+    For an unencoded body, some servers send `none`, `utf-8` or an empty header. httpx and fetch accept these, too.
     """
     return not _CODINGS.isdisjoint(word.strip() for word in value.lower().split(","))
 
 
-# A body with more lines or pieces is read in slices, so that it does not block the event loop: processing takes one
-# microsecond per line, a few per event, and several tens for a message that is forwarded to a caller.
+# A body with more lines or pieces is read in slices, so that it does not block the event loop. Processing takes 1 µs
+# per line, a few µs per event, and some tens of µs per message that is forwarded to a caller.
 _FEW_LINES: Final = 256
 _FEW_PIECES: Final = 512
 _SLICE_BYTES: Final = 4 * 1024
@@ -241,11 +241,11 @@ class Response(Struct, eq=False):
 class HttpClient:
     """An HTTP client with a pool of connections to upstreams.
 
-    The client does not queue or retry requests; each upstream's concurrency limit bounds their number. Redirects are
+    The client does not queue or retry requests. Each upstream has its own limit of concurrent requests. Redirects are
     followed only within the same origin.
 
     Attributes:
-        parsing: Limits how many large responses are parsed in threads; more threads would starve the event loop.
+        parsing: Allows one thread at a time to parse a large response; more threads would starve the event loop.
     """
 
     def __init__(
@@ -351,7 +351,7 @@ class HttpClient:
             if lines.startswith(b"host:"):
                 first = _without_host(first)  # the configuration sets another Host header
             try:
-                # The request is not bound to a local name, which would keep it in memory while the coroutine waits.
+                # Do not bind the request to a local name: this would keep it in memory while the coroutine waits.
                 if body or method in _WITH_CONTENT:
                     connection.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (first, lines, len(body), body))
                 else:
@@ -372,7 +372,7 @@ class HttpClient:
             except BaseException:
                 connection.abort()
                 raise
-            # Not followed: 301, 302 and 303, which would turn a POST into a GET.
+            # Redirects with 301, 302 and 303 are not followed, because they would turn a POST into a GET.
             if status not in (307, 308) or not self._follows_redirects:
                 return Response(status, headers, connection, self._turns)
             self.end_exchange(connection)

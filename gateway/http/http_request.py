@@ -19,7 +19,7 @@ _UPGRADE_OPTIONS: Final = frozenset({b"upgrade", b"http2-settings"})
 def head_without_upgrade(
     method: bytes, target: bytes, fields: Iterable[tuple[bytes, bytes]], version: str = "1.1"
 ) -> bytes:
-    """Return the header block of an upgrade request without the upgrade, including the empty line.
+    """Return the header block of an upgrade request without the upgrade, up to and including the empty line.
 
     Source: RFC 9110, section 7.8 "Upgrade".
     """
@@ -36,13 +36,13 @@ def head_without_upgrade(
 Fields = list[tuple[bytes, bytes]]
 
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
-"""The largest accepted body. Arguments are text that a model wrote; the largest seen in practice, a whole file as
-base64, stays well below this."""
+"""The largest accepted body. Arguments are text that a model wrote. The largest arguments in practice contain a whole
+file as base64, and are well below this limit."""
 DISCARDED_BYTES: Final = 64 * 1024 * 1024
 """A rejected body up to this size is read and discarded, because a client that is cut off while it writes sees a reset
 instead of the response. Larger bodies are not worth the bandwidth."""
 _TRACE_FIELDS: Final = (b"traceparent", b"tracestate", b"baggage")
-# Headers that must not be repeated: the gateway and a proxy in front of it could use different values.
+# Headers that must not be repeated, because the gateway and a proxy in front of it could use different values.
 _SINGLE_FIELDS: Final = frozenset(
     {
         b"host",
@@ -58,7 +58,7 @@ _SINGLE_FIELDS: Final = frozenset(
 )
 _PARAM_FIELD: Final = b"mcp-param-"
 EVENT_STREAM: Final = "text/event-stream"
-# The values that the MCP SDKs send, which are accepted without parsing.
+# The values of Accept that the MCP SDKs send. They are accepted without parsing.
 _USUAL_ACCEPT: Final = (None, b"application/json, text/event-stream", b"text/event-stream, application/json", b"*/*")
 # A weight of zero, which means that the media range is not acceptable (RFC 9110, section 12.4.2 "Quality Values").
 _IS_ZERO: Final = re.compile(r"q\s*=\s*0(\.0*)?")
@@ -66,7 +66,7 @@ _NO_TRACE: Final[dict[str, str]] = {}
 
 
 class RequestRefused(Exception):
-    """Raised to reject a request with this response before anything runs.
+    """Raised to reject a request with an HTTP response before anything runs.
 
     Attributes:
         body: The body of the response, a JSON text.
@@ -100,7 +100,7 @@ class RequestHead:
     """Request line and headers of a request. Requests whose header blocks have the same bytes may share one object.
 
     Attributes:
-        method: As sent, usually in upper case.
+        method: The method as sent, usually in upper case.
         target: The request target as sent.
         path: The path, still percent-encoded, without the query.
         query: The part after the first question mark.
@@ -200,7 +200,7 @@ class RequestHead:
             seen.add(name)
 
     def _join_repeated(self) -> None:
-        # RFC 9110, section 5.3 "Field Order": several lines with one name form one list.
+        # RFC 9110, section 5.3 "Field Order": several lines with the same name form a list.
         values: dict[bytes, list[bytes]] = {}
         for name, value in self.fields:
             values.setdefault(name, []).append(value)
@@ -237,7 +237,7 @@ def accepts(head: RequestHead, media_type: str) -> bool:
     text = head.text(b"accept").lower()
     if not text:
         return True
-    # From the least to the most specific. Java's HTTP client sends `*` for any type.
+    # The ranges from the least to the most specific. Java's HTTP client sends `*` for any type.
     ranges = ("*", "*/*", media_type.partition("/")[0] + "/*", media_type)
     best, allowed = -1, False
     for item in text.split(","):

@@ -1,10 +1,10 @@
 """Host and Origin checks against DNS rebinding, and CORS.
 
 In a DNS rebinding attack, the owner of a web page changes the address of the page's host name to the gateway's address,
-so that scripts of the page may send requests to the gateway. The browser sends that host name as Host. A literal
-address in Host cannot be the result of such an attack, so it is accepted: Prometheus and load balancers send the
-address of a replica, which the configuration cannot contain. If a page sends requests to an address, the browser adds
-Origin, which is checked, too.
+so that scripts of the page may send requests to the gateway. The browser sends the page's host name as Host. A literal
+address in Host cannot be the result of such an attack, so it is accepted. This is needed for Prometheus and load
+balancers, which send the address of a replica. If a page of another origin sends a request to an address, the browser
+adds Origin, which is checked, too.
 
 Sources: WHATWG Fetch, "CORS protocol"; RFC 9110, section 12.5.5 "Vary"; W3C Private Network Access, "CORS preflight".
 """
@@ -22,7 +22,7 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1", "[::1]"})
 """Host names that always refer to this machine."""
 # A name or an address with an optional port. User information, paths and trailing characters do not match.
 _AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]\\]+)(?::\d{1,5})?")
-# The limit of cached pairs of Host and Origin. A page always sends the same pair; more pairs occur only in an attack.
+# The maximum number of cached pairs of Host and Origin. A page always sends the same pair, so only attacks cause more.
 _MAX_REMEMBERED: Final = 64
 
 
@@ -48,7 +48,7 @@ class HostCheck:
         self.edition = object()
 
     def replace(self, hosts: frozenset[str] | None, origins: frozenset[str]) -> None:
-        """Accept other hosts and origins from now on; see the class for the arguments."""
+        """Accept other hosts and origins from now on. The class docstring describes the arguments."""
         self._hosts, self._origins = hosts, origins
         self._accepted.clear()
         self.edition = object()
@@ -73,7 +73,7 @@ class HostCheck:
         if pair[1] is not None and not self._is_origin_allowed(head.text(b"origin").lower()):
             text = b'{"error":"this Origin is not allowed"}'
             raise RequestRefused(403, "Origin", [(b"vary", b"origin")], body=text)
-        # Not cached without a Host, because the result also depends on the HTTP version.
+        # Without Host, the result also depends on the HTTP version, so it is not cached.
         if hosts and len(self._accepted) < _MAX_REMEMBERED:
             self._accepted.add(pair)
 
@@ -92,7 +92,7 @@ class HostCheck:
 
 
 def _is_address(host: str) -> bool:
-    """Return whether a host is an IP address in the form of RFC 3986; resolvers treat other numeric forms as names."""
+    """Return whether a host is an IP address in the form of RFC 3986. Other numeric forms are names to a resolver."""
     is_bracketed = host.startswith("[")
     try:
         return ipaddress.ip_address(host.strip("[]")).version == (6 if is_bracketed else 4)
@@ -108,8 +108,8 @@ _EXPOSED: Final = (
 )
 _CREDENTIALS: Final = b"access-control-allow-credentials: true\r\n"
 _METHODS: Final = b"GET, POST, DELETE, OPTIONS"
-# Request headers that are always allowed, also if a preflight does not name them. They are listed because `*` does not
-# include `authorization`.
+# Request headers that are always allowed, even if a preflight does not name them. `*` cannot be used instead, because
+# it does not include `authorization`.
 _ALLOWED_HEADERS: Final = (
     b"authorization",
     b"content-type",
@@ -123,9 +123,9 @@ _ALLOWED_HEADERS: Final = (
 # A list of header names (RFC 9110, section 5.6.2 "Tokens"). Other values are not echoed in the response.
 _FIELD_NAMES: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*,[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")
 _MAX_FIELD_NAMES_BYTES: Final = 4 * 1024
-"""The limit of the requested header names: longer than the names of all `Mcp-Param-*` headers of one call."""
+"""The limit of the requested header names. The names of all `Mcp-Param-*` headers of one call are shorter."""
 _MAX_AGE_S: Final = b"7200"
-"""How long a browser may cache a preflight response: the maximum in Chromium."""
+"""How long a browser may cache a preflight response. This is the maximum in Chromium."""
 
 
 class CrossOrigin:

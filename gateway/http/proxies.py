@@ -1,8 +1,8 @@
 """Forward proxies and additional certificate authorities.
 
 `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` have the same meaning as in curl, Go and Python; the lower-case
-variables take precedence. As in Go, proxies of the environment are never used for loopback addresses, which
-for the proxy are addresses of its own machine.
+variables take precedence. As in Go, proxies of the environment are never used for loopback addresses: to the proxy, a
+loopback address is an address of its own machine.
 
 Source: RFC 9110, section 9.3.6 "CONNECT".
 """
@@ -33,12 +33,12 @@ EXPECTED: Final = "a URL such as http://proxy.example.test:3128, or false"
 _PORTS: Final = {"http": 80, "https": 443}
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "ip6-localhost", "ip6-loopback"})
 _SEPARATORS: Final = re.compile(r"[,;|\s]+")
-# NO_PROXY may contain URLs, of which only host and port are used.
+# NO_PROXY may contain URLs. Only their host and port are used.
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://([^/?#]*).*")
 # Variables in which other HTTP clients look for additional certificates. OpenSSL itself reads SSL_CERT_FILE and
 # SSL_CERT_DIR.
 _CA_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
-# The limit of cached proxy URLs and logged warnings; an environment has two or three.
+# The maximum number of cached proxy URLs, and of logged warnings. An environment has two or three.
 _MAX_CACHED: Final = 256
 
 
@@ -100,8 +100,8 @@ def proxy_for(host: str, port: int, *, secure: bool, choice: ProxyChoice = None)
 
 def _from_environment(host: str, port: int, secure: bool, environ: Mapping[str, str]) -> Proxy | None:
     for name in ("https_proxy" if secure else "http_proxy", "all_proxy"):
-        # CGI passes request headers as variables, so HTTP_PROXY may contain the request header `Proxy`. Ignore it
-        # there.
+        # CGI passes request headers as variables, so HTTP_PROXY may contain the request header `Proxy`. Ignore
+        # HTTP_PROXY in a CGI process.
         upper = () if name == "http_proxy" and "REQUEST_METHOD" in environ else (name.upper(),)
         setting = next((environ[key] for key in (name, *upper) if key in environ), None)
         if setting is None:
@@ -117,11 +117,11 @@ def _from_environment(host: str, port: int, secure: bool, environ: Mapping[str, 
 
 
 def is_excluded(host: str, port: int, excluded: str) -> bool:
-    """Return whether to connect to a host directly, because it is this machine or is listed in `NO_PROXY`.
+    """Return whether to connect to a host without a proxy, because it is this machine or listed in `NO_PROXY`.
 
     Args:
-        excluded: The value of NO_PROXY: names including their subdomains, addresses, networks and `*`, each with an
-            optional port, separated by commas, semicolons or spaces.
+        excluded: The value of NO_PROXY: names (which include their subdomains), addresses, networks and `*`, each with
+            an optional port, separated by commas, semicolons, bars or spaces.
     """
     name = host.lower().rstrip(".")
     address = _address(name)
@@ -144,7 +144,7 @@ def is_excluded(host: str, port: int, excluded: str) -> bool:
 
 
 def tls_context() -> ssl.SSLContext:
-    """Return a TLS context with the system's certificates and those of the environment."""
+    """Return a TLS context with the certificates of the system and of the environment variables."""
     context = ssl.create_default_context()
     for name in _CA_VARIABLES:
         path = os.environ.get(name)
@@ -162,7 +162,7 @@ def tls_context() -> ssl.SSLContext:
 
 @lru_cache(_MAX_CACHED)
 def _warn(text: str) -> None:
-    # `lru_cache` makes sure that each text is logged once instead of with every connection.
+    # `lru_cache` makes sure that each text is logged once, not for every connection.
     log.warning("%s", text)
 
 
@@ -192,7 +192,7 @@ def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None
         return None
 
 
-# The limit of a proxy's header block. Proxies send a few hundred bytes.
+# The maximum size of a proxy's header block. Proxies send a few hundred bytes.
 _MAX_HEAD_BYTES: Final = 16 * 1024
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] (\d{3})(?: ([^\r\n]*))?\r?\n")
 _INTERIM: Final = re.compile(rb"\A(?:HTTP/1\.[01] 1\d\d[^\n]*\n(?:[^\r\n][^\n]*\n)*\r?\n)+")

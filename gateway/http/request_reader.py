@@ -13,10 +13,10 @@ import httptools
 from gateway.http.http_request import RequestHead, RequestRefused, head_without_upgrade
 
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""Limit of request line, headers and trailers together. Common servers accept 8 to 64 KiB, which is enough for tokens
-and cookies."""
+"""The maximum size of the request line, headers and trailers together. Common servers accept 8 to 64 KiB, which is
+enough for tokens and cookies."""
 MAX_FIELDS: Final = 256
-"""Limit of the headers and trailers of one request; a browser sends about 20."""
+"""The maximum number of headers and trailers of one request; a browser sends about 20."""
 # The parser reads a request line without a version as HTTP/0.9, and an invalid version as part of the target.
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
 
@@ -46,7 +46,7 @@ class RequestReceiver(Protocol):
         """Reject a request that cannot be parsed. No further request can be read from the connection."""
 
 
-# Replaces the receiver after `close`, for data that is still being parsed.
+# Replaces the receiver after `close`, because data may still be in the parser.
 _CLOSED: Final = cast(RequestReceiver, SimpleNamespace(closing=True))
 
 
@@ -64,8 +64,8 @@ class RequestReader:
         self._parser: Any = httptools.HttpRequestParser(self)
         self._target = b""
         self._fields: list[tuple[bytes, bytes]] = []
-        # `_fed_bytes` counts parser input that produced neither headers nor body, since the parser buffers an
-        # unfinished header or trailer.
+        # `_fed_bytes` counts parser input that has produced neither headers nor body. The parser buffers such input,
+        # for example an unfinished header or trailer.
         self._head_bytes = self._fed_bytes = self._field_count = 0
         self._body_advanced = False
         self._body: list[bytes] = []
@@ -91,7 +91,7 @@ class RequestReader:
         was_in_head, head = self.in_head, self.head
         self._body_advanced = False
         unparsed = self._parse(data)
-        # A loop instead of recursion, because each of several pipelined requests may ask for an upgrade.
+        # This is a loop, not a recursion, because each of several pipelined requests may ask for an upgrade.
         while unparsed:
             unparsed = self._parse(unparsed)
         if (was_in_head and self.in_head) or (head is not None and self.head is head and not self._body_advanced):
@@ -106,7 +106,7 @@ class RequestReader:
         except httptools.HttpParserUpgrade as upgrade:
             return self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
-            # Data after a request with `Connection: close` is an error to the parser, but is ignored here.
+            # The parser reports data after a request with `Connection: close` as an error. It is ignored here.
             if not self._receiver.closing:
                 self._receiver.refuse(RequestRefused(400, "Invalid HTTP request received.", close=True))
         return b""
@@ -121,7 +121,7 @@ class RequestReader:
         self._body, self._body_bytes = [], 0
 
     def close(self) -> None:
-        """Release parser and receiver, whose reference cycle would otherwise remain until garbage collection."""
+        """Release the parser and the receiver, so that their reference cycle does not wait for garbage collection."""
         self._parser, self._receiver = None, _CLOSED
 
     # httptools callbacks
@@ -167,7 +167,7 @@ class RequestReader:
             return
         keep_alive = parser.should_keep_alive()
         head = self.head = RequestHead(method, self._target, self._fields, version=version, keep_alive=keep_alive)
-        # The parser accepts every list of codings that ends in `chunked`, which a proxy in front may read differently.
+        # The parser accepts every list of codings that ends in `chunked`, but a proxy may interpret it differently.
         if head.text(b"transfer-encoding", "chunked").lower() != "chunked":
             receiver.refuse(RequestRefused(501, "the only supported transfer coding is chunked", close=True))
             return
@@ -200,8 +200,8 @@ class RequestReader:
     def _ignore_upgrade(self, following: bytes) -> bytes:
         """Remove the upgrade from the header block, and return the input for a new parser.
 
-        A server may ignore an upgrade. The old parser would treat the bytes after the header block as the other
-        protocol instead of as the body.
+        A server may ignore an upgrade. The old parser would not treat the bytes after the header block as the body,
+        but as data of the other protocol.
 
         Args:
             following: The input after the header block.

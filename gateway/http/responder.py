@@ -28,8 +28,8 @@ HEADERS: Final = (
     b"cache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\n"
 )
 _MESSAGE: Final = b"event: message\n"
-# Characters that some readers treat as line breaks (those based on Python's `splitlines`), although an event stream
-# does not, with their escapes in JSON. JSON allows both forms in a string.
+# Characters and their JSON escapes. Readers that use Python's `splitlines` treat the characters as line breaks,
+# although they are not line breaks in an event stream. A JSON string may contain either form.
 _LINE_BREAKS: Final = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 
 
@@ -53,7 +53,7 @@ def event(
 
 
 def on_one_line(text: bytes) -> bytes:
-    """Return a JSON text in which characters are escaped so that every reader sees a single line."""
+    """Escape the characters of `_LINE_BREAKS` in a JSON text, so that every reader sees a single line."""
     if not text.isascii():
         for character, escape in _LINE_BREAKS:
             text = text.replace(character, escape)
@@ -68,7 +68,7 @@ resuming."""
 PING_S: Final = 15.0
 """A comment is sent after this time without output, because common proxies close silent connections after 30 or 60
 s."""
-# Larger bodies are written in pieces: copying the pieces into one string costs more than a second system call.
+# Larger bodies are written in pieces: copying the pieces into one string would cost more than a second system call.
 _ONE_WRITE_BYTES: Final = 64 * 1024
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("latin-1") for status in HTTPStatus
@@ -89,10 +89,10 @@ class Connection(Protocol):
         """Continue with the next request."""
 
     def close_after_response(self) -> None:
-        """Close the connection; if the request body is being discarded, only after the rest of the body."""
+        """Close the connection. If the rest of a request body is being discarded, wait until all of it has arrived."""
 
     def record_write(self, size_bytes: int) -> None:
-        """Record a large write: its data stays in memory completely until the client has read the last byte."""
+        """Record a large write: all its data stays in memory until the client has read the last byte."""
 
     @property
     def is_drained(self) -> bool:
@@ -144,10 +144,10 @@ class Responder(Struct, eq=False):
         bare = head.version == "1.0"
         return cls(connection, loop, head.keep_alive and not bare, head.method == b"HEAD", bare)
 
-    # Set up by the handler of the request, before the response begins
+    # Called by the handler of the request before the response begins
 
     def accept(self, *, can_stream: bool, wants_stream: bool) -> None:
-        """Set `can_stream` and `wants_stream`: which forms of the response the caller accepts."""
+        """Set `can_stream` and `wants_stream`, which say what forms of the response the caller accepts."""
         self.can_stream, self.wants_stream = can_stream, wants_stream
 
     def report_to(self, *, on_disconnect: Callable[[], object], on_stream: Callable[[], None] | None = None) -> None:
@@ -278,7 +278,7 @@ class Responder(Struct, eq=False):
         """Send the final response: as the last event if the response is an event stream, otherwise as JSON.
 
         Args:
-            pieces: The parts of the JSON text. If it is empty, an event stream only ends.
+            pieces: The parts of the JSON text. If there are none, an event stream ends without a final event.
         """
         if not self._streaming and self.wants_stream and status == 200 and pieces:
             self._streaming = True
@@ -345,7 +345,7 @@ class Responder(Struct, eq=False):
         if not self._started:
             self.respond(500, (b'{"error":"internal error"}',))
         elif not self.ended:
-            # The connection closes before the declared length or the last chunk, so that readers notice the truncation.
+            # Close the connection before the declared length or the last chunk, so that readers notice the truncation.
             self.keep_alive = False
             self._end()
 

@@ -59,7 +59,7 @@ class HttpProtocol(asyncio.Protocol):
         is_cut: True once the connection was aborted; `connection_lost` follows a moment later.
         taken_s: When the client last read something, or last had nothing to read.
         address: The IP address of the client; empty for a Unix socket.
-        deadline_s: When the connection is dropped unless something arrives.
+        deadline_s: When the connection is dropped unless the expected input arrives before.
     """
 
     def __init__(self, connections: Connections, router: Router, *, ending: set[Any] | None = None) -> None:
@@ -80,18 +80,18 @@ class HttpProtocol(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._unread_before_bytes = 0
-        # The total size and the largest size of large writes since the client had last read everything.
+        # The total size and the largest size of the large writes since the client last had nothing left to read.
         self._written_bytes = self._largest_bytes = 0
         self.deadline_s = math.inf
         # The handler of the request that is arriving, set once all earlier requests are answered.
         self._handler: Handler | None = None
         self._admission: Admission | None = None
         self._heads = ConnectionHeaderCache(connections.heads)
-        # The request being answered, and the pipelined requests behind it, each with its body or its rejection.
+        # The responder of the current request, and the pipelined requests, each with its body or its rejection.
         self._responder: Responder | None = None
         self._waiting: deque[tuple[RequestHead, bytes] | RequestRefused] = deque()
         self._waiting_bytes = 0
-        # The size of the unfinished requests that is charged to an account, and the account.
+        # The number of bytes of unfinished requests that are charged to an account, and this account.
         self._held_bytes = 0
         self._account: Account | None = None
         self.is_cut = False
@@ -164,7 +164,7 @@ class HttpProtocol(asyncio.Protocol):
         unread_bytes = self.unread_bytes
         if not unread_bytes:
             self._written_bytes = self._largest_bytes = 0
-        # At most one write is partly read, and still in memory as a whole. Earlier writes have been freed.
+        # At most one write is partly read: all of it is still in memory. Earlier writes have been freed.
         return max(unread_bytes, min(self._written_bytes, unread_bytes + self._largest_bytes))
 
     def record_write(self, size_bytes: int) -> None:
@@ -259,7 +259,7 @@ class HttpProtocol(asyncio.Protocol):
                     self._responder.refuse(over_quota(error))
 
     def _read_ahead(self) -> None:
-        """Parse the header block whose body did not follow in time."""
+        """Parse the header block that was stored because its body had not arrived."""
         heads = self._heads
         data, heads.ahead = heads.ahead, b""
         heads.start_request(data)
@@ -318,7 +318,7 @@ class HttpProtocol(asyncio.Protocol):
     # Answering
 
     def _admit(self, head: RequestHead) -> bool:
-        """Admit a request when all earlier requests are answered; if it is rejected, discard its body and return false.
+        """Admit a request once all earlier ones were answered. If it is rejected, discard its body and return false.
 
         Rejecting a request may start the next request at once, so nothing is stored about this request afterwards.
         """
@@ -361,7 +361,7 @@ class HttpProtocol(asyncio.Protocol):
     def _check_expect(self, head: RequestHead) -> None:
         if head.text(b"expect").lower() != "100-continue":
             raise RequestRefused(417, "only Expect: 100-continue is supported")
-        # Not sent to a client that has already sent a part of the body and therefore does not wait.
+        # A client that has already sent a part of the body does not wait for this line.
         if self._reader.head is head and not self._reader.has_body and head.version == "1.1":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -379,7 +379,7 @@ class HttpProtocol(asyncio.Protocol):
     def close_after_response(self) -> None:
         """Close the connection at once, or after the rest of a body that is being discarded.
 
-        Closing a socket with unread input resets the connection, so that the client may lose the response.
+        Closing a socket with unread input resets the connection, in which case the client may lose the response.
         """
         if not self._reader.discarding:
             self.transport.close()
@@ -435,7 +435,7 @@ class HttpProtocol(asyncio.Protocol):
         self._answer(handler, head, admission, body, responder)
 
     def _become_idle(self) -> None:
-        """Close the connection if it is closing; otherwise wait for the next request."""
+        """Close the connection if `closing` is true; otherwise wait for the next request."""
         reader = self._reader
         if self.closing:
             self.transport.close()

@@ -74,12 +74,12 @@ class Router(Protocol):
 STALLED_S: Final = 30.0
 """A client that reads nothing of its response for this long is disconnected; mobile networks pause for less."""
 MAX_UNREAD_BYTES: Final = 128 * 1024 * 1024
-"""The limit of unread data of all clients together: a number of the largest responses, in a size that a small container
-can provide."""
-# How often the deadlines of all connections are checked. They are tens of seconds, so this is precise enough, and
-# cheaper than two timers per request.
+"""The limit of unread data of all clients together. It is several times the largest response, and fits into the memory
+of a small container."""
+# The interval between checks of all deadlines. Deadlines are tens of seconds, so this is precise enough, and cheaper
+# than two timers per request.
 _SWEEP_S: Final = 1.0
-# At the limit of connections, a twentieth of them is closed at once to make room for new ones.
+# At the limit of connections, up to a twentieth of them is closed at once to make room for new connections.
 _ROOM_DIVISOR: Final = 20
 # At shutdown, wait for the clients to read their responses, until none of them has read anything for this long.
 _IDLE_AT_END_S: Final = 1.0
@@ -93,7 +93,7 @@ class CallerConnection(Protocol):
         is_cut: True once the connection was aborted; it is removed a moment later.
         taken_s: When the client last read something, or last had nothing to read.
         address: The IP address of the client; empty for a Unix socket.
-        deadline_s: When the connection is dropped unless something arrives.
+        deadline_s: When the connection is dropped unless the expected input arrives before.
     """
 
     is_cut: bool
@@ -124,8 +124,8 @@ class Connections:
     """The connections of one server.
 
     Args:
-        most: How many connections are served concurrently. Their requests are answered; those on up to 5 % more
-            connections are rejected with status 503, and further connections are closed at once with that status.
+        most: How many connections are served concurrently. Requests on up to 5 % more connections are rejected with
+            status 503. Further connections are closed immediately with this status.
         stalled_s: How long a client with unread responses may read nothing.
         anonymous: The account for unfinished requests of unknown senders; None if all clients are trusted.
         per_address: The limit of connections per IP address; None for no limit.
@@ -147,7 +147,7 @@ class Connections:
         self._per_address = per_address
         self._by_address: Counter[str] = Counter()
         self._most = most
-        # Connections above `most` whose requests are read and rejected with status 503; few enough to cost little.
+        # How many connections have their requests read. Those above `most` get only responses with status 503.
         self._most_read = most + most // 20
         self._stalled_s = stalled_s
         self._open: set[CallerConnection] = set()
@@ -171,7 +171,7 @@ class Connections:
         while True:
             await anyio.sleep(_SWEEP_S)
             if self._cut_since_sweep:
-                # Not done immediately after the abort: the memory is freed when the transports have closed.
+                # Not done immediately after the abort: the memory is freed only after the transports have closed.
                 self._cut_since_sweep = False
                 return_memory()
             self._sweep(asyncio.get_running_loop().time())
@@ -195,7 +195,7 @@ class Connections:
             self._make_room(limit, address)
         self._open.add(connection)
         self._by_address[address] += 1
-        # Decided once: a connection that was accepted is served even if the limit is reached later.
+        # This is decided only once: a connection that was accepted is served even if the limit is reached later.
         within = limit is None or not address or self._by_address[address] <= limit
         return len(self._open) <= self._most_read, len(self._open) <= self._most and within
 
@@ -209,11 +209,11 @@ class Connections:
                 del self._by_address[connection.address]
 
     def _make_room(self, limit: int, address: str | None = None) -> None:
-        """Close some connections without a request, all from one IP address.
+        """Close some connections that have no request. All of them are from the same IP address.
 
         Args:
             limit: The limit of connections that was reached.
-            address: The IP address; None for the one with the most connections without a request.
+            address: The IP address; None for the address with the most connections that have no request.
         """
         waiting = [
             connection for connection in self._open if connection.is_waiting and address in (None, connection.address)
@@ -223,8 +223,8 @@ class Connections:
         if address is None:
             address = Counter(each.address for each in waiting).most_common(1)[0][0]
             waiting = [each for each in waiting if each.address == address]
-        # Close several at once, because examining all connections takes milliseconds; those that would time out first
-        # are closed first.
+        # Close several at once, because examining all connections takes milliseconds. Begin with the connections that
+        # would time out first.
         for connection in sorted(waiting, key=lambda each: each.deadline_s)[: max(1, limit // _ROOM_DIVISOR)]:
             self.remove(connection)
             connection.cut()
@@ -255,7 +255,7 @@ class Connections:
             log.warning("slow callers disconnected: %d", len(stalled))
         self._cut_down(self._open)
         if self._cut_for_room:
-            # Logged once per check: an attack causes many per second.
+            # Log this only once per check, because an attack causes many aborts per second.
             limit_mib = MAX_UNREAD_BYTES // 2**20
             log.warning("callers disconnected, over %d MiB unread: %d", limit_mib, self._cut_for_room)
             self._cut_for_room = 0
@@ -266,7 +266,7 @@ class Connections:
 
     def _cut_down(self, connections: Iterable[CallerConnection]) -> None:
         """While the limit of unread data is exceeded, abort the connections whose clients have not read for longest."""
-        # Exclude aborted connections: they report their memory until they are removed.
+        # Exclude aborted connections, which still report their memory until they are removed.
         holding = [connection for connection in connections if not connection.is_cut]
         total_bytes = sum(connection.held_bytes for connection in holding)
         if total_bytes <= MAX_UNREAD_BYTES:

@@ -1,7 +1,7 @@
 """Cache of parsed request header blocks, keyed by their bytes.
 
 A host sends the same header block with every call of a tool, except for Content-Length. All connections share the
-parsed header block, but the caller's permission is checked again for each request.
+parsed header block, but the caller is authenticated for each request.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from msgspec import Struct
 
 from gateway.http.http_request import RequestHead
 
-# The limit of cached header blocks. Hosts send one header block per tool and credential; if there are more, they vary
-# with every request and are not worth caching.
+# The maximum number of cached header blocks. Hosts send one header block per tool and credential. If there are more,
+# header blocks vary with every request and are not worth caching.
 _MAX_CACHED: Final = 512
 MAX_KNOWN_BYTES: Final = 4 * 1024
-"""The limit of a cached header block; MCP hosts send 400 to 1,200 bytes, including a token. The whole cache, with the
-parsed forms, takes less than 8 MiB."""
+"""The maximum size of a cached header block; MCP hosts send 400 to 1,200 bytes, including a token. The whole cache
+takes less than 8 MiB, including the parsed forms."""
 HEAD_END: Final = b"\r\n\r\n"
 """The end of every header block."""
-# The spellings of clients in use. Requests with other spellings are parsed every time.
+# The spellings that common clients use. Requests with other spellings are parsed every time.
 _LENGTH: Final = b"\r\ncontent-length: "
 _TITLED_LENGTH: Final = b"\r\nContent-Length: "
-# The limit of digits in Content-Length. Larger bodies do not arrive in one read.
+# The maximum number of digits in Content-Length. Longer bodies exceed `MAX_REQUEST_BYTES`.
 _MAX_DIGITS: Final = 7
 
 
@@ -41,7 +41,7 @@ class RequestHeaderBlock(Struct, frozen=True, eq=False):
 
     def body_in(self, data: bytes) -> bytes | None:
         """Return the body if `data` is exactly one request with this header block; otherwise None."""
-        # Fast path without copying: calls of another tool have another header block.
+        # Fast path without copying: calls of other tools have other header blocks.
         if not data.startswith(self._before):
             return None
         lines, end, body = data.partition(HEAD_END)
@@ -65,7 +65,7 @@ class RequestHeaderCache:
         self._heads: dict[tuple[bytes, bytes], RequestHeaderBlock] = {}
 
     def find(self, data: bytes) -> tuple[RequestHeaderBlock, bytes] | None:
-        """Return the cached header block and the body if `data` is exactly one request with such a block, or None.
+        """Return the cached header block and the body if `data` is exactly one request with a cached block, or None.
 
         Args:
             data: The input since the end of the previous request.
@@ -92,10 +92,9 @@ class RequestHeaderCache:
 
         Args:
             data: The first bytes of the request, which contain the whole header block.
-            head: The result of parsing them.
+            head: The header block as the parser read it.
         """
-        # The fast path supports only plain requests; requests that end the connection, or use `Expect`, are left to the
-        # parser.
+        # Cache only plain requests. The parser has to handle requests that end the connection or use `Expect`.
         if head.judged is None or not head.keep_alive or head.version != "1.1" or head.raw(b"expect") is not None:
             return
         if head.method != b"POST" or head.trace:
@@ -124,14 +123,14 @@ class ConnectionHeaderCache:
 
     Attributes:
         ahead: The bytes of a cached header block whose body has not begun to arrive; otherwise empty. Many clients
-            write header block and body separately, and a request is looked up once both have arrived.
+            write header block and body separately, and the cache lookup needs both.
     """
 
     __slots__ = ("_first_bytes", "_latest", "_new", "_shared_cache", "ahead")
 
     def __init__(self, shared_cache: RequestHeaderCache) -> None:
         self._shared_cache = shared_cache
-        # The last header block that was found, since the next request often has the same one.
+        # The last header block that was found. The next request often has the same header block.
         self._latest: RequestHeaderBlock | None = None
         # The first bytes of the request that is being parsed, and the request's parsed header block.
         self._first_bytes = b""
@@ -139,7 +138,7 @@ class ConnectionHeaderCache:
         self.ahead = b""
 
     def store_ahead(self, data: bytes) -> bool:
-        """Store `data` as `ahead` if it is exactly a cached header block; return whether it is."""
+        """Store `data` as `ahead` if it is exactly a cached header block; return whether it was stored."""
         if not data.endswith(HEAD_END):
             return False
         latest = self._latest

@@ -63,7 +63,7 @@ class ItemCatalog:
 
     Attributes:
         digests: The digest of all definitions of each kind.
-        keys_of: For each server, the exposed URIs and templates that differ, keyed by upstream URI or template.
+        keys_of: For each server, the exposed URIs and templates that differ from the upstream's, by the upstream's.
     """
 
     prompts: tuple[ListedItem, ...] = ()

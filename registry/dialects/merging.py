@@ -113,7 +113,7 @@ def _both_subschemas(first: Any, second: Any) -> Any:
 
 
 def _common_types(first: Any, second: Any) -> Any:
-    """Return the types that both allow; if there are none, return the first, because no type would accept nothing."""
+    """Return the types that both allow; if there are none, return `first`, as an empty list would reject any value."""
     ours, theirs = ([types] if isinstance(types, str) else types for types in (first, second))
     shared = [name for name in ours if name in theirs or (name == "integer" and "number" in theirs)]
     if "integer" in theirs and "number" in ours and "integer" not in ours:
