@@ -212,7 +212,7 @@ async def test_g7_every_invalid_file_is_omitted_alone_with_location_and_reason(t
         for name, (_, code, place) in BAD.items():
             assert rows[name]["code"] == code, rows[name]
             assert place in rows[name]["detail"], rows[name]
-        assert "out of the folder" in rows["link.graphql"]["detail"]
+        assert "outside the folder" in rows["link.graphql"]["detail"]
         assert rows["inside.graphql"]["code"] == "duplicate_name"
         assert rows["pipe.graphql"]["detail"] == "pipe.graphql: not a regular file"
         assert rows.keys() - BAD.keys() == {"link.graphql", "inside.graphql", "pipe.graphql"}
