@@ -81,6 +81,14 @@ class _Json(logging.Formatter):
         return json.dumps(SECRETS.scrub_value(cleaned), default=str)
 
 
+class _NoClosedTls(logging.Filter):
+    """Drop uvloop's error about a write to a TLS connection that the peer has just closed. The error has no effect."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        return not (record.name == "asyncio" and isinstance(error, RuntimeError) and "handler is closed" in str(error))
+
+
 class _TraceFields(logging.Filter):
     """Add the trace id and the span id of the current request to log records."""
 
@@ -116,6 +124,7 @@ def start(level: int = logging.INFO, *, calls: bool = False, worker: int | None 
     # Do not log to standard output, which transports protocol messages when a host connects over stdio.
     handler = logging.StreamHandler()
     handler.setFormatter(_Json() if form == "json" else _Line())
+    handler.addFilter(_NoClosedTls())
     handler.addFilter(_TraceFields())
     if worker is not None:
         handler.addFilter(_WorkerField(worker))
