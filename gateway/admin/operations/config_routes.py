@@ -259,8 +259,8 @@ def _change_row(change: Change, base: Config) -> dict[str, Any]:
     match change.kind:
         case "server_added" | "server_removed":
             if configured is not None:
-                before = _redact_entry(configured.model_dump(mode="json", by_alias=True, exclude_unset=True))
-            after = _redact_entry(change.entry) if change.kind == "server_added" else None
+                before = redact_entry(configured.model_dump(mode="json", by_alias=True, exclude_unset=True))
+            after = redact_entry(change.entry) if change.kind == "server_added" else None
         case "server_disabled" | "tool_disabled":
             before, after = {"state": "in use"}, {"state": "disabled"}
         case "tool_set":
@@ -282,7 +282,8 @@ def _change_row(change: Change, base: Config) -> dict[str, Any]:
     }
 
 
-def _redact_entry(entry: dict[str, Any]) -> dict[str, Any]:
+def redact_entry(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return a server's entry without the values of parts that may contain secrets, such as headers and variables."""
     return {
         name: dict.fromkeys(value, NOT_SHOWN) if name in SECRET_PARTS and isinstance(value, dict) else value
         for name, value in entry.items()

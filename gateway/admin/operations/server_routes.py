@@ -20,11 +20,11 @@ from starlette.responses import Response
 from gateway.admin import routes, rows
 from gateway.admin.operations.config_routes import (
     NOT_SHOWN,
-    SECRET_PARTS,
     administrator_name,
     apply_edit,
     check_state,
     etag_of,
+    redact_entry,
 )
 from gateway.admin.routes import Combined, JsonDocument, Merge, Refusal, body_of, missing, read_body, route
 from gateway.config.overlay import DISABLED, Change, Edit
@@ -384,7 +384,9 @@ class ServerRoutes:
             404: The server does not exist, or is disabled.
         """
         name, config = self._find_server(request)
-        return JsonDocument({"name": name, "config": _hidden(_dump_entry(config))}, headers={"etag": self._tag(name)})
+        return JsonDocument(
+            {"name": name, "config": redact_entry(_dump_entry(config))}, headers={"etag": self._tag(name)}
+        )
 
     @route(
         "POST",
@@ -550,13 +552,6 @@ def _launches_alike(config: ServerConfig, current: ServerConfig) -> bool:
     """
     own = set(type(config).model_fields) - set(ServerConfig.model_fields)
     return type(config) is type(current) and all(getattr(config, key) == getattr(current, key) for key in own)
-
-
-def _hidden(entry: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: dict.fromkeys(value, NOT_SHOWN) if name in SECRET_PARTS and isinstance(value, dict) else value
-        for name, value in entry.items()
-    }
 
 
 def _restore_hidden_values(new_value: Any, current: Any) -> Any:
