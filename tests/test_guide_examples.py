@@ -50,7 +50,7 @@ async def test_first_configuration_works_as_shown(tmp_path: Path, capsys: pytest
     assert await run("check", "--config", str(config)) == 0
     printed = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     for cells in shown_rows("getting-started"):
-        assert any(line[0] == cells[0] and {*cells} <= {*line} for line in printed), cells
+        assert any(line[0] == cells[0] and {*cells} <= {*line} for line in printed), (cells, printed)
     async with serving(config, tmp_path) as gateway:
         await check_calls(gateway, "getting-started", capsys)
 

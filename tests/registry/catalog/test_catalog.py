@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.pace import limited_work
 
 from registry.catalog.build import build_catalog
 from registry.catalog.catalog import Catalog, handshake_definition
@@ -154,12 +154,10 @@ def test_snapshot_of_300_tools_is_wrapped_within_30_ms() -> None:
     properties = {f"p{n}": {"type": "string", "description": "x" * 40} for n in range(8)}
     schema = {"type": "object", "properties": properties}
     tools = [tool(f"tool_{n}", inputSchema=schema, description="d" * 300) for n in range(300)]
-    timings = []
-    for _ in range(3):
-        started = time.process_time()
-        catalog(listing(MAIL, *tools, origin="snapshot"))
-        timings.append(time.process_time() - started)
-    assert min(timings) < 0.030
+    # Three times, because a collection of garbage takes longer.
+    with limited_work(0.090):
+        for _ in range(3):
+            catalog(listing(MAIL, *tools, origin="snapshot"))
 
 
 def test_importing_and_building_do_not_load_the_schema_compiler() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.pace import limited_work
 
 from gateway.upstream.oauth.metadata_discovery import parse_challenges, token_challenge
 
@@ -55,6 +54,5 @@ def test_any_header_is_parsed_without_an_error(header: str) -> None:
 
 @pytest.mark.parametrize("part", ["a=", "a ", '"', "a,", '\\"', "a=\\"])
 def test_hostile_headers_are_parsed_in_linear_time(part: str) -> None:
-    began_s = time.perf_counter()
-    parse_challenges("Bearer " + part * 20_000)
-    assert time.perf_counter() - began_s < 0.5
+    with limited_work(0.5):
+        parse_challenges("Bearer " + part * 20_000)
