@@ -10,11 +10,14 @@ import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from typing import TypeGuard
 
 import pytest
 from hypothesis import settings
+
+from gateway.process.secrets import SECRETS
 
 # Hundreds of gateways are started, and each would compile all of its modules again: a third of its start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -138,3 +141,14 @@ def logging_as_before() -> Iterator[None]:
     for logger, (level, handlers) in zip(loggers, before, strict=True):
         logger.setLevel(level)
         logger.handlers[:] = handlers
+
+
+@pytest.fixture(autouse=True)
+def secrets_as_before() -> Iterator[None]:
+    """Forget what a test hides: the process of a user has one configuration, that of the tests has hundreds."""
+    before = {
+        name: copy(getattr(SECRETS, name)) for name in ("_forms", "_forms_by_owner", "_longest_first", "_by_start")
+    }
+    yield
+    for name, value in before.items():
+        setattr(SECRETS, name, value)

@@ -50,6 +50,8 @@ _SECRET_WORD: Final = re.compile(
     r"|(?:^|_)(?:access|private|signing|encryption|master|service|client|subscription|license|account|shared)_?key"
 )
 _LIKELY_WORD: Final = re.compile(r"(?:^|_)(?:keys?|session|signature|sig|dsn|pin|code|webhook)(?:_|$)")
+# Flags that switch something off, and have no value.
+_SWITCH: Final = re.compile(r"-{1,2}(?:no|without|disable|skip|allow|require)-")
 # Values that occur in the same places as secrets, but are ordinary words.
 _PLAIN: Final = frozenset(
     {"true", "false", "none", "null", "basic", "bearer", "oauth", "oauth2", "required", "optional", "default", "token"}
@@ -291,7 +293,9 @@ def _secrets_in_arguments(arguments: list[str]) -> Iterator[str]:
             yield from _secrets(assignment[2], assignment[1], handed_over=True)
         elif flag and not item.startswith("-"):
             yield from _secrets(item, flag, handed_over=True)
-        flag = item.lstrip("-") if item.startswith("-") and _SECRET_WORD.search(_as_words(item.lstrip("-"))) else ""
+        # The item after `--token=TEXT` or `--no-auth` is no value of this flag.
+        takes_value = item.startswith("-") and assignment is None and not _SWITCH.match(item)
+        flag = item.lstrip("-") if takes_value and _SECRET_WORD.search(_as_words(item)) else ""
 
 
 def _secrets_in_url(value: str) -> Iterator[str]:

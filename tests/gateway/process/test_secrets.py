@@ -33,6 +33,7 @@ from gateway.telemetry import logs
         ({"auth": {"type": "client", "clientSecret": "s3cr"}}, "s3cr"),
         ({"auth": {"nested": {"refresh_token": "rrrr"}}}, "rrrr"),
         ({"args": ["--api-key", "sk-1"]}, "sk-1"),
+        ({"args": ["--token=abcd", "--pass", "efgh"]}, "efgh"),
         ({"args": ["--token=abcd"]}, "abcd"),
         ({"args": ["--header", "Authorization: Bearer qqqq"]}, "qqqq"),
         ({"args": ["-e", "API_KEY=wwww"]}, "wwww"),
@@ -56,6 +57,7 @@ def test_credentials_are_found_wherever_servers_accept_them(entry: dict[str, Any
         {"env": {"GOOGLE_APPLICATION_CREDENTIALS": "/etc/key.json", "AUTH": "none", "MAX_TOKENS": "20000"}},
         {"env": {"TOKEN_URL": "https://issuer.example/token", "NODE_OPTIONS": "--max-old-space-size=4096"}},
         {"args": ["-y", "some-server@1.2.3", "/data/a1b2c3d4e5f6", "--verbose"], "tags": ["a1b2c3d4e5"]},
+        {"args": ["--api-key=k", "serve", "--no-auth", "stdio", "--require-token", "http"]},
         {"url": "https://api.example.com/mcp/v1?region=eu-central-1", "command": "npx"},
     ],
 )  # fmt: skip
