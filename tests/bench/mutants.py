@@ -3,6 +3,7 @@
 Each mutant is one change to one expression or statement, in a copy of the repository. It is killed if a test of its
 area fails or does not end. Survivors are printed with their line. The sample depends on the seed alone.
 `--quick` leaves out the tests that start gateways: its survivors are those that tests of single parts do not notice.
+`--at registry/lock/review.py:283` examines all mutants of a line, for example of survivors.
 """
 
 from __future__ import annotations
@@ -210,14 +211,21 @@ def kills(mutant: Mutant, copy: Path, tests: tuple[str, ...], patience_s: float)
         target.write_bytes(original)
 
 
-def examine(area: str, count: int, seed: int, copies: SimpleQueue[Path], *, quick: bool) -> tuple[int, list[Mutant]]:
-    """Return the number of mutants examined in an area, and those that survived."""
+def examine(
+    area: str, count: int, seed: int, copies: SimpleQueue[Path], *, quick: bool, lines: list[str]
+) -> tuple[int, list[Mutant]]:
+    """Return the number of mutants examined in an area, and those that survived; only those of `lines` if given."""
     patterns, tests = AREAS[area]
     if quick:
         tests = tuple(path for path in tests if not path.startswith("tests/e2e"))
     paths = sorted({path.relative_to(ROOT) for pattern in patterns for path in ROOT.glob(pattern)})
     mutants = [mutant for path in paths for mutant in mutants_of(path)]
-    chosen = random.Random(seed).sample(mutants, min(count, len(mutants)))
+    if lines:
+        chosen = [mutant for mutant in mutants if f"{mutant.path}:{mutant.line}" in lines]
+    else:
+        chosen = random.Random(seed).sample(mutants, min(count, len(mutants)))
+    if not chosen:
+        raise SystemExit(f"{area}: no mutant is on these lines")
     copy = copies.get()
     began_s = time.monotonic()
     if without_mutant := fails(copy, tests):
@@ -249,6 +257,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=40, help="mutants of each area")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--at", action="append", default=[], metavar="FILE:LINE", help="examine this line; repeatable")
     parser.add_argument("--quick", action="store_true", help="without the tests that start gateways")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -259,7 +268,9 @@ def main() -> None:
             shutil.copytree(ROOT, copy, ignore=left_out)
             copies.put(copy)
         for area in options.areas or AREAS:
-            number, survivors = examine(area, options.sample, options.seed, copies, quick=options.quick)
+            number, survivors = examine(
+                area, options.sample, options.seed, copies, quick=options.quick, lines=options.at
+            )
             print(f"{area}: {1 - len(survivors) / number:.0%} of {number} killed", flush=True)
 
 
