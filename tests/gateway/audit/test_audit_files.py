@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.audit.log_reader import Filter, format_time, parse_since, read, verify
-from gateway.audit.log_writer import Limits, LogFile, LogState, NotWritten, earlier_files
+from gateway.audit.log_writer import Limits, LogFile, LogState, NotWritten, earlier_files, locked
 from gateway.protocol import json_bytes
 
 NEW_YEAR_S = 1_798_761_600.0  # 2027-01-01
@@ -191,12 +191,14 @@ def test_full_disk_leaves_no_partial_entry(tmp_path: Path) -> None:
     assert (names(tmp_path), faults(tmp_path)) == (["a", "c"], [])
 
 
-def test_waiting_for_the_file_lock_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gateway.audit.log_writer import locked
-
-    monkeypatch.setattr("gateway.audit.log_writer._LOCK_S", 0.05)
-    with locked(tmp_path / "audit.jsonl.head", write=True), pytest.raises(NotWritten, match="locked"):
-        record(tmp_path).append(rows("a"))
+def test_waiting_for_the_file_lock_is_bounded(tmp_path: Path) -> None:
+    head = tmp_path / "audit.jsonl.head"
+    with (
+        locked(head, write=True),
+        pytest.raises(NotWritten, match=r"for more than 0\.05 s"),
+        locked(head, write=False, within_s=0.05),
+    ):
+        raise AssertionError("the lock is held")
     record(tmp_path).append(rows("a"))
 
 

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.http import event_stream
 from gateway.http.event_stream import EventParser
 from gateway.protocol.gateway_errors import ConnectionLost
 
 LIMIT = 1000
-
-
-@pytest.fixture(autouse=True)
-def _small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "MAX_MESSAGE_BYTES", LIMIT)
 
 
 def read(parser: EventParser, text: bytes) -> list[tuple[str, bytes]]:
@@ -63,17 +57,17 @@ LARGE = {
 def test_oversized_event_ends_its_stream(kind: str) -> None:
     text = LARGE[kind] + b"\n\ndata: next\n\n"
     if kind == "exactly":
-        assert [data for _, data in read(EventParser(), text)] == [b"x" * (LIMIT - 5), b"next"]
+        assert [data for _, data in read(EventParser(limit_bytes=LIMIT), text)] == [b"x" * (LIMIT - 5), b"next"]
         return
     with pytest.raises(ConnectionLost, match="larger than 1000 bytes") as lost:
-        read(EventParser(), text)
+        read(EventParser(limit_bytes=LIMIT), text)
     assert lost.value.sent
 
 
 @pytest.mark.parametrize("kind", ["one line", "many lines"])
 def test_oversized_event_of_a_shared_stream_is_skipped(kind: str) -> None:
     skipped: list[bytes] = []
-    parser = EventParser(skip_large=True, on_skipped=skipped.append)
+    parser = EventParser(skip_large=True, on_skipped=skipped.append, limit_bytes=LIMIT)
     text = b"event: x\n" + LARGE[kind] + (b"\ndata: more" if kind == "many lines" else b"")
     # In pieces, as from a network.
     found = [event for at in range(0, len(text), 100) for event in read(parser, text[at : at + 100])]
