@@ -12,7 +12,15 @@ import anyio
 import pytest
 
 from gateway.audit.recording import Audit
-from gateway.calls.approval_store import MAX_GRANTS, MAX_WAITING, ApprovalStore, Decision, Lasts, Question, TooManyWaiting
+from gateway.calls.approval_store import (
+    MAX_GRANTS,
+    MAX_WAITING,
+    ApprovalStore,
+    Decision,
+    Lasts,
+    Question,
+    TooManyWaiting,
+)
 from gateway.cluster.shared_parts import SharedApprovals
 from gateway.config.active_config import ConfigChange
 from gateway.config.load import parse
@@ -43,7 +51,9 @@ class Setup:
     async def ask(self, *questions: Question) -> list[bool]:
         return [await self.store.register(each) for each in questions]
 
-    async def decide(self, asked: Question, allow: bool = True, lasts: Lasts = "once", by: str = "administrator") -> bool:
+    async def decide(
+        self, asked: Question, allow: bool = True, lasts: Lasts = "once", by: str = "administrator"
+    ) -> bool:
         return await self.store.decide(asked.id, allow=allow, lasts=lasts, by=by)
 
     async def outcome(self, asked: Question) -> Decision:
@@ -229,7 +239,7 @@ async def test_host_cannot_decide_for_the_administrator(up: Setup, allow: bool) 
 )
 @pytest.mark.parametrize("lasts", ["once", "session", "tool"])
 async def test_approval_covers_later_and_waiting_calls(
-    up: Setup, lasts: Lasts, changed: dict[str, str], granted: set[str]
+    up: Setup, lasts: Lasts, changed: dict[str, Any], granted: set[str]
 ) -> None:
     asked, other = question(), question(**changed)
     await up.ask(asked, other)
