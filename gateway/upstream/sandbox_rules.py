@@ -96,14 +96,15 @@ class Rules:
             ConnectionLost: Excluding a private path from a permitted folder would require too many rules.
         """
         config = self._config
-        folder = tempfile.mkdtemp(prefix="typegate-")
         read = self._expand([*_SYSTEM, *self._programs(), *self._named_paths()], _protected | self._private)
-        write = self._expand([folder, *self._caches()], _protected | self._private)
+        write = self._expand(self._caches(), _protected | self._private)
         read |= {*self._own_bundles(), *self._expand_configured(config.read)}
         write |= self._expand_configured(config.write)
         if len(read) + len(write) > _MAX_RULES:
             text = f"a folder in its sandbox contains a private one beside more than {_MAX_RULES} entries"
             raise ConnectionLost(f"not started: {text}; name the folders that it needs instead", sent=False)
+        folder = tempfile.mkdtemp(prefix="typegate-")
+        write.add(os.path.realpath(folder))
         options = [("read", path) for path in sorted(read)] + [("write", path) for path in sorted(write)]
         options += [("devices", path) for path in _DEVICES] + [("network", config.network)]
         options += [("memory", str(config.memory * _MIB))] if config.memory else []
