@@ -186,18 +186,44 @@ _COUNT_S: Final = 0.25
 _COUNT_ANYWAY: Final = 20
 
 
+class CountSchedule:
+    """Decides when to count the processes of a server, which takes longer than reading the machine's thread count.
+
+    Args:
+        most: The maximum number of processes.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._tasks = self._room = self._checks = 0
+
+    def is_due(self, tasks: int) -> bool:
+        """Return whether the server may have more than `most` processes.
+
+        Each new process adds a thread to the machine, so this is usually possible only if the machine has at least as
+        many more threads than at the last count as the server was allowed to start then.
+
+        Args:
+            tasks: The number of threads on the machine.
+        """
+        self._checks += 1
+        return tasks - self._tasks >= self._room or self._checks >= _COUNT_ANYWAY
+
+    def note_count(self, tasks: int, running: int) -> None:
+        """Note that the server had `running` processes when the machine had `tasks` threads."""
+        self._tasks, self._room, self._checks = tasks, self._most - running, 0
+
+
 async def limit_processes(pid: int, most: int) -> int:
     """Wait until a process and its descendants exceed `most` processes in total, and return their number."""
-    before, checks, room = 0, _COUNT_ANYWAY, 0
+    schedule = CountSchedule(most)
     while True:
-        tasks, checks = tasks_of_machine(), checks + 1
-        # `room` is the number of further processes that the server may start. Each new process adds a thread to the
-        # machine, so counting is usually needed only if the machine has at least `room` more threads than before.
-        if tasks - before >= room or checks >= _COUNT_ANYWAY:
+        tasks = tasks_of_machine()
+        if schedule.is_due(tasks):
             running = len(processes_of(pid))
             if running > most:
                 return running
-            before, checks, room = tasks, 0, most - running
+            schedule.note_count(tasks, running)
         await anyio.sleep(_COUNT_S)
 
 
