@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import anyio.to_thread
@@ -99,18 +99,21 @@ class Sandbox:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def confinement_of(config: SandboxConfig, version: int) -> tuple[str, list[str]]:
-    """Return the state of a sandbox, and the restrictions that the kernel does not support.
+def confinement_of(config: SandboxConfig, version: int, *, can_filter_calls: bool = True) -> tuple[str, list[str]]:
+    """Return the state of a sandbox, and the restrictions that the system does not support.
 
     Args:
         version: The Landlock version of the kernel; 0 if the kernel does not support Landlock.
+        can_filter_calls: Whether the confining program knows the system calls of this architecture.
     """
-    missing = [
-        what
-        for what, since in (("files", _FILES_SINCE), ("TCP ports", _NETWORK_SINCE), ("signals", _SIGNALS_SINCE))
-        if version < since and not (what == "TCP ports" and config.network == "all")
-    ]
-    return "unconfined" if version < _FILES_SINCE else "partial" if missing else "confined", missing
+    supported = {
+        "files": version >= _FILES_SINCE,
+        "TCP ports": version >= _NETWORK_SINCE or config.network == "all",
+        "UDP": can_filter_calls or config.network != "none",
+        "signals": version >= _SIGNALS_SINCE,
+    }
+    missing = [what for what, is_supported in supported.items() if not is_supported]
+    return "unconfined" if "files" in missing else "partial" if missing else "confined", missing
 
 
 _DENIED: Final = re.compile(
@@ -148,15 +151,16 @@ async def prepare_sandbox(
     Raises:
         ConnectionLost: The sandbox is required but not available on this machine, or its rules cannot be applied.
     """
-    version = 0
+    version, filters_calls = 0, False
     if sys.platform == "linux":
         # Imported lazily, because the module works only on Linux.
-        from gateway.process.confine import landlock_version
+        from gateway.process.confine import can_filter_calls, landlock_version
 
-        version = landlock_version()
-    state, missing = confinement_of(config, version)
+        version, filters_calls = landlock_version(), can_filter_calls()
+    state, missing = confinement_of(config, version, can_filter_calls=filters_calls)
     if missing:
-        text = f"the sandbox cannot restrict {', '.join(missing)} on this system (requires Linux 6.12 with Landlock)"
+        needed = "Linux 6.12 with Landlock on x86-64 or ARM64"
+        text = f"the sandbox cannot restrict {', '.join(missing)} on this system (requires {needed})"
         if config.required:
             raise ConnectionLost(f"not started: {text}, and its entry says `required: true`", sent=False)
         log.warning("sandbox incomplete: %s", text, extra={"server": server})
@@ -253,17 +257,3 @@ def _session_of(pid: int) -> int | None:
     with suppress(OSError):
         return os.getsid(pid)
     return None
-
-
-def propose_sandbox(entry: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a `sandbox` setting for a configuration entry: the default with write access to the folders in `args`.
-
-    Returns:
-        The setting; None if the entry does not start a program, or starts a container, which is confined already.
-    """
-    command = entry.get("command")
-    if not isinstance(command, str) or os.path.basename(command) in ("docker", "podman"):
-        return None
-    arguments = [str(each) for each in entry.get("args", [])]
-    folders = [each for each in arguments if each.startswith(("/", "~/")) and os.path.isdir(os.path.expanduser(each))]
-    return {"write": folders} if folders else {}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gateway.config.operation_config import SandboxConfig
 from gateway.protocol.gateway_errors import ConnectionLost
@@ -245,6 +245,20 @@ class Rules:
                         os.makedirs(path, mode=0o700)
                 yield path
         yield from (os.path.join(cache, "deno"), os.path.join(home, ".bun/install/cache"))
+
+
+def propose_sandbox(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a `sandbox` setting for a configuration entry: the default with write access to the folders in `args`.
+
+    Returns:
+        The setting; None if the entry does not start a program, or starts a container, which is confined already.
+    """
+    command = entry.get("command")
+    if not isinstance(command, str) or os.path.basename(command) in ("docker", "podman"):
+        return None
+    arguments = [str(each) for each in entry.get("args", [])]
+    folders = [each for each in arguments if each.startswith(("/", "~/")) and os.path.isdir(os.path.expanduser(each))]
+    return {"write": folders} if folders else {}
 
 
 def _link_targets(program: str) -> Iterator[str]:

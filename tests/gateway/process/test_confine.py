@@ -237,10 +237,38 @@ def test_calls_without_a_network(code: str, outcome: str) -> None:
     assert attempt(code, network="none") == outcome
 
 
+def test_protocols_that_use_tcp_ports_are_restricted_like_tcp() -> None:
+    numbers = {"TCP": 6, "SMC": 256, "MPTCP": 262}
+    code = "\n".join(f"print(socket.socket(2, 1, {number}).proto)" for number in numbers.values())
+    assert attempt(code, network="outbound").split() == ["6", "EPROTONOSUPPORT", "EPROTONOSUPPORT"]
+    assert attempt(code, network="none").split() == ["EACCES"] * 3
+    unrestricted = run(*_START, _ATTEMPT, code).stdout
+    assert attempt(code, network="all") == unrestricted.strip()
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86_64 has the calls of x32")
 @pytest.mark.parametrize("number", [0, 41])
 def test_x32_calls_are_refused_without_a_network(number: int) -> None:
     assert attempt(f"system_call({0x40000000 + number}, 2, 1, 0)", network="none") == "EACCES"
+
+
+# The system call `socket(AF_INET, SOCK_STREAM, 0)` of a 32-bit process, whose number differs.
+_SOCKET_OF_I386 = """
+import ctypes, errno, mmap
+page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+page.write(bytes.fromhex("53 b867010000 bb02000000 b901000000 31d2 cd80 5b c3"))
+result = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
+print("socket" if result > 0 else errno.errorcode[-result])
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86_64 has the calls of i386")
+def test_calls_of_another_architecture_are_refused_without_a_network() -> None:
+    line = [*_START, _SOCKET_OF_I386]
+    if subprocess.run(line, capture_output=True, timeout=60).stdout != b"socket\n":
+        pytest.skip("the kernel has no calls of i386")
+    for network, outcome in (("none", "EACCES"), ("outbound", "socket")):
+        assert run(*_MAIN, *options_of(read=_SYSTEM, network=network), "--", *line).stdout.strip() == outcome
 
 
 # other processes

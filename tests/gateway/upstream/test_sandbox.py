@@ -22,7 +22,6 @@ from gateway.upstream.sandbox import (
     limit_processes,
     prepare_sandbox,
     processes_of,
-    propose_sandbox,
 )
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox exists on Linux only")
@@ -52,6 +51,13 @@ def sandbox(**config: Any) -> Sandbox:
 )
 def test_state_on_each_kernel(version: int, network: object, state: str, missing: list[str]) -> None:
     assert confinement_of(SandboxConfig.model_validate({"network": network}), version) == (state, missing)
+
+
+@pytest.mark.parametrize(("network", "missing"), [(False, ["UDP"]), ("outbound", []), (True, [])])
+def test_state_on_an_architecture_whose_calls_cannot_be_filtered(network: object, missing: list[str]) -> None:
+    config = SandboxConfig.model_validate({"network": network})
+    state = "partial" if missing else "confined"
+    assert confinement_of(config, 7, can_filter_calls=False) == (state, missing)
 
 
 @on_linux
@@ -308,24 +314,3 @@ def test_processes_are_counted_from_time_to_time_anyway() -> None:
     for _ in range(2):
         schedule.note_count(100, 3)
         assert [schedule.is_due(90) for _ in range(21)] == [False] * 19 + [True] * 2
-
-
-# proposals
-
-
-@pytest.mark.parametrize("command", ["docker", "/usr/bin/podman", None, 5])
-def test_no_sandbox_is_proposed_for_containers_and_remote_servers(command: object) -> None:
-    assert propose_sandbox({"command": command}) is None
-    assert propose_sandbox({"url": "https://host.test"}) is None
-
-
-def test_proposed_sandbox_permits_the_folders_on_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "notes").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert propose_sandbox({"command": "server"}) == {}
-    assert propose_sandbox({"command": "server", "args": ["notes", 5, f"{tmp_path}/missing", "~/missing"]}) == {}
-    args = ["~/notes", str(tmp_path), "--x"]
-    assert propose_sandbox({"command": "server", "args": args}) == {"write": ["~/notes", str(tmp_path)]}

@@ -12,7 +12,14 @@ import pytest
 
 from gateway.config.operation_config import SandboxConfig
 from gateway.protocol.gateway_errors import ConnectionLost
-from gateway.upstream.sandbox_rules import Confinement, Rules, is_below, protect_paths, tasks_of_machine
+from gateway.upstream.sandbox_rules import (
+    Confinement,
+    Rules,
+    is_below,
+    propose_sandbox,
+    protect_paths,
+    tasks_of_machine,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox exists on Linux only")
 
@@ -379,3 +386,24 @@ def test_folder_that_needs_too_many_rules_is_refused(machine: Machine, monkeypat
 )
 def test_path_in_a_folder(path: str, folders: list[str], expected: bool) -> None:
     assert is_below(path, folders) is expected
+
+
+# proposals
+
+
+@pytest.mark.parametrize("command", ["docker", "/usr/bin/podman", None, 5])
+def test_no_sandbox_is_proposed_for_containers_and_remote_servers(command: object) -> None:
+    assert propose_sandbox({"command": command}) is None
+    assert propose_sandbox({"url": "https://host.test"}) is None
+
+
+def test_proposed_sandbox_permits_the_folders_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "notes").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert propose_sandbox({"command": "server"}) == {}
+    assert propose_sandbox({"command": "server", "args": ["notes", 5, f"{tmp_path}/missing", "~/missing"]}) == {}
+    args = ["~/notes", str(tmp_path), "--x"]
+    assert propose_sandbox({"command": "server", "args": args}) == {"write": ["~/notes", str(tmp_path)]}
