@@ -145,15 +145,14 @@ def _filter_sockets(network: str) -> None:
 def _install_filter(rules: list[_Rule], otherwise: int) -> None:
     """Install a seccomp filter, which has the result `otherwise` if no rule has a result."""
     results = [otherwise, *{result for rule in rules for result in rule[2:] if result not in (None, otherwise)}]
-    lines = []
+    text = b""
     for place, (code, value, *outcomes) in enumerate(rules, 1):
         # A jump skips a number of instructions. The instructions that return a result follow the rules.
         jumps = [0 if result is None else len(rules) - place + results.index(result) for result in outcomes]
-        lines.append((code, *jumps, value))
-    lines += [(_RETURN, 0, 0, result) for result in results]
-    text = b"".join(struct.pack("HBBI", *line) for line in lines)
+        text += struct.pack("HBBI", code, *jumps, value)
+    text += b"".join(struct.pack("HxxI", _RETURN, result) for result in results)
     buffer = ctypes.create_string_buffer(text, len(text))
-    program = struct.pack("HxxxxxxP", len(lines), ctypes.addressof(buffer))
+    program = struct.pack("HxxxxxxP", len(rules) + len(results), ctypes.addressof(buffer))
     _check(_LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program), "seccomp")
 
 

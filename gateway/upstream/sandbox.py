@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 _MAX_DENIALS: Final = 20
 # The first Landlock versions that can restrict files, TCP ports, and signals to other processes.
 _FILES_SINCE, _NETWORK_SINCE, _SIGNALS_SINCE = 1, 4, 6
+_REQUIREMENTS: Final = "Linux 6.12 with Landlock, on x86-64 or ARM64"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,8 +160,7 @@ async def prepare_sandbox(
         version, filters_calls = landlock_version(), can_filter_calls()
     state, missing = confinement_of(config, version, can_filter_calls=filters_calls)
     if missing:
-        needed = "Linux 6.12 with Landlock on x86-64 or ARM64"
-        text = f"the sandbox cannot restrict {', '.join(missing)} on this system (requires {needed})"
+        text = f"the sandbox cannot restrict {', '.join(missing)} on this system (requires {_REQUIREMENTS})"
         if config.required:
             raise ConnectionLost(f"not started: {text}, and its entry says `required: true`", sent=False)
         log.warning("sandbox incomplete: %s", text, extra={"server": server})
@@ -190,32 +190,31 @@ _COUNT_S: Final = 0.25
 _COUNT_ANYWAY: Final = 20
 
 
+@dataclass(slots=True)
 class CountSchedule:
     """Decides when to count the processes of a server, which takes longer than reading the machine's thread count.
 
-    Args:
+    Attributes:
         most: The maximum number of processes.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._tasks = self._room = self._checks = 0
+    most: int
+    _tasks: int = 0
+    _room: int = 0
+    _checks: int = 0
 
     def is_due(self, tasks: int) -> bool:
-        """Return whether the server may have more than `most` processes.
+        """Return whether to count now, because the server may have more than `most` processes.
 
-        Each new process adds a thread to the machine, so this is usually possible only if the machine has at least as
-        many more threads than at the last count as the server was allowed to start then.
-
-        Args:
-            tasks: The number of threads on the machine.
+        `tasks` is the number of threads on the machine, to which each new process adds one. A server that could start
+        N processes at the last count can only exceed the limit if the machine has at least N more threads.
         """
         self._checks += 1
         return tasks - self._tasks >= self._room or self._checks >= _COUNT_ANYWAY
 
     def note_count(self, tasks: int, running: int) -> None:
         """Note that the server had `running` processes when the machine had `tasks` threads."""
-        self._tasks, self._room, self._checks = tasks, self._most - running, 0
+        self._tasks, self._room, self._checks = tasks, self.most - running, 0
 
 
 async def limit_processes(pid: int, most: int) -> int:

@@ -263,11 +263,12 @@ def propose_sandbox(entry: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _link_targets(program: str) -> Iterator[str]:
     """Yield the path of a program; if the path is a symbolic link, also yield each path on the way to the real file."""
-    for _ in range(16):
-        yield program
-        if not os.path.islink(program):
-            break
-        program = os.path.normpath(os.path.join(os.path.dirname(program), os.readlink(program)))
+    path, seen = program, set[str]()
+    while path not in seen:  # links may form a loop
+        yield path
+        seen.add(path)
+        if os.path.islink(path):
+            path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
     yield os.path.realpath(program)
 
 

@@ -297,6 +297,7 @@ async def test_approval_of_a_tool_expires(up: Setup, lasts: Lasts) -> None:
     up.now_s = 5 + EXPIRES_S
     assert up.states() == []
     assert await up.ask(question()) == [False]
+    assert not any(name.startswith("grant:") for name in up.store.fields())
 
 
 async def test_approval_can_be_revoked(up: Setup) -> None:

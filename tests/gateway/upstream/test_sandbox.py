@@ -92,6 +92,7 @@ def test_prepared_sandbox_confines_a_process(tmp_path: Path) -> None:
     finally:
         found.remove_folder()
     assert not os.path.exists(found.folder)
+    found.remove_folder()
 
 
 # Prints the state of a sandbox, or why it is refused.
