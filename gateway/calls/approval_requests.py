@@ -305,9 +305,9 @@ def _verdict(question: Question, decision: Decision, params: dict[str, Any]) -> 
 async def _report_progress(caller: Caller, question: Question) -> None:
     """Report progress while the call waits, so that the host does not abandon it."""
     assert caller.on_progress is not None
-    count = 0
+    progress = 0.0
+    message = f"waits for a person to allow it ({question.id})"
     while True:
-        count += 1
-        message = f"waits for a person to allow it ({question.id})"
-        caller.on_progress({"progress": count * _PROGRESS_STEP, "message": message})
+        progress += _PROGRESS_STEP
+        caller.on_progress({"progress": progress, "message": message})
         await anyio.sleep(_PROGRESS_S)

@@ -35,9 +35,17 @@ _CAPABILITIES = (19, 21, 24, 38)
 # By architecture: `AUDIT_ARCH_*` from <linux/audit.h>, and the number of the system call `socket`.
 _SOCKET_CALL = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
 _IO_URING_SETUP = 425
-# Socket families that reach other machines: AF_INET, AF_INET6, AF_PACKET, AF_VSOCK.
-_DENIED_FAMILIES = (2, 10, 17, 40)
-_EACCES, _ENOSYS = 13, 38
+# x86_64 has a second set of system calls (x32), whose numbers begin here.
+_FIRST_X32_CALL = 0x40000000
+# From <linux/bpf_common.h>, and the offsets in `struct seccomp_data` of <linux/seccomp.h>.
+_LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_CALL, _ARCHITECTURE, _FIRST_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 32
+# Results of a filter: permit the call, or let it fail with an error (EACCES, ENOSYS, EPROTONOSUPPORT).
+_ALLOW, _NO_ACCESS, _NO_CALL, _NO_PROTOCOL = 0x7FFF0000, 0x00050000 | 13, 0x00050000 | 38, 0x00050000 | 93
+# Socket families that do not reach other machines: AF_UNIX, AF_NETLINK.
+_LOCAL_FAMILIES = (1, 16)
+# A family and protocols that use TCP ports, but are not TCP for Landlock: AF_SMC; IPPROTO_SMC and IPPROTO_MPTCP.
+_FAMILY_LIKE_TCP, _PROTOCOLS_LIKE_TCP = 43, (256, 262)
 _FAILED = 126
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _O_PATH = 0o10000000
@@ -67,16 +75,15 @@ def _restrict_access(paths: dict[str, list[str]], network: str, version: int) ->
     if version >= 4:
         net = {"all": 0, "outbound": _BIND_TCP, "none": _BIND_TCP | _CONNECT_TCP}[network]
     scoped = _SCOPE_ABSTRACT_UNIX | _SCOPE_SIGNAL if version >= 6 else 0
-    text = struct.pack("=QQQ", handled, net, scoped)
-    size = 24 if version >= 6 else 16 if version >= 4 else 8
-    ruleset = _check(_LIBC.syscall(_CREATE_RULESET, ctypes.create_string_buffer(text, 24), size, 0), "landlock")
+    # Older kernels have fewer attributes, and accept more if they are 0.
+    attributes = struct.pack("=QQQ", handled, net, scoped)
+    ruleset = _check(_LIBC.syscall(_CREATE_RULESET, attributes, len(attributes), 0), "landlock")
     writes = handled & ~(_MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV)
     devices = _READ_FILE | _WRITE_FILE | _IOCTL_DEV
     for key, rights in (("read", _READ), ("write", writes), ("devices", devices)):
         for path in paths[key]:
             _permit(ruleset, path, rights & handled)
     _check(_LIBC.syscall(_RESTRICT_SELF, ruleset, 0), "landlock")
-    os.close(ruleset)
 
 
 def _permit(ruleset: int, path: str, rights: int) -> None:
@@ -93,40 +100,60 @@ def _permit(ruleset: int, path: str, rights: int) -> None:
         os.close(descriptor)
 
 
-def _forbid_sockets() -> bool:
-    """Make `socket` fail for the families that reach other machines, with a seccomp filter.
+def can_filter_calls() -> bool:
+    """Return whether the system call numbers of this architecture are known."""
+    return os.uname().machine in _SOCKET_CALL
 
-    Returns:
-        False, without installing a filter, if the system call numbers of this architecture are unknown.
-    """
-    if os.uname().machine not in _SOCKET_CALL:
-        return False
-    arch, call = _SOCKET_CALL[os.uname().machine]
-    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
-    allow, refuse = 0x7FFF0000, 0x00050000
-    # The last instructions of the filter, by their index as jump target: 0 permits the call, 1 refuses it with EACCES,
-    # and 2 answers like a kernel without this call (ENOSYS).
-    ends = [(give, 0, 0, allow), (give, 0, 0, refuse | _EACCES), (give, 0, 0, refuse | _ENOSYS)]
-    # (code, value, jump target, whether to jump if the comparison fails). Without a jump, the next instruction follows.
-    rules: list[tuple[int, int, int | None, bool]] = [
-        (load, 4, None, False),
-        (equal, arch, 1, True),
-        (load, 0, None, False),
-    ]
-    rules += [(at_least, 0x40000000, 1, False)]  # refuse the x32 system calls of x86_64, which have other numbers
-    rules += [(equal, _IO_URING_SETUP, 2, False)]  # io_uring creates sockets without calling `socket`
-    rules += [(equal, call, 0, True), (load, 16, None, False)]
-    rules += [(equal, family, 1, False) for family in _DENIED_FAMILIES]
-    lines = []
-    for place, (code, value, target, is_negated) in enumerate(rules):
-        jump = len(rules) - place - 1 + target if target is not None else 0
-        lines.append((code, 0 if is_negated else jump, jump if is_negated else 0, value))
-    lines += ends
-    text = b"".join(struct.pack("HBBI", *line) for line in lines)
+
+# One instruction: code, value, and the results of the filter if the comparison holds and if not. Without a result, the
+# next instruction follows.
+_Rule = tuple[int, int, int | None, int | None]
+
+
+def _filter_sockets(network: str) -> None:
+    """Make `socket` fail for sockets that `network` excludes and Landlock does not restrict."""
+    architecture, socket_call = _SOCKET_CALL[os.uname().machine]
+    rules: list[_Rule]
+    if network == "none":
+        rules = [
+            (_LOAD, _ARCHITECTURE, None, None),
+            (_IF_EQUAL, architecture, None, _NO_ACCESS),
+            (_LOAD, _CALL, None, None),
+            (_IF_AT_LEAST, _FIRST_X32_CALL, _NO_ACCESS, None),
+            # io_uring creates sockets without calling `socket`.
+            (_IF_EQUAL, _IO_URING_SETUP, _NO_CALL, None),
+            (_IF_EQUAL, socket_call, None, _ALLOW),
+            (_LOAD, _FIRST_ARGUMENT, None, None),
+            *((_IF_EQUAL, family, _ALLOW, None) for family in _LOCAL_FAMILIES),
+        ]
+        _install_filter(rules, otherwise=_NO_ACCESS)
+    else:
+        # Programs that prefer another protocol use TCP if the kernel does not have the protocol.
+        rules = [
+            (_LOAD, _ARCHITECTURE, None, None),
+            (_IF_EQUAL, architecture, None, _ALLOW),
+            (_LOAD, _CALL, None, None),
+            (_IF_EQUAL, socket_call, None, _ALLOW),
+            (_LOAD, _FIRST_ARGUMENT, None, None),
+            (_IF_EQUAL, _FAMILY_LIKE_TCP, _NO_PROTOCOL, None),
+            (_LOAD, _THIRD_ARGUMENT, None, None),
+            *((_IF_EQUAL, protocol, _NO_PROTOCOL, None) for protocol in _PROTOCOLS_LIKE_TCP),
+        ]
+        _install_filter(rules, otherwise=_ALLOW)
+
+
+def _install_filter(rules: list[_Rule], otherwise: int) -> None:
+    """Install a seccomp filter, which has the result `otherwise` if no rule has a result."""
+    results = [otherwise, *{result for rule in rules for result in rule[2:] if result not in (None, otherwise)}]
+    text = b""
+    for place, (code, value, *outcomes) in enumerate(rules, 1):
+        # A jump skips a number of instructions. The instructions that return a result follow the rules.
+        jumps = [0 if result is None else len(rules) - place + results.index(result) for result in outcomes]
+        text += struct.pack("HBBI", code, *jumps, value)
+    text += b"".join(struct.pack("HxxI", _RETURN, result) for result in results)
     buffer = ctypes.create_string_buffer(text, len(text))
-    program = struct.pack("HxxxxxxP", len(lines), ctypes.addressof(buffer))
-    _check(_LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program, 0, 0), "seccomp")
-    return True
+    program = struct.pack("HxxxxxxP", len(rules) + len(results), ctypes.addressof(buffer))
+    _check(_LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program), "seccomp")
 
 
 def _limit(limits: dict[str, int]) -> None:
@@ -167,12 +194,12 @@ def main(arguments: list[str]) -> None:
     try:
         _check(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
         for capability in _CAPABILITIES:
-            _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+            _LIBC.prctl(_PR_CAPBSET_DROP, capability)
         _limit(limits)
-        if (version := landlock_version()) > 0:
+        if version := landlock_version():
             _restrict_access(paths, network, version)
-        if network == "none":
-            _forbid_sockets()
+        if network != "all" and can_filter_calls():
+            _filter_sockets(network)
     except (OSError, ValueError) as error:
         print(f"typegate: the sandbox could not be set up: {error}", file=sys.stderr)
         sys.exit(_FAILED)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import anyio.to_thread
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 _MAX_DENIALS: Final = 20
 # The first Landlock versions that can restrict files, TCP ports, and signals to other processes.
 _FILES_SINCE, _NETWORK_SINCE, _SIGNALS_SINCE = 1, 4, 6
+_REQUIREMENTS: Final = "Linux 6.12 with Landlock, on x86-64 or ARM64"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,18 +100,21 @@ class Sandbox:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def confinement_of(config: SandboxConfig, version: int) -> tuple[str, list[str]]:
-    """Return the state of a sandbox, and the restrictions that the kernel does not support.
+def confinement_of(config: SandboxConfig, version: int, *, can_filter_calls: bool = True) -> tuple[str, list[str]]:
+    """Return the state of a sandbox, and the restrictions that the system does not support.
 
     Args:
         version: The Landlock version of the kernel; 0 if the kernel does not support Landlock.
+        can_filter_calls: Whether the confining program knows the system calls of this architecture.
     """
-    missing = [
-        what
-        for what, since in (("files", _FILES_SINCE), ("TCP ports", _NETWORK_SINCE), ("signals", _SIGNALS_SINCE))
-        if version < since and not (what == "TCP ports" and config.network == "all")
-    ]
-    return "unconfined" if version < _FILES_SINCE else "partial" if missing else "confined", missing
+    supported = {
+        "files": version >= _FILES_SINCE,
+        "TCP ports": version >= _NETWORK_SINCE or config.network == "all",
+        "UDP": can_filter_calls or config.network != "none",
+        "signals": version >= _SIGNALS_SINCE,
+    }
+    missing = [what for what, is_supported in supported.items() if not is_supported]
+    return "unconfined" if "files" in missing else "partial" if missing else "confined", missing
 
 
 _DENIED: Final = re.compile(
@@ -148,15 +152,15 @@ async def prepare_sandbox(
     Raises:
         ConnectionLost: The sandbox is required but not available on this machine, or its rules cannot be applied.
     """
-    version = 0
+    version, filters_calls = 0, False
     if sys.platform == "linux":
         # Imported lazily, because the module works only on Linux.
-        from gateway.process.confine import landlock_version
+        from gateway.process.confine import can_filter_calls, landlock_version
 
-        version = landlock_version()
-    state, missing = confinement_of(config, version)
+        version, filters_calls = landlock_version(), can_filter_calls()
+    state, missing = confinement_of(config, version, can_filter_calls=filters_calls)
     if missing:
-        text = f"the sandbox cannot restrict {', '.join(missing)} on this system (requires Linux 6.12 with Landlock)"
+        text = f"the sandbox cannot restrict {', '.join(missing)} on this system (requires {_REQUIREMENTS})"
         if config.required:
             raise ConnectionLost(f"not started: {text}, and its entry says `required: true`", sent=False)
         log.warning("sandbox incomplete: %s", text, extra={"server": server})
@@ -186,18 +190,43 @@ _COUNT_S: Final = 0.25
 _COUNT_ANYWAY: Final = 20
 
 
+@dataclass(slots=True)
+class CountSchedule:
+    """Decides when to count the processes of a server, which takes longer than reading the machine's thread count.
+
+    Attributes:
+        most: The maximum number of processes.
+    """
+
+    most: int
+    _tasks: int = 0
+    _room: int = 0
+    _checks: int = 0
+
+    def is_due(self, tasks: int) -> bool:
+        """Return whether to count now, because the server may have more than `most` processes.
+
+        `tasks` is the number of threads on the machine, to which each new process adds one. A server that could start
+        N processes at the last count can only exceed the limit if the machine has at least N more threads.
+        """
+        self._checks += 1
+        return tasks - self._tasks >= self._room or self._checks >= _COUNT_ANYWAY
+
+    def note_count(self, tasks: int, running: int) -> None:
+        """Note that the server had `running` processes when the machine had `tasks` threads."""
+        self._tasks, self._room, self._checks = tasks, self.most - running, 0
+
+
 async def limit_processes(pid: int, most: int) -> int:
     """Wait until a process and its descendants exceed `most` processes in total, and return their number."""
-    before, checks, room = 0, _COUNT_ANYWAY, 0
+    schedule = CountSchedule(most)
     while True:
-        tasks, checks = tasks_of_machine(), checks + 1
-        # `room` is the number of further processes that the server may start. Each new process adds a thread to the
-        # machine, so counting is usually needed only if the machine has at least `room` more threads than before.
-        if tasks - before >= room or checks >= _COUNT_ANYWAY:
+        tasks = tasks_of_machine()
+        if schedule.is_due(tasks):
             running = len(processes_of(pid))
             if running > most:
                 return running
-            before, checks, room = tasks, 0, most - running
+            schedule.note_count(tasks, running)
         await anyio.sleep(_COUNT_S)
 
 
@@ -227,17 +256,3 @@ def _session_of(pid: int) -> int | None:
     with suppress(OSError):
         return os.getsid(pid)
     return None
-
-
-def propose_sandbox(entry: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a `sandbox` setting for a configuration entry: the default with write access to the folders in `args`.
-
-    Returns:
-        The setting; None if the entry does not start a program, or starts a container, which is confined already.
-    """
-    command = entry.get("command")
-    if not isinstance(command, str) or os.path.basename(command) in ("docker", "podman"):
-        return None
-    arguments = [str(each) for each in entry.get("args", [])]
-    folders = [each for each in arguments if each.startswith(("/", "~/")) and os.path.isdir(os.path.expanduser(each))]
-    return {"write": folders} if folders else {}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gateway.config.operation_config import SandboxConfig
 from gateway.protocol.gateway_errors import ConnectionLost
@@ -96,14 +96,15 @@ class Rules:
             ConnectionLost: Excluding a private path from a permitted folder would require too many rules.
         """
         config = self._config
-        folder = tempfile.mkdtemp(prefix="typegate-")
         read = self._expand([*_SYSTEM, *self._programs(), *self._named_paths()], _protected | self._private)
-        write = self._expand([folder, *self._caches()], _protected | self._private)
+        write = self._expand(self._caches(), _protected | self._private)
         read |= {*self._own_bundles(), *self._expand_configured(config.read)}
         write |= self._expand_configured(config.write)
         if len(read) + len(write) > _MAX_RULES:
             text = f"a folder in its sandbox contains a private one beside more than {_MAX_RULES} entries"
             raise ConnectionLost(f"not started: {text}; name the folders that it needs instead", sent=False)
+        folder = tempfile.mkdtemp(prefix="typegate-")
+        write.add(os.path.realpath(folder))
         options = [("read", path) for path in sorted(read)] + [("write", path) for path in sorted(write)]
         options += [("devices", path) for path in _DEVICES] + [("network", config.network)]
         options += [("memory", str(config.memory * _MIB))] if config.memory else []
@@ -246,13 +247,28 @@ class Rules:
         yield from (os.path.join(cache, "deno"), os.path.join(home, ".bun/install/cache"))
 
 
+def propose_sandbox(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a `sandbox` setting for a configuration entry: the default with write access to the folders in `args`.
+
+    Returns:
+        The setting; None if the entry does not start a program, or starts a container, which is confined already.
+    """
+    command = entry.get("command")
+    if not isinstance(command, str) or os.path.basename(command) in ("docker", "podman"):
+        return None
+    arguments = [str(each) for each in entry.get("args", [])]
+    folders = [each for each in arguments if each.startswith(("/", "~/")) and os.path.isdir(os.path.expanduser(each))]
+    return {"write": folders} if folders else {}
+
+
 def _link_targets(program: str) -> Iterator[str]:
     """Yield the path of a program; if the path is a symbolic link, also yield each path on the way to the real file."""
-    for _ in range(16):
-        yield program
-        if not os.path.islink(program):
-            break
-        program = os.path.normpath(os.path.join(os.path.dirname(program), os.readlink(program)))
+    path, seen = program, set[str]()
+    while path not in seen:  # links may form a loop
+        yield path
+        seen.add(path)
+        if os.path.islink(path):
+            path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
     yield os.path.realpath(program)
 
 

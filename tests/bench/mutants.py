@@ -83,15 +83,23 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "approvals": (
         ("gateway/calls/approval_*.py",),
         (
-            "tests/gateway/calls/test_pipeline.py",
+            "tests/gateway/calls/test_approval_store.py",
+            "tests/gateway/calls/test_approval_requests.py",
+            "tests/gateway/process/test_owned_tasks.py",
             "tests/gateway/cluster/test_approvals_relay.py",
-            "tests/gateway/fleet/test_reload.py",
             "tests/e2e/test_approvals.py",
         ),
     ),
     "sandbox": (
         ("gateway/process/confine.py", "gateway/upstream/sandbox*.py"),
-        ("tests/e2e/test_server_sandbox.py", "tests/e2e/test_sandboxes.py"),
+        (
+            "tests/gateway/upstream/test_sandbox_rules.py",
+            "tests/gateway/upstream/test_sandbox.py",
+            "tests/gateway/process/test_confine.py",
+            "tests/e2e/test_server_sandbox.py",
+            "tests/e2e/test_sandboxes.py",
+            "tests/e2e/test_sandbox_limits.py",
+        ),
     ),
 }
 _OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -15,70 +13,7 @@ import pytest
 from e2e.test_check import check, typegate
 from e2e.test_server_sandbox import SERVER, entry, run, separates
 from support.gateways import brief_pause, running_gateway
-
-from gateway.config.operation_config import SandboxConfig
-from gateway.upstream.sandbox import confinement_of
-from gateway.upstream.sandbox_rules import Rules, protect_paths
-
-_ROOT = Path(__file__).parents[2]
-# Lets the system calls of Landlock fail as on a kernel without it, then becomes the program that it is given.
-WITHOUT_LANDLOCK = """
-import ctypes, os, struct, sys
-arch = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}[os.uname().machine]
-lines = [(0x20, 0, 0, 4), (0x15, 0, 3, arch), (0x20, 0, 0, 0), (0x15, 0, 1, 444), (0x06, 0, 0, 0x00050000 | 38),
-         (0x06, 0, 0, 0x7FFF0000)]
-text = b"".join(struct.pack("HBBI", *line) for line in lines)
-buffer = ctypes.create_string_buffer(text, len(text))
-libc = ctypes.CDLL(None, use_errno=True)
-assert libc.prctl(38, 1, 0, 0, 0) == 0
-assert libc.prctl(22, 2, struct.pack("HxxxxxxP", len(lines), ctypes.addressof(buffer)), 0, 0) == 0
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-# Applies the rules of a kernel with this version of Landlock, and prints what the process may do.
-OF_VERSION = """
-import socket, sys
-from gateway.process import confine
-version = int(sys.argv[1])
-confine._check(confine._LIBC.prctl(38, 1, 0, 0, 0), "no_new_privs")
-confine._restrict_access({"read": ["/usr", "/lib", "/lib64"], "write": [], "devices": []}, "outbound", version)
-try:
-    open(sys.argv[2])
-    print("read")
-except PermissionError:
-    print("denied")
-try:
-    socket.create_server(("127.0.0.1", 0)).close()
-    print("listens")
-except PermissionError:
-    print("denied")
-"""
-
-
-@pytest.mark.parametrize(
-    ("version", "network", "state", "missing"),
-    [
-        (0, "outbound", "unconfined", ["files", "TCP ports", "signals"]),
-        (3, "outbound", "partial", ["TCP ports", "signals"]),
-        (3, "all", "partial", ["signals"]),
-        (5, "outbound", "partial", ["signals"]),
-        (6, "none", "confined", []),
-    ],
-)
-def test_state_of_a_sandbox_on_each_kernel(version: int, network: str, state: str, missing: list[str]) -> None:
-    settings = {"all": True, "none": False}.get(network, network)
-    config = SandboxConfig.model_validate({"network": settings})
-    assert confinement_of(config, version) == (state, missing)
-
-
-@separates
-@pytest.mark.parametrize(("version", "listens"), [(1, "listens"), (3, "listens"), (4, "denied"), (6, "denied")])
-def test_rules_that_an_older_kernel_supports_hold(tmp_path: Path, version: int, listens: str) -> None:
-    secret = tmp_path / "secret"
-    secret.touch()
-    line = [sys.executable, "-c", OF_VERSION, str(version), str(secret)]
-    env = {**os.environ, "PYTHONPATH": str(_ROOT)}
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True, env=env)
-    assert done.stdout.split() == ["denied", listens]
+from support.kernels import WITHOUT_LANDLOCK
 
 
 @pytest.mark.heavy
@@ -176,16 +111,3 @@ def test_add_writes_a_sandbox_in_which_the_server_works(tmp_path: Path) -> None:
     refused = typegate("add", "http://127.0.0.1:9/mcp", "--config", str(config), "--sandbox", "--yes", "--no-check")
     assert refused.returncode == 2
     assert "--sandbox is for programs of this machine" in refused.stderr
-
-
-def test_sandbox_of_a_bundle_permits_only_its_own_folder(tmp_path: Path) -> None:
-    own, other = tmp_path / "bundles" / "own", tmp_path / "bundles" / "other"
-    for folder in (own, other):
-        folder.mkdir(parents=True)
-        (folder / "server.py").touch()
-    protect_paths([tmp_path])
-    line = [sys.executable, str(own / "server.py"), f"{tmp_path}/bundles/own/../../admin-token", str(tmp_path)]
-    found = Rules(SandboxConfig(write=[str(tmp_path)]), line, {"HOME": str(tmp_path)}, str(tmp_path)).find()
-    Path(found.folder).rmdir()
-    assert {path for path in found.read | found.write if path.startswith(f"{tmp_path}/")} == {str(own)}
-    assert str(tmp_path) not in found.read | found.write

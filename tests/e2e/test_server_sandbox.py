@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
@@ -16,6 +15,7 @@ from typing import Any
 import anyio
 import pytest
 from support.gateways import RunningGateway, brief_pause, running_gateway, text_of
+from support.kernels import LANDLOCK
 
 # One tool, which runs the Python code that it is given and answers with what it prints.
 SERVER = r"""
@@ -85,13 +85,7 @@ while not note.exists():
 """
 
 
-def _landlock_abi() -> int:
-    if sys.platform != "linux":
-        return 0
-    return int(ctypes.CDLL(None).syscall(444, None, 0, 1))
-
-
-separates = pytest.mark.skipif(_landlock_abi() < 6, reason="the kernel has no Landlock ABI 6")
+separates = pytest.mark.skipif(LANDLOCK < 6, reason="the kernel has no Landlock ABI 6")
 
 
 def entry(**members: Any) -> dict[str, Any]:
