@@ -6,6 +6,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -391,7 +392,12 @@ def test_head_states_the_size_of_the_file(tmp_path: Path) -> None:
         assert log.append(rows("a")) == 0
         assert log.head is not None
         assert (log.head.size, log.head.day) == (path.stat().st_size, f"2027-01-0{days + 1}")
-    assert log.head.anchor == f"5:{log.head.digest}"
+
+
+def test_anchor_is_the_number_and_the_digest_of_the_last_line(tmp_path: Path) -> None:
+    (log := record(tmp_path)).append(rows("a", "b"))
+    assert log.head is not None
+    assert log.head.anchor == f"2:{log.head.digest}"
 
 
 def test_log_with_a_damaged_head_continues_from_its_first_remaining_entry(tmp_path: Path) -> None:
@@ -428,7 +434,8 @@ def test_missing_lines_are_a_gap_after_the_last_known_number(tmp_path: Path) -> 
 def test_rotated_files_are_recognized_by_their_names(tmp_path: Path) -> None:
     path = tmp_path / "log[1]*.jsonl"
     for day in range(2):
-        LogFile(path, Limits(days=90, total_bytes=MIB), clock=lambda at=NEW_YEAR_S + day * DAY_S: at).append(rows("a"))
+        at_s = NEW_YEAR_S + day * DAY_S
+        LogFile(path, Limits(days=90, total_bytes=MIB), clock=partial(float, at_s)).append(rows("a"))
     rotated = tmp_path / "log[1]*-2027-01-01-000000000001.jsonl"
     for other in ("log[1]*-2027-01-01-x.jsonl", "log[1]*-backup-5.jsonl", "log1x-2027-01-01-000000000001.jsonl"):
         (tmp_path / other).write_bytes(b"")
