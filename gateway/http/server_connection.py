@@ -106,7 +106,7 @@ class HttpProtocol(asyncio.Protocol):
         self._ending.add(self)
         peer = transport.get_extra_info("peername")
         # A Unix socket has no peer name.
-        if isinstance(peer, tuple) and len(peer) > 1:
+        if isinstance(peer, tuple):
             self._peer, self.address = f"{peer[0]}:{peer[1]}", str(peer[0])
         is_read, self._is_served = self._connections.add(self)
         self.deadline_s = self._loop.time() + SILENT_S
@@ -209,7 +209,9 @@ class HttpProtocol(asyncio.Protocol):
             self._read_ahead()
         if self._responder is not None:
             self._responder.close_after()
-        elif not self._waiting:
+        elif self._waiting:
+            self.closing = True  # closed once the pipelined requests are answered
+        else:
             self.transport.close()
 
     def _handle_timeout(self) -> None:

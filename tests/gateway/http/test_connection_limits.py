@@ -25,12 +25,9 @@ class Caller:
     taken_s: float = NOW_S
     deadline_s: float = 0.0
     unread: Iterator[int] = field(default_factory=lambda: iter([]))
+    is_cut: bool = False
     cuts: int = 0
     checks: list[float] = field(default_factory=list)
-
-    @property
-    def is_cut(self) -> bool:
-        return self.cuts > 0
 
     @property
     def unread_bytes(self) -> int:
@@ -44,7 +41,7 @@ class Caller:
         self.checks.append(now_s)
 
     def cut(self) -> None:
-        self.cuts += 1
+        self.is_cut, self.cuts = True, self.cuts + 1
 
 
 def cut(*callers: Caller) -> list[int]:

@@ -83,11 +83,10 @@ async def test_partly_read_response_counts_as_whole_until_fully_read() -> None:
 
 
 async def test_shutdown_waits_for_a_client_that_reads() -> None:
-    async with served() as (made, address), reading(address, 1) as caller:
-        async with anyio.create_task_group() as group:
-            group.start_soon(read, caller, SIZE_BYTES)
-            await made[0]._connections.wait_until_read()
-            assert made[0].unread_bytes == 0
+    async with served() as (made, address), reading(address, 1) as caller, anyio.create_task_group() as group:
+        group.start_soon(read, caller, SIZE_BYTES)
+        await made[0]._connections.wait_until_read()
+        assert made[0].unread_bytes == 0
 
 
 async def test_callers_that_do_not_read_are_disconnected_at_the_limit(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from support.wires import SingleHandler, connect
 
 from gateway.http.http_request import RequestHead, RequestRefused
 from gateway.http.origins import VARY, CrossOrigin, HostCheck
-from gateway.http.server_connection import HttpProtocol
-from gateway.http.server_connections import Connections, Handler
-from tests.fuzz.http_requests import Wire
 
 HOSTS, ORIGINS = frozenset({"gate.test", "gate.test:8443"}), frozenset({"https://app.test"})
 
@@ -139,23 +136,12 @@ def test_preflight_is_an_options_request_of_a_page() -> None:
         assert not CrossOrigin.is_preflight(head_of(method=b"OPTIONS", **{**page, missing: []}))
 
 
-@dataclass
-class Single:
-    """Routes every request to one handler."""
-
-    handler: Handler
-
-    def route(self, head: RequestHead) -> Handler:
-        return self.handler
-
-
 async def preflight(**fields: str) -> tuple[bytes, list[str]]:
     """Return the status line and the headers of the response to a preflight request."""
-    protocol, wire = HttpProtocol(Connections(most=1), Single(CrossOrigin(ORIGINS))), Wire()
-    protocol.connection_made(wire)
+    protocol, line = connect(SingleHandler(CrossOrigin(ORIGINS)))
     lines = [f"access-control-request-{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items()]
     protocol.data_received(f"OPTIONS /a HTTP/1.1\r\nhost: x\r\n{''.join(lines)}\r\n".encode("latin-1"))
-    status_line, *headers = bytes(wire.written).decode("latin-1").split("\r\n")
+    status_line, *headers = line.take().decode("latin-1").split("\r\n")
     return status_line.encode(), headers
 
 

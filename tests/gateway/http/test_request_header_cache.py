@@ -163,7 +163,7 @@ def test_header_block_that_differs_from_what_was_parsed_is_not_cached() -> None:
     assert found is not None
     head, body = found
     lines = data[: -len(body)].removesuffix(b"\r\n\r\n")
-    for given in (
+    for first_bytes in (
         lines[:-9],  # without the end of the last header
         lines + b"\r\n",
         lines.replace(b"\r\nhost", b"\nhost") + b"\r\n\r\n",
@@ -173,8 +173,8 @@ def test_header_block_that_differs_from_what_was_parsed_is_not_cached() -> None:
         lines.replace(b"content-length: 2", b"content-lengti: 2") + b"\r\n\r\n",
     ):
         known = RequestHeaderCache()
-        known.learn(given, head)
-        assert known._heads == {}, given
+        known.learn(first_bytes, head)
+        assert known._heads == {}, first_bytes
     known.learn(data, head)
     assert known.find(data) is not None
 
