@@ -332,12 +332,8 @@ class HttpProtocol(asyncio.Protocol):
             if head.raw(b"expect") is not None:
                 self._check_expect(head)
         except RequestRefused as refused:
-            if self._reader.head is head:
-                if refused.close:
-                    self.closing = True
-                    self._reader.stop()
-                else:
-                    self._reader.discard()
+            if self._reader.head is head and not refused.close:
+                self._reader.discard()
             responder.refuse(refused)
             return False
         self._handler, self._admission = handler, admission

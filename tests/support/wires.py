@@ -1,4 +1,4 @@
-"""The transport of a server connection without a socket: it keeps what is written, and the test sets what is unread."""
+"""Transports without a socket: they keep what is written, and the test sets what is unread."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Line(Wire):
         unread_bytes: The size of the data that the client has not read.
         is_aborted: Whether the connection was aborted and not just closed.
         has_ended: Whether the writing side was closed.
+        pauses: The calls of `pause_reading` and `resume_reading`, as True and False.
     """
 
     def __init__(self, peer: Any = PEER) -> None:
@@ -28,6 +29,7 @@ class Line(Wire):
         self.peer = peer
         self.unread_bytes = 0
         self.is_aborted = self.has_ended = False
+        self.pauses: list[bool] = []
 
     def get_write_buffer_size(self) -> int:
         return self.unread_bytes
@@ -40,6 +42,12 @@ class Line(Wire):
 
     def write_eof(self) -> None:
         self.has_ended = True
+
+    def pause_reading(self) -> None:
+        self.pauses.append(True)
+
+    def resume_reading(self) -> None:
+        self.pauses.append(False)
 
     def take(self) -> bytes:
         """Return what was written since the last call."""

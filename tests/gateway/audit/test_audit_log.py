@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import anyio
@@ -12,9 +14,10 @@ import pytest
 
 from gateway.access.principal import LOCAL
 from gateway.audit import audit_entries as audit_lines
-from gateway.audit.audit_entries import Line, Outcome
+from gateway.audit.audit_entries import EventEntry, Line, Outcome
 from gateway.audit.log_reader import Filter, Page, verify
 from gateway.audit.log_writer import Limits, locked
+from gateway.audit.pending_entries import Batch
 from gateway.audit.recording import Audit
 from gateway.calls.caller import Caller
 from gateway.calls.profile_views import ProfileViews
@@ -36,12 +39,15 @@ def call(audit: Audit, name: str) -> None:
     audit.call(caller(), None, "wrapper", Outcome(), 0.001, name=name)
 
 
-async def test_entries_beyond_the_queue_are_counted_and_reported_in_the_log(tmp_path: Path) -> None:
+async def test_entries_beyond_the_queue_are_counted_and_reported_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     audit = Audit(AuditConfig(required=True), tmp_path, most_waiting=3)
     for number in range(5):
         assert audit.refuses is (number >= 3)
         call(audit, str(number))
     assert audit.lost == 2
+    assert caplog.messages == ["audit log queue full, losing entries"]
     await audit.flush()
     assert audit.refuses is False
     call(audit, "later")
@@ -351,6 +357,22 @@ def test_limits_and_switches_come_from_the_settings(tmp_path: Path) -> None:
         audit = Audit(settings, state_dir)
         assert [audit.on, audit.required, audit.keeps_arguments, audit.keeps_results] == [is_on] * 4
         assert (audit.file is not None) is is_on
+
+
+def test_withdrawn_batch_is_not_written(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    assert audit.file is not None
+    batch = Batch(deque([EventEntry(1.0, {"event": "started"})]), 0)
+    assert batch.withdraw()
+    batch.write(audit.file, Lock())
+    assert (batch.written, batch.withdraw(), os.listdir(tmp_path)) == (None, False, [])
+
+
+async def test_log_without_entries_has_no_file(tmp_path: Path) -> None:
+    for audit in (Audit(AuditConfig(), tmp_path), Audit(AuditConfig(), None)):
+        await audit.flush()
+        await audit.aclose()
+    assert os.listdir(tmp_path) == []
 
 
 async def test_queued_entries_are_written_after_the_log_is_switched_off(tmp_path: Path) -> None:

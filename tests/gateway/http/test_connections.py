@@ -101,6 +101,14 @@ async def test_callers_that_do_not_read_are_disconnected_at_the_limit(
             assert [each.is_cut for each in made].count(True) == 1
 
 
+async def test_client_that_is_cut_off_reads_nothing_more() -> None:
+    async with served() as (made, address), reading(address, 1) as caller:
+        made[0].cut()
+        # The data in the buffers of the kernel is discarded, too.
+        with pytest.raises(ConnectionResetError):
+            await read(caller, SIZE_BYTES)
+
+
 class Slow:
     """Answers `/slow` never, and anything else at once."""
 

@@ -55,7 +55,7 @@ class Site:
 
     def admit(self, head: RequestHead, peer: str) -> Admission | None:
         self.peers.append(peer)
-        if head.path == b"/known":
+        if head.path in (b"/known", b"/refused"):
             head.judged = self
         if head.path == b"/refused":
             raise RequestRefused(403, "no")
@@ -146,6 +146,7 @@ async def test_leaving_server_closes_each_connection_after_its_next_response(sit
         protocol.data_received(request + GET * (request == GET))
         assert b"connection: close" in bytes(line.written)
         assert (len(answers(line)), line.closed) == (1, True)
+    assert len(site.seen) == 6
 
 
 async def test_connection_waits_only_without_a_request(site: Site) -> None:
@@ -297,6 +298,13 @@ async def test_late_body_is_refused(site: Site) -> None:
         assert (answers(line), line.closed, line.is_aborted) == ([408], True, False)
         protocol.data_received(b"2")
         assert answers(line) == []
+    protocol, line = connect(site)
+    known = post(b"1", path=b"/known")
+    protocol.data_received(known)
+    protocol.data_received(known[:-1])
+    line.unread_bytes = 1
+    protocol.check_deadlines(asyncio.get_running_loop().time() + BODY_S + 1)
+    assert answers(line) == ["/known 1", 408]
 
 
 async def test_cut_connection_reads_nothing_more(site: Site) -> None:
@@ -366,6 +374,15 @@ async def test_pipelined_requests_are_charged_until_they_are_answered(site: Site
     assert answers(line) == ["slow", "/a 1000", "/a 500"]
     protocol.data_received(b"2")
     assert (answers(line), anonymous.held_bytes) == (["/a 2"], 0)
+
+
+async def test_invalid_request_is_charged_no_longer(site: Site) -> None:
+    anonymous = account()
+    protocol, _ = connect(site, Connections(most=9, anonymous=anonymous))
+    protocol.data_received(SLOW + CHUNKED + b"2\r\nok\r\n")
+    assert anonymous.held_bytes == 2
+    protocol.data_received(b"garbage\r\n")
+    assert anonymous.held_bytes == 0
 
 
 async def test_sender_without_quota_is_refused(site: Site) -> None:
@@ -453,7 +470,7 @@ async def test_pipelined_requests_are_limited(site: Site) -> None:
             assert not line.is_aborted
 
 
-async def test_lost_connection_runs_no_pipelined_request(site: Site) -> None:
+async def test_lost_connection_runs_no_pipelined_request(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     for lose in ("lost", "closed"):
         protocol, line = connect(site)
         protocol.data_received(SLOW + GET)
@@ -465,6 +482,7 @@ async def test_lost_connection_runs_no_pipelined_request(site: Site) -> None:
             line.close()
         await turns()
         assert site.seen == []
+    assert caplog.records == []
 
 
 async def test_caller_that_disconnects_is_reported(site: Site) -> None:
