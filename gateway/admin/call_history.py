@@ -181,7 +181,10 @@ class CallHistory:
         last_error: Why the file cannot be used at present.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, path: Path, clock: Callable[[], float] = time.time, *, max_names: Mapping[Kind, int] = _MAX_NAMES
+    ) -> None:
+        self._max_names = max_names
         self.last_error: str | None = None
         self._path = path
         self._clock = clock
@@ -217,7 +220,8 @@ class CallHistory:
             if not self._waiting:
                 return
             waiting, self._waiting = self._waiting, {}
-            if await run_in_thread(partial(self._with_file, partial(_write, waiting, now_s=self._clock()))):
+            write = partial(_write, waiting, now_s=self._clock(), max_names=self._max_names)
+            if await run_in_thread(partial(self._with_file, write)):
                 return
             later, self._waiting = self._waiting, waiting
             for (at, server, tool, caller), figures in later.items():
@@ -279,7 +283,9 @@ class CallHistory:
         return True
 
 
-def _write(waiting: Mapping[_Key, Figures], base: sqlite3.Connection, *, now_s: float) -> None:
+def _write(
+    waiting: Mapping[_Key, Figures], base: sqlite3.Connection, *, now_s: float, max_names: Mapping[Kind, int]
+) -> None:
     """Add figures to the stored figures, and delete periods that no range contains any more."""
     totals: dict[tuple[int, int, Kind, str], Figures] = {}
     for (at, server, tool, caller), figures in waiting.items():
@@ -291,17 +297,17 @@ def _write(waiting: Mapping[_Key, Figures], base: sqlite3.Connection, *, now_s: 
     for step_s, steps in RANGES.values():
         base.execute("delete from figures1 where step = ? and at < ?", (step_s, now_s - step_s * (steps + 1)))
     for (step_s, at, kind, name), figures in sorted(totals.items(), key=lambda item: item[0]):
-        _add(base, (step_s, at, kind, name), figures)
+        _add(base, (step_s, at, kind, name), figures, max_names[kind])
 
 
-def _add(base: sqlite3.Connection, key: tuple[int, int, Kind, str], figures: Figures) -> None:
+def _add(base: sqlite3.Connection, key: tuple[int, int, Kind, str], figures: Figures, max_names: int) -> None:
     step_s, at, kind, name = key
     where = "from figures1 where step = ? and at = ? and kind = ?"
     row = base.execute(f"select {_COLUMNS} {where} and name = ?", key).fetchone()
     if row is None and name != OTHER:
         [names] = base.execute(f"select count(*) {where}", key[:3]).fetchone()
-        if names >= _MAX_NAMES[kind]:
-            return _add(base, (step_s, at, kind, OTHER), figures)
+        if names >= max_names:
+            return _add(base, (step_s, at, kind, OTHER), figures, max_names)
     if row is not None:
         figures.merge(_figures_of(row))
     histogram = json_bytes.dumps(sorted(figures.histogram.items())).decode()

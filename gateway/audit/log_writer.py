@@ -321,7 +321,7 @@ def earlier_files(path: Path) -> list[Path]:
 
 
 @contextmanager
-def locked(path: Path, *, write: bool) -> Iterator[int]:
+def locked(path: Path, *, write: bool, within_s: float = _LOCK_S) -> Iterator[int]:
     """Lock the head file of an audit log, and yield the file's descriptor.
 
     Args:
@@ -336,10 +336,10 @@ def locked(path: Path, *, write: bool) -> Iterator[int]:
     descriptor = os.open(path, flags | _NO_LINK, 0o600)
     try:
         _check_ours(os.fstat(descriptor), path)
-        end_s = time.monotonic() + _LOCK_S
+        end_s = time.monotonic() + within_s
         while not try_lock(descriptor, write=write):
             if time.monotonic() > end_s:
-                raise NotWritten(f"{path}: locked by another process for more than {_LOCK_S:.0f} s")
+                raise NotWritten(f"{path}: locked by another process for more than {within_s:g} s")
             time.sleep(_LOCK_POLL_S)
         yield descriptor
     finally:

@@ -62,10 +62,12 @@ class ThoroughChecks:
     Args:
         tasks: Runs the jobs in tasks that do not belong to a request, so that a process is ended or reused even if the
             caller disconnects.
+        check_s: The time limit of one attempt to do a job; it may be changed at any time.
     """
 
-    def __init__(self, tasks: OwnedTasks) -> None:
+    def __init__(self, tasks: OwnedTasks, *, check_s: float = CHECK_S) -> None:
         self._tasks = tasks
+        self.check_s = check_s
         self._idle: list[_CheckProcess] = []
         self._places = anyio.CapacityLimiter(_MAX_PROCESSES)
         self._turns: dict[str, anyio.Lock] = {}
@@ -153,7 +155,7 @@ class ThoroughChecks:
             if isinstance(outcome, Prepared):
                 return job.received(outcome)
             if outcome is None:
-                spent_s = CHECK_S
+                spent_s = self.check_s
             else:
                 doubt = outcome
             if job.validation == "strict" or doubt.invalid:
@@ -176,7 +178,7 @@ class ThoroughChecks:
     async def _run_in(self, process: _CheckProcess, parts: tuple[bytes, bytes]) -> Any:
         done = False
         try:
-            with anyio.move_on_after(CHECK_S):
+            with anyio.move_on_after(self.check_s):
                 outcome = await process.run(parts)
                 done = True
                 return outcome
@@ -218,16 +220,14 @@ class _CheckProcess:
                 started = cls(await anyio.open_process(command, stderr=None, env=environment, start_new_session=True))
         except OSError as error:
             raise _ProcessEnded from error
-        ready = False
         try:
-            with anyio.move_on_after(_START_S):
+            with anyio.fail_after(_START_S):
                 await started._receive()
-                ready = True
-        finally:
-            if not ready:
-                await started.end()
-        if not ready:
-            raise _ProcessEnded
+        except BaseException as error:
+            await started.end()
+            if isinstance(error, TimeoutError):
+                raise _ProcessEnded from None
+            raise
         return started
 
     async def run(self, parts: tuple[bytes, bytes]) -> Any:

@@ -38,10 +38,12 @@ class RelayedApprovals:
     Args:
         peers: The other workers.
         timeout_s: The maximum time for which a call waits for a decision.
+        retry_s: The pause before another request to a first worker that does not answer.
     """
 
-    def __init__(self, peers: Peers, timeout_s: float) -> None:
+    def __init__(self, peers: Peers, timeout_s: float, *, retry_s: float = _RETRY_S) -> None:
         self._peers = peers
+        self._retry_s = retry_s
         self.timeout_s = timeout_s
 
     async def register(self, question: Question) -> bool:
@@ -62,7 +64,7 @@ class RelayedApprovals:
                     return Decision(kind=answer["kind"], lasts=answer["lasts"], by=answer["by"])
             except PeerLost:
                 # If the first worker was restarted, it no longer has the question, so register the question again.
-                await anyio.sleep(_RETRY_S)
+                await anyio.sleep(self._retry_s)
                 try:
                     if await self.register(question):
                         return Decision(kind="allowed")
@@ -98,8 +100,12 @@ class RelayedApprovals:
         return answer
 
 
-async def answer_approval(document: dict[str, Any], approval_store: ApprovalStore) -> Reply:
-    """Apply another worker's request to the approval store of this worker, and return the reply."""
+async def answer_approval(document: dict[str, Any], approval_store: ApprovalStore, *, poll_s: float = _POLL_S) -> Reply:
+    """Apply another worker's request to the approval store of this worker, and return the reply.
+
+    Args:
+        poll_s: How long to wait for a decision before replying that there is none yet.
+    """
     answer: dict[str, Any] = {}
     if document["do"] == "decide":
         answer["known"] = await approval_store.decide(
@@ -115,7 +121,7 @@ async def answer_approval(document: dict[str, Any], approval_store: ApprovalStor
                 answer["refused"] = str(error)
         case "wait":
             decision: Decision | None = None
-            with anyio.move_on_after(_POLL_S):
+            with anyio.move_on_after(poll_s):
                 decision = await approval_store.wait(question)
             answer = (
                 {"kind": "waiting"}

@@ -335,8 +335,16 @@ class _ClientRequest:
 class SessionTable:
     """All sessions. If a caller at its limit opens another session, the caller's longest idle session ends."""
 
-    def __init__(self, announcer: ChangeAnnouncer, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        announcer: ChangeAnnouncer,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        max_sessions: int = MAX_SESSIONS,
+        sweep_s: float = _SWEEP_S,
+    ) -> None:
         self._announcer = announcer
+        self._max_sessions, self._sweep_s = max_sessions, sweep_s
         self._clock = clock
         self._sessions: dict[str, Session] = {}
         # The sessions of each account, least recently used first.
@@ -358,7 +366,7 @@ class SessionTable:
                 owned,
                 f"{account.name} has {len(owned)} sessions in use, the most that {account.share} allows. End some.",
             )
-        elif len(self._sessions) >= MAX_SESSIONS:
+        elif len(self._sessions) >= self._max_sessions:
             # End a session of the caller with the most sessions, so that a few callers cannot lock out the others.
             most = max(self._owned.values(), key=len)
             self._end_idle(most if len(most) > len(owned) else owned, "too many sessions are in use", own=False)
@@ -391,7 +399,7 @@ class SessionTable:
     async def sweep_periodically(self) -> None:
         """End idle sessions periodically until cancelled."""
         while True:
-            await anyio.sleep(_SWEEP_S)
+            await anyio.sleep(self._sweep_s)
             self.sweep()
 
     def sweep(self) -> None:

@@ -56,6 +56,7 @@ class EventParser:
         on_skipped: Called with the beginning and the end of the data of a skipped event.
         last_id: If this stream resumes another stream, the last event id of that stream.
         retry_ms: If this stream resumes another stream, the reconnection time of that stream.
+        limit_bytes: The maximum size of a line and of the data of an event.
 
     Attributes:
         retry_ms: The server's reconnection time in milliseconds; None if it did not send one.
@@ -68,10 +69,12 @@ class EventParser:
         on_skipped: Callable[[bytes], None] = lambda ends: None,
         last_id: str | None = None,
         retry_ms: int | None = None,
+        limit_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
+        self._limit_bytes = limit_bytes
         self._is_first = True
         self._on_skipped = on_skipped
-        self._lines = LineSplitter(MAX_MESSAGE_BYTES, lambda ends: on_skipped(ends.removeprefix(b"data:")))
+        self._lines = LineSplitter(limit_bytes, lambda ends: on_skipped(ends.removeprefix(b"data:")))
         self._skip_large = skip_large
         self._dropping = False
         # The beginning and end of an event that is being skipped.
@@ -93,7 +96,7 @@ class EventParser:
         """Yield the events that end within this chunk.
 
         Raises:
-            ConnectionLost: A line or an event is larger than `MAX_MESSAGE_BYTES`.
+            ConnectionLost: A line or an event is larger than `limit_bytes`.
         """
         for line in self._lines.feed(chunk):
             event = self._handle_line(line.removesuffix(b"\r"))
@@ -102,7 +105,7 @@ class EventParser:
         # A line over the limit was skipped. Without `skip_large`, this is an error, because the line may be the awaited
         # response.
         if self._lines.skipped and not self._skip_large:
-            raise _too_large()
+            raise _too_large(self._limit_bytes)
 
     def _handle_line(self, line: bytes) -> ServerSentEvent | None:
         if self._is_first:
@@ -129,9 +132,9 @@ class EventParser:
             self._data.append(value)
             self._data_bytes += len(value)
             # Many short lines can add up to one large event.
-            if self._data_bytes > MAX_MESSAGE_BYTES:
+            if self._data_bytes > self._limit_bytes:
                 if not self._skip_large:
-                    raise _too_large()
+                    raise _too_large(self._limit_bytes)
                 self._head, self._tail = b"\n".join(self._data)[:ENDS_BYTES], value[-ENDS_BYTES:]
                 self._data, self._data_bytes, self._dropping = [], 0, True
         elif name == b"event":
@@ -143,5 +146,5 @@ class EventParser:
         return None
 
 
-def _too_large() -> ConnectionLost:
-    return ConnectionLost(f"an event is larger than {MAX_MESSAGE_BYTES} bytes", sent=True)
+def _too_large(limit_bytes: int) -> ConnectionLost:
+    return ConnectionLost(f"an event is larger than {limit_bytes} bytes", sent=True)

@@ -257,6 +257,8 @@ class HttpClient:
         dial: Dial | None = None,
         follows_redirects: bool = True,
         proxy: ProxyChoice = None,
+        idle_s: float = IDLE_S,
+        max_idle: int = MAX_IDLE,
     ) -> None:
         """Initialize the client without opening a connection.
 
@@ -267,7 +269,10 @@ class HttpClient:
             dial: Opens all connections; the host in URLs is ignored.
             follows_redirects: Whether to follow redirects; if not, they are returned like any other response.
             proxy: The proxy of all connections, by default from the environment; ignored with `unix_path` and `dial`.
+            idle_s: A connection that was idle for longer is not reused.
+            max_idle: The number of idle connections to keep for each origin.
         """
+        self._idle_s, self._max_idle = idle_s, max_idle
         self._resolve = resolve
         self._proxy = proxy
         self._via: dict[ProxyChoice, HttpClient] = {}
@@ -393,7 +398,7 @@ class HttpClient:
         while idle:
             connection = idle.pop()
             # Newest first: an older connection is more likely to have been closed by the server.
-            if connection.is_usable(IDLE_S):
+            if connection.is_usable(self._idle_s):
                 return connection
             connection.abort()
         return None
@@ -476,7 +481,7 @@ class HttpClient:
         idle = self._idle.get(connection.origin)
         if idle is None:
             idle = self._idle[connection.origin] = deque()
-        elif len(idle) >= MAX_IDLE:
+        elif len(idle) >= self._max_idle:
             idle.popleft().abort()
         idle.append(connection)
 

@@ -28,9 +28,6 @@ from gateway.protocol.gateway_errors import QuotaExceeded
 
 log = logging.getLogger(__name__)
 
-SILENT_S: Final = 10.0
-"""How long a new connection may stay silent. Clients usually connect when they have a request. Browsers also connect in
-advance, and reconnect if the connection was closed."""
 HEAD_S: Final = 15.0
 """How long a header block may take to arrive. It fits into a few packets, so only an attacker needs longer."""
 BODY_S: Final = 30.0
@@ -109,7 +106,7 @@ class HttpProtocol(asyncio.Protocol):
         if isinstance(peer, tuple):
             self._peer, self.address = f"{peer[0]}:{peer[1]}", str(peer[0])
         is_read, self._is_served = self._connections.add(self)
-        self.deadline_s = self._loop.time() + SILENT_S
+        self.deadline_s = self._loop.time() + self._connections.silent_s
         if not is_read:
             self.closing = True
             self.transport.write(_FULL)

@@ -71,6 +71,9 @@ class Router(Protocol):
         """
 
 
+SILENT_S: Final = 10.0
+"""How long a new connection may stay silent. Clients usually connect when they have a request. Browsers also connect in
+advance, and reconnect if the connection was closed."""
 STALLED_S: Final = 30.0
 """A client that reads nothing of its response for this long is disconnected; mobile networks pause for less."""
 MAX_UNREAD_BYTES: Final = 128 * 1024 * 1024
@@ -129,6 +132,9 @@ class Connections:
         stalled_s: How long a client with unread responses may read nothing.
         anonymous: The account for unfinished requests of unknown senders; None if all clients are trusted.
         per_address: The limit of connections per IP address; None for no limit.
+        max_unread_bytes: The limit of unread data of all clients together.
+        silent_s: How long a new connection may send nothing.
+        sweep_s: The interval between checks of all deadlines.
 
     Attributes:
         heads: The cache of request header blocks.
@@ -142,7 +148,12 @@ class Connections:
         stalled_s: float = STALLED_S,
         anonymous: Account | None = None,
         per_address: int | None = None,
+        max_unread_bytes: int = MAX_UNREAD_BYTES,
+        silent_s: float = SILENT_S,
+        sweep_s: float = _SWEEP_S,
     ) -> None:
+        self._max_unread_bytes, self._sweep_s = max_unread_bytes, sweep_s
+        self.silent_s = silent_s
         self.anonymous = anonymous
         self._per_address = per_address
         self._by_address: Counter[str] = Counter()
@@ -169,7 +180,7 @@ class Connections:
     async def watch(self) -> None:
         """Apply deadlines and limits until cancelled."""
         while True:
-            await anyio.sleep(_SWEEP_S)
+            await anyio.sleep(self._sweep_s)
             if self._cut_since_sweep:
                 # Not done immediately after the abort: the memory is freed only after the transports have closed.
                 self._cut_since_sweep = False
@@ -256,7 +267,7 @@ class Connections:
         self._cut_down(self._open)
         if self._cut_for_room:
             # Log this only once per check, because an attack causes many aborts per second.
-            limit_mib = MAX_UNREAD_BYTES // 2**20
+            limit_mib = self._max_unread_bytes // 2**20
             log.warning("callers disconnected, over %d MiB unread: %d", limit_mib, self._cut_for_room)
             self._cut_for_room = 0
 
@@ -269,10 +280,10 @@ class Connections:
         # Exclude aborted connections, which still report their memory until they are removed.
         holding = [connection for connection in connections if not connection.is_cut]
         total_bytes = sum(connection.held_bytes for connection in holding)
-        if total_bytes <= MAX_UNREAD_BYTES:
+        if total_bytes <= self._max_unread_bytes:
             return
         for connection in sorted(holding, key=lambda each: (each.taken_s, -each.held_bytes)):
-            if total_bytes <= MAX_UNREAD_BYTES:
+            if total_bytes <= self._max_unread_bytes:
                 return
             total_bytes -= connection.held_bytes
             connection.cut()

@@ -238,6 +238,10 @@ def _variables(listed: Any, inputs: list[Input]) -> dict[str, str]:
     return references
 
 
+# The formats of arguments that need a value, of those in the registry's schema; the other one is `boolean`.
+_VALUE_FORMATS: Final = ("string", "number", "filepath")
+
+
 def _arguments(listed: Any, inputs: list[Input]) -> list[str]:
     words: list[str] = []
     for at, declared in enumerate(listed if isinstance(listed, list) else ()):
@@ -247,7 +251,9 @@ def _arguments(listed: Any, inputs: list[Input]) -> list[str]:
         hint = re.sub(r"\W+", "_", str(name or declared.get("valueHint") or f"ARGUMENT_{at + 1}")).strip("_").upper()
         value = _input_value(declared, hint if hint[:1].isalpha() else f"ARGUMENT_{hint}", inputs)
         if declared.get("type") == "named" and isinstance(name, str):
-            words += [name, value] if value else [name]
+            # An optional argument without a value is left out if it takes one; otherwise it is a flag, like `--stdio`.
+            takes_value = "valueHint" in declared or "choices" in declared or declared.get("format") in _VALUE_FORMATS
+            words += [name, value] if value else [] if takes_value else [name]
         elif value:
             words.append(value)
     for word in words:

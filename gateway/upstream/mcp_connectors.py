@@ -87,7 +87,9 @@ class _McpConnector(ABC, Generic[Config]):
         *,
         host: HostSession | None = None,
         credentials: Credentials | None = None,
+        probe_s: float = _PROBE_S,
     ) -> None:
+        self._probe_s = probe_s
         self._server = server
         self._config = config
         self._client = client
@@ -160,7 +162,7 @@ class _McpConnector(ABC, Generic[Config]):
         result: Any = None
         for _ in range(_MAX_PROBES):
             version = self._credentials.version if self._credentials is not None else 0
-            with anyio.move_on_after(_PROBE_S):
+            with anyio.move_on_after(self._probe_s):
                 try:
                     result = await transport.request("server/discover", {"_meta": _ENVELOPE}, headers=headers)
                 except RpcError:
@@ -217,8 +219,9 @@ class StdioConnector(_McpConnector[StdioConfig]):
         *,
         host: HostSession | None = None,
         credentials: Credentials | None = None,
+        probe_s: float = _PROBE_S,
     ) -> None:
-        super().__init__(server, config, client, host=host, credentials=credentials)
+        super().__init__(server, config, client, host=host, credentials=credentials, probe_s=probe_s)
         self._stderr_log = StderrLog(server)
 
     @property

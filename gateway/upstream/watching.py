@@ -222,7 +222,10 @@ class Watcher:
         capabilities: Mapping[str, Any],
         *,
         modern: bool,
+        reopen_s: float = _REOPEN_S,
+        lasting_s: float = _LASTING_S,
     ) -> None:
+        self._reopen_s, self._lasting_s = reopen_s, lasting_s
         self._server = server
         self._transport = transport
         self._inbound = inbound
@@ -306,7 +309,7 @@ class Watcher:
             try:
                 await stream(opened)
                 # Count a short or optional stream as a failure, so that it is not reopened forever.
-                lasted = anyio.current_time() - opened_s >= _LASTING_S
+                lasted = anyio.current_time() - opened_s >= self._lasting_s
                 failures = 0 if lasted and (vital or self._announces_updates) else failures + 1
             except (RpcError, HttpStatusError):
                 self._poll_instead()
@@ -322,7 +325,7 @@ class Watcher:
                     return
             finally:
                 scope.cancel()
-            await anyio.sleep(_REOPEN_S)
+            await anyio.sleep(self._reopen_s)
         if vital and is_lost:
             self._transport.fail("the stream of notifications keeps ending")
         self._poll_instead()
@@ -407,9 +410,9 @@ class Watcher:
                         break
                     except ConnectionLost:
                         log.debug("update stream ended", extra={"server": self._server})
-                    failures = 0 if anyio.current_time() - opened_s >= _LASTING_S else failures + 1
+                    failures = 0 if anyio.current_time() - opened_s >= self._lasting_s else failures + 1
                     self._has_missed, opened = True, anyio.Event()
-                    await anyio.sleep(_REOPEN_S)
+                    await anyio.sleep(self._reopen_s)
             waiting.cancel_scope.cancel()
         # Wake `_follow_by_streams`, because the server will not acknowledge the subscription any more.
         acknowledged.set()

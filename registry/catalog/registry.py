@@ -42,6 +42,7 @@ class Registry:
         "_ids",
         "_latest",
         "_listeners",
+        "_max_owners",
         "_on_own_change",
         "_own_catalogs",
         "catalog",
@@ -49,8 +50,9 @@ class Registry:
         "shape",
     )
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, *, max_owners: int = MAX_OWNERS) -> None:
         self.shape = shape
+        self._max_owners = max_owners
         self.catalog: Catalog = build_catalog({}, shape, version=0)
         # The result of `build_ahead`, until the next swap uses or discards it.
         self._ahead: tuple[Shape, CatalogChange] | None = None
@@ -153,7 +155,7 @@ class Registry:
         # The owner is inserted again, so that the dict is ordered by the time of the last listing.
         self.owners[owner] = {**own, listing.server: listing}
         self._own_catalogs.pop(owner, None)
-        while len(self.owners) > MAX_OWNERS:
+        while len(self.owners) > self._max_owners:
             self._forget_owner(next(iter(self.owners)))
         self._notify_own_change()
 

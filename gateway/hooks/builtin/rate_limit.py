@@ -65,8 +65,15 @@ class RateLimit(Hook):
 
     mode: ClassVar[Mode] = "validate"
 
-    def __init__(self, config: Mapping[str, Any], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        max_buckets: int = MAX_BUCKETS,
+    ) -> None:
         super().__init__(config)
+        self._max_buckets = max_buckets
         payloads.check_keys(config, "perMinute", "burst", "per")
         self._per_minute = payloads.read_number(config, "perMinute", 60, least=_MIN_PER_MINUTE, most=_MAX_PER_MINUTE)
         self._burst = payloads.read_number(config, "burst", max(1.0, self._per_minute), least=1, most=_MAX_PER_MINUTE)
@@ -104,7 +111,7 @@ class RateLimit(Hook):
         )
 
     def _evict(self) -> None:
-        if self._count <= MAX_BUCKETS:
+        if self._count <= self._max_buckets:
             return
         owner, largest = max(self._buckets.items(), key=lambda item: len(item[1]))
         for _ in range(min(_EVICTED, len(largest))):

@@ -94,6 +94,8 @@ class SignIns:
         record: Record | None = None,
         checks: CallerChecks | None = None,
         origin: BrowserOrigin | None = None,
+        *,
+        max_sign_ins: int = _MAX_SIGN_INS,
     ) -> None:
         """Create the collection without any sign-in.
 
@@ -104,7 +106,9 @@ class SignIns:
             record: Writes an audit entry: server, principal, action, and error if it failed.
             checks: The ways to identify the user at a browser.
             origin: The origin at which browsers reach this gateway.
+            max_sign_ins: The number above which the oldest sign-ins of callers are dropped from memory.
         """
+        self._max_sign_ins = max_sign_ins
         self._tasks = tasks
         self._record = record if record is not None else _no_record
         self._store = store if store is not None else MemoryTokenStore()
@@ -162,7 +166,7 @@ class SignIns:
             ),
         )
         self._sign_ins[server, principal] = (config, sign_in)
-        if len(self._sign_ins) > _MAX_SIGN_INS:
+        if len(self._sign_ins) > self._max_sign_ins:
             self._release_oldest()
         return sign_in
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.admin import call_history
-from gateway.admin.call_history import OTHER, RANGES, CallHistory, Figures
+from gateway.admin.call_history import OTHER, RANGES, CallHistory, Figures, Kind
 
 NOON = 1_801_382_400.0
 
@@ -59,9 +58,9 @@ async def test_each_range_has_the_calls_of_its_time_and_old_ones_are_deleted(tmp
     assert b"".join(path.read_bytes().split(b"\0")).count(b"[[") == len(RANGES)
 
 
-async def test_names_above_the_limit_are_counted_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_history, "_MAX_NAMES", {"all": 1, "server": 2, "tool": 3, "caller": 2})
-    history = CallHistory(tmp_path / "history.sqlite", lambda: NOON)
+async def test_names_above_the_limit_are_counted_together(tmp_path: Path) -> None:
+    limits: dict[Kind, int] = {"all": 1, "server": 2, "tool": 3, "caller": 2}
+    history = CallHistory(tmp_path / "history.sqlite", lambda: NOON, max_names=limits)
     for number in range(10):
         history.add(NOON, figures(1.0), server="s", tool=f"s__{number}", caller="ci")
     tools = (await history.document("1h", by="tool"))["series"]

@@ -217,10 +217,14 @@ def test_writer_waits_for_the_file_lock(tmp_path: Path) -> None:
     assert (names(tmp_path), failures) == (["a"], [])
 
 
-def test_waiting_for_the_file_lock_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.audit.log_writer._LOCK_S", 0.05)
-    with locked(tmp_path / "audit.jsonl.head", write=True), pytest.raises(NotWritten, match="locked"):
-        record(tmp_path).append(rows("a"))
+def test_waiting_for_the_file_lock_is_bounded(tmp_path: Path) -> None:
+    head = tmp_path / "audit.jsonl.head"
+    with (
+        locked(head, write=True),
+        pytest.raises(NotWritten, match=r"for more than 0\.05 s"),
+        locked(head, write=False, within_s=0.05),
+    ):
+        raise AssertionError("the lock is held")
     record(tmp_path).append(rows("a"))
 
 

@@ -13,7 +13,6 @@ import anyio
 import pytest
 
 from gateway.access.principal import LOCAL
-from gateway.audit import audit_entries as audit_lines
 from gateway.audit.audit_entries import EventEntry, Line, Outcome
 from gateway.audit.log_reader import Filter, Page, verify
 from gateway.audit.log_writer import Limits, locked
@@ -22,7 +21,7 @@ from gateway.audit.recording import Audit
 from gateway.calls.caller import Caller
 from gateway.calls.profile_views import ProfileViews
 from gateway.config.operation_config import AuditConfig
-from gateway.process.secrets import Scrubber
+from gateway.process.secrets import SECRETS
 from registry.catalog.registry import Registry
 from registry.catalog.shape import Shape
 
@@ -262,11 +261,7 @@ async def test_entries_after_a_read_are_written_in_the_background(tmp_path: Path
     assert [row["name"] for row in lines(tmp_path)] == ["later"]
 
 
-async def test_new_secret_is_scrubbed_without_breaking_the_chain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secrets = Scrubber()
-    monkeypatch.setattr(audit_lines, "SECRETS", secrets)
+async def test_new_secret_is_scrubbed_without_breaking_the_chain(tmp_path: Path) -> None:
     audit = Audit(AuditConfig(arguments=True), tmp_path)
 
     async def recorded() -> None:
@@ -276,7 +271,7 @@ async def test_new_secret_is_scrubbed_without_breaking_the_chain(
 
     await recorded()
     # Beside a credential something that every number, time and digest may hold by chance.
-    secrets.hide(["sk-12345678", "2027", *(f"{number:04x}" for number in range(0, 0x10000, 7))])
+    SECRETS.hide(["sk-12345678", "2027", *(f"{number:04x}" for number in range(0, 0x10000, 7))])
     await recorded()
     await recorded()
     found = lines(tmp_path)

@@ -11,9 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.calls import thorough_checks
 from gateway.calls.check_process import CheckJob
-from gateway.calls.thorough_checks import ThoroughChecks
+from gateway.calls.thorough_checks import CHECK_S, ThoroughChecks
 from gateway.process.tasks import OwnedTasks
 from registry.arguments.prepare import Prepared, passes, prepare
 from registry.catalog.catalog import ToolWrapper
@@ -56,9 +55,9 @@ def wrapper_of(schema: Any) -> ToolWrapper:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[ThoroughChecks]:
+async def running(check_s: float = CHECK_S) -> AsyncIterator[ThoroughChecks]:
     async with anyio.create_task_group() as group:
-        checks = ThoroughChecks(OwnedTasks(group))
+        checks = ThoroughChecks(OwnedTasks(group), check_s=check_s)
         group.start_soon(checks.run)
         yield checks
         group.cancel_scope.cancel()
@@ -150,25 +149,23 @@ def test_explaining_a_megabyte_costs_little_more_than_parsing_it() -> None:
 
 @pytest.mark.parametrize(("validation", "sent"), [("strict", False), ("lenient", True)])
 async def test_check_beyond_the_deadline_is_sent_or_refused_by_configuration(
-    monkeypatch: pytest.MonkeyPatch, validation: Validation, sent: bool
+    validation: Validation, sent: bool
 ) -> None:
-    monkeypatch.setattr(thorough_checks, "CHECK_S", 0.2)
-    async with running() as checks:
+    async with running(check_s=0.2) as checks:
         found = await prepared(checks, ENDLESS, {"a": "a" * 100_000}, validation)
         assert bool(found.problems) is not sent
         problem = found.unchecked[0] if sent else found.problems[0]
         assert "a could not be checked within 0.2 s: 100000 characters are too many for its pattern" in problem.message
         # The process was ended together with its check, and the next check gets a new process.
         valid = rows()
-        monkeypatch.setattr(thorough_checks, "CHECK_S", 5)
+        checks.check_s = 5
         assert (await prepared(checks, ROWS, valid)).arguments is valid
 
 
-async def test_one_caller_occupies_one_process_and_others_use_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thorough_checks, "CHECK_S", 3)
+async def test_one_caller_occupies_one_process_and_others_use_the_next() -> None:
     order: list[str] = []
     first = anyio.Event()
-    async with running() as checks, anyio.create_task_group() as group:
+    async with running(check_s=3) as checks, anyio.create_task_group() as group:
 
         async def attack() -> None:
             await prepared(checks, ENDLESS, {"a": "a" * 200_000}, who="mallory")

@@ -28,7 +28,8 @@ def question(principal: str = "ann", call: str = "1", session: str = "s", by: Ap
 class FakePeers:
     """The way to the first worker, which can be cut."""
 
-    def __init__(self) -> None:
+    def __init__(self, poll_s: float = 10.0) -> None:
+        self.poll_s = poll_s
         self.book = ApprovalStore(ApprovalsConfig(waiting=2), Audit(AuditConfig(), None))
         self.lost = False
 
@@ -36,15 +37,15 @@ class FakePeers:
         if self.lost:
             raise PeerLost("it is starting again")
         assert (index, method, target) == (0, "POST", relays.APPROVALS_TARGET)
-        return await relays.answer_approval(json_bytes.loads(body), self.book)
+        return await relays.answer_approval(json_bytes.loads(body), self.book, poll_s=self.poll_s)
 
     def replace(self) -> None:
         self.__init__()  # type: ignore[misc] # reset in place, because others hold a reference
 
 
-def relayed() -> tuple[FakePeers, RelayedApprovals]:
-    peers = FakePeers()
-    return peers, RelayedApprovals(cast("Any", peers), 10.0)
+def relayed(poll_s: float = 10.0) -> tuple[FakePeers, RelayedApprovals]:
+    peers = FakePeers(poll_s)
+    return peers, RelayedApprovals(cast("Any", peers), 10.0, retry_s=0.01)
 
 
 async def waits(book: ApprovalStore, count: int = 1) -> list[dict[str, Any]]:
@@ -66,10 +67,9 @@ async def during(wait: Callable[[], Any], then: Callable[[], Any]) -> Any:
     return found[0]
 
 
-async def test_call_waiting_on_another_worker_is_decided_on_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_waiting_on_another_worker_is_decided_on_the_first() -> None:
     # It looks more than once.
-    monkeypatch.setattr(relays, "_POLL_S", 0.01)
-    peers, book = relayed()
+    peers, book = relayed(poll_s=0.01)
     pending = question()
     assert await book.register(pending) is False
 
@@ -121,8 +121,7 @@ async def test_too_many_waiting_calls_are_refused_with_the_first_workers_message
     assert await book.decide("x", allow=True, lasts="once", by="host") is False
 
 
-async def test_replaced_first_worker_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relays, "_RETRY_S", 0.01)
+async def test_replaced_first_worker_is_asked_again() -> None:
     peers, book = relayed()
     pending = question()
     await book.register(pending)

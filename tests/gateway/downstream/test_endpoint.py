@@ -28,7 +28,7 @@ from gateway.config.auth_config import QuotaLimits, QuotasConfig
 from gateway.downstream import sessions
 from gateway.downstream.list_changes import ChangeAnnouncer
 from gateway.downstream.lists import SERVER_INFO
-from gateway.downstream.sessions import Session, SessionTable
+from gateway.downstream.sessions import MAX_SESSIONS, Session, SessionTable
 from gateway.protocol.gateway_errors import QuotaExceeded
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
@@ -175,10 +175,10 @@ async def test_both_eras_get_the_same_list_in_their_own_form(tmp_path: Path) -> 
         assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, -32601)
 
 
-def a_table(registry: Registry | None = None) -> tuple[SessionTable, ChangeAnnouncer]:
+def a_table(registry: Registry | None = None, max_sessions: int = MAX_SESSIONS) -> tuple[SessionTable, ChangeAnnouncer]:
     registry = registry or Registry(Shape())
     announcer = ChangeAnnouncer(registry, ProfileViews(registry, {}))
-    return SessionTable(announcer), announcer
+    return SessionTable(announcer, max_sessions=max_sessions), announcer
 
 
 async def test_longest_idle_session_is_evicted_and_none_in_use() -> None:
@@ -204,9 +204,8 @@ async def test_longest_idle_session_is_evicted_and_none_in_use() -> None:
     assert not set(ended) & {running, streaming, *neighbours}
 
 
-async def test_caller_with_most_sessions_loses_one_when_the_table_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MAX_SESSIONS", 10)
-    table, _ = a_table()
+async def test_caller_with_most_sessions_loses_one_when_the_table_is_full() -> None:
+    table, _ = a_table(max_sessions=10)
     many, few, new = (Principal(name=name) for name in ("many", "few", "new"))
     owned = [opened(table, many) for _ in range(8)]
     kept = [opened(table, few) for _ in range(2)]

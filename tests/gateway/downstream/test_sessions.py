@@ -6,11 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
-import pytest
 
 from gateway.access.principal import LOCAL
 from gateway.access.quotas import independent_account
-from gateway.downstream import sessions
 from gateway.downstream.sessions import IDLE_S, Session, SessionTable
 
 
@@ -51,9 +49,9 @@ def session() -> Session:
     return Session(LOCAL, version="2025-11-25", params={}, account=independent_account())
 
 
-def table() -> tuple[SessionTable, Announcer, Clock]:
+def table(sweep_s: float = 60.0) -> tuple[SessionTable, Announcer, Clock]:
     announcer, clock = Announcer(), Clock()
-    return SessionTable(announcer, clock=clock), announcer, clock  # type: ignore[arg-type] # a fake
+    return SessionTable(announcer, clock=clock, sweep_s=sweep_s), announcer, clock  # type: ignore[arg-type] # a fake
 
 
 def test_idle_session_expires_with_its_state_without_further_requests() -> None:
@@ -85,9 +83,8 @@ def test_session_that_streams_runs_or_is_used_is_not_idle() -> None:
     assert [known.get(one.id, LOCAL) for one in (streaming, running, used, idle)] == [streaming, running, used, None]
 
 
-async def test_idle_sessions_are_swept_periodically(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "_SWEEP_S", 0.001)
-    known, _, clock = table()
+async def test_idle_sessions_are_swept_periodically() -> None:
+    known, _, clock = table(sweep_s=0.001)
     with anyio.fail_after(25):
         async with anyio.create_task_group() as group:
             group.start_soon(known.sweep_periodically)

@@ -6,16 +6,15 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import anyio
 import pytest
 
-from gateway.http import server_connection as protocol_module
-from gateway.http import server_connections as connections_module
 from gateway.http.http_request import RequestHead
 from gateway.http.responder import Responder
 from gateway.http.server_connection import HttpProtocol
-from gateway.http.server_connections import Connections, Handler
+from gateway.http.server_connections import MAX_UNREAD_BYTES, Connections, Handler
 
 SIZE_BYTES = 16 * 2**20
 # More than what the kernel takes for a reader with a small buffer.
@@ -39,8 +38,8 @@ class Large:
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[tuple[list[HttpProtocol], tuple[str, int]]]:
-    connections, made = Connections(most=10), list[HttpProtocol]()
+async def served(max_unread_bytes: int = MAX_UNREAD_BYTES) -> AsyncIterator[tuple[list[HttpProtocol], tuple[str, int]]]:
+    connections, made = Connections(most=10, max_unread_bytes=max_unread_bytes), list[HttpProtocol]()
 
     def protocol() -> HttpProtocol:
         made.append(HttpProtocol(connections, Large()))
@@ -89,13 +88,11 @@ async def test_shutdown_waits_for_a_client_that_reads() -> None:
         assert made[0].unread_bytes == 0
 
 
-async def test_callers_that_do_not_read_are_disconnected_at_the_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_callers_that_do_not_read_are_disconnected_at_the_limit() -> None:
     # Less than three answers, and more than what is unread of them.
-    monkeypatch.setattr(connections_module, "MAX_UNREAD_BYTES", 2 * SIZE_BYTES + LEFT_BYTES)
+    limit_bytes = 2 * SIZE_BYTES + LEFT_BYTES
     leave = SIZE_BYTES - LEFT_BYTES
-    async with served() as (made, address), reading(address, leave), reading(address, leave):
+    async with served(limit_bytes) as (made, address), reading(address, leave), reading(address, leave):
         assert not any(each.is_cut for each in made)
         async with reading(address, 1):
             assert [each.is_cut for each in made].count(True) == 1
@@ -128,8 +125,8 @@ class Slow:
 
 
 @asynccontextmanager
-async def serving(most: int, per_address: int | None = None) -> AsyncIterator[tuple[Connections, int]]:
-    connections = Connections(most=most, per_address=per_address)
+async def serving(most: int, **options: Any) -> AsyncIterator[tuple[Connections, int]]:
+    connections = Connections(most=most, **options)
     server = await asyncio.get_running_loop().create_server(lambda: HttpProtocol(connections, Slow()), "127.0.0.1", 0)
     try:
         async with anyio.create_task_group() as group:
@@ -199,12 +196,8 @@ async def test_one_address_cannot_lock_out_another() -> None:
             caller.close()
 
 
-async def test_silent_connection_is_closed_before_a_slow_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(protocol_module, "SILENT_S", 0.2)
-    monkeypatch.setattr(connections_module, "_SWEEP_S", 0.05)
-    async with serving(10) as (connections, port):
+async def test_silent_connection_is_closed_before_a_slow_one() -> None:
+    async with serving(10, silent_s=0.2, sweep_s=0.05) as (connections, port):
         with await connect(port) as silent, await connect(port, b"GET / HT") as slow:
             with anyio.fail_after(25), suppress(ConnectionResetError):
                 assert not await asyncio.get_running_loop().sock_recv(silent, 1)

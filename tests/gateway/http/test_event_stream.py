@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.http import event_stream
 from gateway.http.event_stream import EventParser, media_type
 from gateway.protocol.gateway_errors import ConnectionLost
 
 LIMIT = 1000
-
-
-@pytest.fixture(autouse=True)
-def _small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "MAX_MESSAGE_BYTES", LIMIT)
 
 
 def read(parser: EventParser, text: bytes) -> list[tuple[str, bytes]]:
@@ -64,17 +58,17 @@ EXACT_LINES = b"data: " + b"x" * (LIMIT - 100) + b"\ndata: " + b"y" * 100
 def test_oversized_event_ends_its_stream(kind: str) -> None:
     text = LARGE[kind] + b"\n\ndata: next\n\n"
     if kind == "exactly":
-        assert [data for _, data in read(EventParser(), text)] == [b"x" * (LIMIT - 5), b"next"]
+        assert [data for _, data in read(EventParser(limit_bytes=LIMIT), text)] == [b"x" * (LIMIT - 5), b"next"]
         return
     with pytest.raises(ConnectionLost, match="larger than 1000 bytes") as lost:
-        read(EventParser(), text)
+        read(EventParser(limit_bytes=LIMIT), text)
     assert lost.value.sent
 
 
 @pytest.mark.parametrize("kind", ["one line", "many lines"])
 def test_oversized_event_of_a_shared_stream_is_skipped(kind: str) -> None:
     skipped: list[bytes] = []
-    parser = EventParser(skip_large=True, on_skipped=skipped.append)
+    parser = EventParser(skip_large=True, on_skipped=skipped.append, limit_bytes=LIMIT)
     text = b"event: x\n" + LARGE[kind] + (b"\ndata: more" if kind == "many lines" else b"")
     # In pieces, as from a network.
     found = [event for at in range(0, len(text), 100) for event in read(parser, text[at : at + 100])]
@@ -98,19 +92,19 @@ def test_field_without_a_known_name_is_ignored() -> None:
 
 
 def test_size_of_each_event_counts_anew() -> None:
-    parser = EventParser()
+    parser = EventParser(limit_bytes=LIMIT)
     for text in (EXACT_LINES, b"event: without data", EXACT_LINES, b"data: " + b"x" * 100, EXACT_LINES):
         assert len(read(parser, text + b"\n\n")) == (b"data" in text.partition(b":")[0])
     with pytest.raises(ConnectionLost):
         read(parser, EXACT_LINES + b"\ndata: z\n\n")
-    parser = EventParser(skip_large=True)
+    parser = EventParser(limit_bytes=LIMIT, skip_large=True)
     assert read(parser, EXACT_LINES + b"\ndata: z\n\n") == []
     assert read(parser, EXACT_LINES + b"\n\n") == [("message", b"x" * (LIMIT - 100) + b"\n" + b"y" * 100)]
 
 
 def test_beginning_and_end_of_a_skipped_event_are_reported() -> None:
     skipped: list[bytes] = []
-    parser = EventParser(skip_large=True, on_skipped=skipped.append)
+    parser = EventParser(limit_bytes=LIMIT, skip_large=True, on_skipped=skipped.append)
     text = b"data: " + b"a" * 600 + b"\ndata: " + b"b" * 600 + b"\ndata: c\nid: 7\ndata: " + b"d" * 500 + b"\n\n"
     assert read(parser, text * 2) == []
     assert skipped == [b"a" * 512 + b"\n" + b"b" * 9 + b"\nc\n" + b"d" * 500] * 2

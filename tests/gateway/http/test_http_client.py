@@ -6,20 +6,20 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
 from support.raw_http import Peer, echo, serving
 
-from gateway.http import http_client
 from gateway.http.event_stream import PAUSE_BYTES
 from gateway.http.http_client import HttpClient, split_url
 from gateway.protocol.gateway_errors import ConnectionLost, HttpStatusError, UnusableAnswer
 
 
 @asynccontextmanager
-async def a_client() -> AsyncIterator[HttpClient]:
-    client = HttpClient()
+async def a_client(**options: Any) -> AsyncIterator[HttpClient]:
+    client = HttpClient(**options)
     try:
         yield client
     finally:
@@ -115,17 +115,15 @@ async def test_server_that_speaks_first_is_not_trusted() -> None:
         assert not lost.value.sent
 
 
-async def test_connection_idle_for_too_long_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(echo) as site, a_client() as client:
+async def test_connection_idle_for_too_long_is_not_reused() -> None:
+    async with serving(echo) as site, a_client(idle_s=0.0) as client:
         await ask(client, site.url)
-        monkeypatch.setattr(http_client, "IDLE_S", 0.0)
         await ask(client, site.url)
         assert len(site.peers) == 2
         await site.peers[0].left.wait()
 
 
-async def test_number_of_idle_connections_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client, "MAX_IDLE", 2)
+async def test_number_of_idle_connections_is_bounded() -> None:
     here = anyio.Event()
 
     async def together(peer: Peer) -> None:
@@ -136,7 +134,7 @@ async def test_number_of_idle_connections_is_bounded(monkeypatch: pytest.MonkeyP
         peer.answer(b"ok")
         await echo(peer)
 
-    async with serving(together) as site, a_client() as client:
+    async with serving(together) as site, a_client(max_idle=2) as client:
         async with anyio.create_task_group() as group:
             for _ in range(4):
                 group.start_soon(ask, client, site.url)

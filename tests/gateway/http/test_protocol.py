@@ -17,8 +17,8 @@ from gateway.http.http_request import RequestHead, RequestRefused
 from gateway.http.origins import HostCheck
 from gateway.http.request_reader import MAX_FIELDS, MAX_HEAD_BYTES
 from gateway.http.responder import PING_S, AsgiHandler, Receive, Responder, Scope, Send
-from gateway.http.server_connection import BODY_S, HEAD_S, KEEP_ALIVE_S, SILENT_S, HttpProtocol
-from gateway.http.server_connections import Connections, Handler
+from gateway.http.server_connection import BODY_S, HEAD_S, KEEP_ALIVE_S, HttpProtocol
+from gateway.http.server_connections import SILENT_S, Connections, Handler
 
 GET = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n"
 

@@ -14,8 +14,8 @@ from gateway.access.quotas import MIB, Account, Quotas
 from gateway.config.auth_config import QuotaLimits, QuotasConfig
 from gateway.http.http_request import DISCARDED_BYTES, RequestHead, RequestRefused
 from gateway.http.responder import Responder
-from gateway.http.server_connection import BODY_S, HEAD_S, KEEP_ALIVE_S, SILENT_S
-from gateway.http.server_connections import Connections, Handler
+from gateway.http.server_connection import BODY_S, HEAD_S, KEEP_ALIVE_S
+from gateway.http.server_connections import SILENT_S, Connections, Handler
 
 GET = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n"
 SLOW = GET.replace(b"/a", b"/slow")

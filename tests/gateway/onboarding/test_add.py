@@ -73,6 +73,9 @@ def test_registry_server_is_added_with_its_inputs(
     ]
     arguments = [
         {"type": "named", "name": "--city", "value": "{town}", "variables": {"town": {"default": "Bern"}}},
+        {"type": "named", "name": "--lang", "valueHint": "code"},
+        {"type": "named", "name": "--units", "choices": ["metric", "us"], "format": "string"},
+        {"type": "named", "name": "--stdio"},
         {"type": "positional", "value": "serve"},
     ]
     double.describe(packages=[npm(environmentVariables=variables, packageArguments=arguments)])
@@ -80,7 +83,7 @@ def test_registry_server_is_added_with_its_inputs(
     kept = tmp_path / "state" / "secrets" / "weather-WEATHER_KEY"
     assert servers["weather"] == {
         "command": "npx",
-        "args": ["-y", "@example/weather@1.2.3", "--city", "Bern", "serve"],
+        "args": ["-y", "@example/weather@1.2.3", "--city", "Bern", "--stdio", "serve"],
         "env": {"WEATHER_KEY": f"${{file:{kept}}}", "REGION": "eu", "PROXY": "${PROXY:-}", "FIXED": "on"},
     }
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import anyio
-import pytest
 
 from gateway.config.upstream_types.stdio_config import StdioConfig
 from gateway.http.http_client import HttpClient
@@ -33,16 +32,13 @@ for line in sys.stdin:
 """
 
 
-async def test_slow_server_is_probed_again_after_refusing_the_handshake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mcp_connectors, "_PROBE_S", 0.2)
+async def test_slow_server_is_probed_again_after_refusing_the_handshake(tmp_path: Path) -> None:
     program = tmp_path / "server.py"
     program.write_text(SERVER)
     client = HttpClient()
     config = StdioConfig(command=sys.executable, args=[str(program)])
     ports = SessionPorts(on_list_changed=lambda kinds: None, on_update=lambda kind, key, params: None)
     with anyio.fail_after(25):
-        async with mcp_connectors.StdioConnector("s", config, client).open(ports) as session:
+        async with mcp_connectors.StdioConnector("s", config, client, probe_s=0.2).open(ports) as session:
             assert session.protocol_version == "2026-07-28"
     client.close()

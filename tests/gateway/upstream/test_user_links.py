@@ -18,7 +18,6 @@ from gateway.protocol.gateway_errors import UpstreamUnavailable
 from gateway.upstream import caller_links
 from gateway.upstream.caller_links import NoSharedConnector, UserLinks
 from gateway.upstream.link import UpstreamLink
-from gateway.upstream.oauth import sign_ins as all_sign_ins
 from gateway.upstream.oauth.account_linking import user_of
 from gateway.upstream.oauth.sign_ins import SignIns
 
@@ -102,9 +101,8 @@ def test_key_named_local_is_not_the_local_user() -> None:
     assert user_of(ANN) == "ann"
 
 
-def test_sign_ins_of_absent_callers_are_kept_only_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(all_sign_ins, "_MAX_SIGN_INS", 3)
-    sign_ins = SignIns(cast("Any", None))
+def test_sign_ins_of_absent_callers_are_kept_only_in_the_store() -> None:
+    sign_ins = SignIns(cast("Any", None), max_sign_ins=3)
     shared = HttpConfig.model_validate({"url": "http://127.0.0.1:9/mcp"})
     own = HttpConfig.model_validate({"url": "http://127.0.0.1:9/mcp", "auth": {"perUser": True}})
     kept = sign_ins.get("all", shared)

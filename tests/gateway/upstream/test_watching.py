@@ -14,7 +14,6 @@ from support.gateways import running_gateway
 from support.upstreams.running import Recording, scripted_http_server, scripted_stdio_server, tool
 
 from gateway.protocol.gateway_errors import ConnectionLost, GatewayError, HttpStatusError, RpcError
-from gateway.upstream import watching
 from gateway.upstream.inbound_messages import InboundMessages
 from gateway.upstream.session import SessionPorts
 from gateway.upstream.watching import Watcher
@@ -54,16 +53,17 @@ class Lists:
         self.failed = reason
 
 
-async def watched(lists: Lists, monkeypatch: pytest.MonkeyPatch, *, modern: bool) -> Watcher:
+async def watched(lists: Lists, *, modern: bool, lasting_s: float = 1.0) -> Watcher:
     """Watch until there is nothing more to watch, or a stream is held open."""
-    monkeypatch.setattr(watching, "_REOPEN_S", 0)
     with anyio.fail_after(25):
         async with anyio.create_task_group() as group:
             ports = SessionPorts(on_list_changed=lists.changes.append, on_update=lambda *_: None)
             inbound = lists.inbound = InboundMessages(group, ports, None)
             inbound.start(modern=modern)
             transport: Any = lists
-            watcher = Watcher("up", transport, inbound, lists.request, TOOLS, modern=modern)
+            watcher = Watcher(
+                "up", transport, inbound, lists.request, TOOLS, modern=modern, reopen_s=0, lasting_s=lasting_s
+            )
 
             async def stop_when_held() -> None:
                 await lists.held.wait()
@@ -76,11 +76,9 @@ async def watched(lists: Lists, monkeypatch: pytest.MonkeyPatch, *, modern: bool
 
 
 @pytest.mark.parametrize("modern", [True, False])
-async def test_ended_stream_is_reopened_and_each_opening_lists_once(
-    monkeypatch: pytest.MonkeyPatch, modern: bool
-) -> None:
+async def test_ended_stream_is_reopened_and_each_opening_lists_once(modern: bool) -> None:
     lists = Lists([None, ConnectionLost("cut", sent=True)])
-    watcher = await watched(lists, monkeypatch, modern=modern)
+    watcher = await watched(lists, modern=modern)
     assert (lists.opened, lists.changes, lists.failed) == (3, [["tools"]] * 3, None)
     assert watcher.announces_changes
 
@@ -95,11 +93,9 @@ async def test_ended_stream_is_reopened_and_each_opening_lists_once(
         [None] * 10,
     ],
 )
-async def test_server_without_a_lasting_stream_is_polled(
-    monkeypatch: pytest.MonkeyPatch, ends: list[GatewayError | None], modern: bool
-) -> None:
+async def test_server_without_a_lasting_stream_is_polled(ends: list[GatewayError | None], modern: bool) -> None:
     lists = Lists([*ends])
-    watcher = await watched(lists, monkeypatch, modern=modern)
+    watcher = await watched(lists, modern=modern)
     assert not watcher.announces_changes
     # The last entry is not a change, but reports that there will be no announcements.
     assert lists.changes[-1] == ()
@@ -107,28 +103,23 @@ async def test_server_without_a_lasting_stream_is_polled(
     assert lists.failed is None
 
 
-async def test_lasting_streams_are_reopened_indefinitely(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "_LASTING_S", 0)
+async def test_lasting_streams_are_reopened_indefinitely() -> None:
     lists = Lists([None] * 10)
-    watcher = await watched(lists, monkeypatch, modern=True)
+    watcher = await watched(lists, modern=True, lasting_s=0)
     assert lists.opened == 11
     assert watcher.announces_changes
 
 
-async def test_stream_that_keeps_breaking_ends_the_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_stream_that_keeps_breaking_ends_the_connection() -> None:
     lists = Lists([ConnectionLost("cut", sent=True)] * 10)
-    watcher = await watched(lists, monkeypatch, modern=True)
+    watcher = await watched(lists, modern=True)
     assert lists.failed == "the stream of notifications keeps ending"
     assert (lists.opened, watcher.announces_changes) == (3, False)
 
 
-async def test_announcements_since_the_handshake_need_no_extra_listing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_announcements_since_the_handshake_need_no_extra_listing() -> None:
     lists = Lists([], independent_requests=False)
-    watcher = await watched(lists, monkeypatch, modern=False)
+    watcher = await watched(lists, modern=False)
     assert (lists.opened, lists.changes, watcher.announces_changes) == (1, [], True)
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
-from registry.catalog import registry as store
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
-from registry.catalog.registry import Registry
+from registry.catalog.registry import MAX_OWNERS, Registry
 from registry.catalog.shape import ServerShape, Shape
 
 SHOP = ServerName("shop")
@@ -22,8 +19,9 @@ def names(registry: Registry, owner: str) -> list[str]:
     return [wrapper.name for wrapper in registry.catalog_of(owner).wrappers]
 
 
-def shop_and_bank() -> Registry:
-    registry = Registry(Shape(servers={SHOP: ServerShape(), ServerName("bank"): ServerShape()}))
+def shop_and_bank(max_owners: int = MAX_OWNERS) -> Registry:
+    shape = Shape(servers={SHOP: ServerShape(), ServerName("bank"): ServerShape()})
+    registry = Registry(shape, max_owners=max_owners)
     registry.put(listing("balance", server=ServerName("bank")))
     return registry
 
@@ -58,9 +56,8 @@ def test_equal_listings_of_several_callers_are_stored_once() -> None:
     assert ann.definition is bob.definition
 
 
-def test_number_of_owners_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MAX_OWNERS", 2)
-    registry = shop_and_bank()
+def test_number_of_owners_is_bounded() -> None:
+    registry = shop_and_bank(max_owners=2)
     for name in ("ann", "bob", "ann", "eve"):
         registry.put_own(name, listing("whoami"))
     assert sorted(registry.owners) == ["ann", "eve"]

@@ -252,6 +252,13 @@ INTROSPECTION = {
 }  # fmt: skip
 
 
+async def until_introspected(issuer: Issuer, times: int) -> None:
+    with anyio.fail_after(25):
+        while issuer.count("/introspect") < times:
+            await anyio.sleep(0.005)
+    assert issuer.count("/introspect") == times
+
+
 async def test_opaque_token_is_introspected_once_a_minute_until_inactive() -> None:
     issuer = Issuer()
     async with known(issuer, {"poll_s": 0.005}, **INTROSPECTION) as found:
@@ -263,12 +270,11 @@ async def test_opaque_token_is_introspected_once_a_minute_until_inactive() -> No
             assert at_once(found, "opaque") is who
         assert issuer.count("/introspect") == 1
         issuer.now_s += 55
-        await anyio.sleep(0.05)
-        assert issuer.count("/introspect") == 2
+        await until_introspected(issuer, 2)
         assert at_once(found, "opaque") is who
         issuer.down = True
         issuer.now_s += 61
-        await anyio.sleep(0.05)
+        await until_introspected(issuer, 3)
         assert found.knows(who)  # no change has been reported
         refused = await look(found, "opaque")
         assert isinstance(refused, Refusal)
@@ -314,9 +320,7 @@ async def test_tokens_of_many_streams_are_introspected_in_turn() -> None:
         found.on_change(lambda: [found.knows(who) for who in holders if isinstance(who, Principal)])
         for rounds in (1, 2, 3):
             issuer.now_s += 6
-            with anyio.fail_after(25):
-                while issuer.count("/introspect") < 100 + 32 * rounds:
-                    await anyio.sleep(0.005)
+            await until_introspected(issuer, 100 + 32 * rounds)
             await anyio.sleep(0.05)
             assert issuer.count("/introspect") == 100 + 32 * rounds
 
