@@ -209,6 +209,30 @@ async def test_body_of_many_lines_is_read_in_slices(line_count: int, slice_count
     assert iterations >= slice_count - 1
 
 
+async def test_only_one_slice_is_processed_in_each_iteration() -> None:
+    iteration, turns, slices = 0, anyio.Lock(), list[int]()
+
+    async def tick() -> None:
+        nonlocal iteration
+        while True:
+            await asyncio.sleep(0)
+            iteration += 1
+
+    async def read() -> None:
+        response = response_of(b"HTTP/1.1 200 OK\r\ncontent-length: 20000\r\n\r\n", b"\n" * 20_000)
+        response.turns = turns
+        async for _ in response.chunks():
+            slices.append(iteration)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(tick)
+        async with anyio.create_task_group() as readers:
+            for _ in range(3):
+                readers.start_soon(read)
+        group.cancel_scope.cancel()
+    assert len(slices) == len(set(slices)) == 15
+
+
 @pytest.mark.parametrize("whole", [True, False])
 async def test_body_of_many_pieces_is_read_after_a_turn(whole: bool) -> None:
     body: list[bytes] = []
