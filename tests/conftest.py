@@ -66,7 +66,7 @@ _SLOW_FILES = (
 
 # Folders whose tests start programs, which takes about a second each.
 _SLOW_FOLDERS = ("cluster", "deploy", "e2e", "faults")
-_SLOW_UNIT_FOLDERS = ("admin", "audit", "demo", "downstream", "fleet", "serving", "telemetry", "upstream")
+_SLOW_UNIT_FOLDERS = ("admin", "demo", "downstream", "fleet", "serving", "telemetry", "upstream")
 # Parameters that choose the protocol era.
 _ERAS = {"era", "modern", "version"}
 # A slow test runs at most this often by default, a few of its other variants are heavy tests, the rest are exhaustive.

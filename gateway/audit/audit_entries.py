@@ -148,10 +148,10 @@ class Outcome(NamedTuple):
     def ended(self, error: BaseException | None) -> Outcome:
         """Return this outcome, updated by the exception that ended the call.
 
-        An `RpcError` sets the code and the rule. A cancellation sets the transport to `cancelled`.
+        An `RpcError` sets the code. A cancellation sets the transport to `cancelled`.
         """
         if isinstance(error, RpcError):
-            return self._replace(jsonrpc=error.code, rule=self.rule or getattr(error, "rule", None))
+            return self._replace(jsonrpc=error.code)
         return self if isinstance(error, Exception) else self._replace(transport=self.transport or "cancelled")
 
 

@@ -201,8 +201,10 @@ class LogFile:
         try:
             make_private_folder(self.path.parent)
             with locked(self.head_path, write=True):
+                # Check the file before opening it, because opening a pipe would wait for a reader.
+                with suppress(FileNotFoundError):
+                    _owned_size(self.path)
                 os.close(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK, 0o600))
-                _owned_size(self.path)
                 descriptor = os.open(room, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK, 0o600)
                 try:
                     if os.write(descriptor, bytes(_ROOM_BYTES)) != _ROOM_BYTES:
@@ -281,9 +283,11 @@ class LogFile:
         # Reserve space for the new file, which grows to `file_bytes`.
         excess = sum(sizes) + self.limits.file_bytes - self.limits.total_bytes
         deleted = 0
-        while excess > 0 and deleted < len(remaining):
-            remaining[deleted].unlink(missing_ok=True)
-            excess -= sizes[deleted]
+        for file, size in zip(remaining, sizes, strict=True):
+            if excess <= 0:
+                break
+            file.unlink(missing_ok=True)
+            excess -= size
             deleted += 1
         return deleted
 

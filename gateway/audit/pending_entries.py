@@ -230,7 +230,7 @@ class PendingEntries:
         """Log the current end of the log, with a digest over all entries, for `audit verify --anchor`."""
         self._anchored_s = self._clock()
         head = self.file.head if self.file is not None else None
-        if head is not None and head.last:
+        if head is not None:
             log.info("audit log anchored: %s", head.anchor)
 
     async def flush(self) -> None:

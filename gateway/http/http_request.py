@@ -134,7 +134,7 @@ class RequestHead:
         self.method = method
         self.target = target
         path = target
-        if target[:1] != b"/":
+        if not target.startswith(b"/"):
             # In absolute form, the authority replaces Host (RFC 9112, section 3.2.2 "absolute-form").
             scheme, _, after_scheme = target.partition(b"://")
             if scheme.lower() in (b"http", b"https") and after_scheme:

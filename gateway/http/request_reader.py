@@ -88,13 +88,15 @@ class RequestReader:
 
     def feed(self, data: bytes) -> None:
         """Parse data, and report the requests in it to the receiver."""
-        was_in_head, head = self.in_head, self.head
+        # Each header block has its own list of fields.
+        fields, head = self._fields if self.in_head else None, self.head
         self._body_advanced = False
         unparsed = self._parse(data)
         # This is a loop, not a recursion, because each of several pipelined requests may ask for an upgrade.
         while unparsed:
             unparsed = self._parse(unparsed)
-        if (was_in_head and self.in_head) or (head is not None and self.head is head and not self._body_advanced):
+        in_same_head = self.in_head and self._fields is fields
+        if in_same_head or (head is not None and self.head is head and not self._body_advanced):
             self._fed_bytes += len(data)
             if self._fed_bytes > MAX_HEAD_BYTES:
                 self._refuse_head()

@@ -198,7 +198,7 @@ class Responder(Struct, eq=False):
     # Complete responses
 
     def respond(self, status: int, pieces: json_bytes.Pieces = (), fields: Fields | None = None) -> None:
-        """Send a complete response.
+        """Send a complete response, unless a response has already started.
 
         Args:
             pieces: The parts of a JSON body; empty for a response without a body.
@@ -210,8 +210,8 @@ class Responder(Struct, eq=False):
             and len(pieces) == 1
             and not (fields or self.cross_origin)
             and self.keep_alive
-            and not (self._head_only or self.disconnected or self.ended)
-            and 0 < len(body := pieces[0]) <= _ONE_WRITE_BYTES
+            and not (self._head_only or self.disconnected or self._started)
+            and len(body := pieces[0]) <= _ONE_WRITE_BYTES
         ):
             self._started = self.ended = True
             self._connection.transport.write(_USUAL % (len(body), body))
@@ -225,7 +225,7 @@ class Responder(Struct, eq=False):
         # A response with status 204 must not have a length (RFC 9110, section 8.6 "Content-Length").
         length = b"" if status == 204 else b"content-length: %d\r\n" % size_bytes
         head = b"%b%b%b%b%b%b\r\n" % (_STATUS_LINES[status], kind, length, more, self.cross_origin, close)
-        if self.disconnected:
+        if self.disconnected or self._started:
             return
         self._started = True
         transport = self._connection.transport

@@ -103,7 +103,7 @@ class HttpProtocol(asyncio.Protocol):
         self._ending.add(self)
         peer = transport.get_extra_info("peername")
         # A Unix socket has no peer name.
-        if isinstance(peer, tuple) and len(peer) > 1:
+        if isinstance(peer, tuple):
             self._peer, self.address = f"{peer[0]}:{peer[1]}", str(peer[0])
         is_read, self._is_served = self._connections.add(self)
         self.deadline_s = self._loop.time() + self._connections.silent_s
@@ -206,7 +206,9 @@ class HttpProtocol(asyncio.Protocol):
             self._read_ahead()
         if self._responder is not None:
             self._responder.close_after()
-        elif not self._waiting:
+        elif self._waiting:
+            self.closing = True  # closed once the pipelined requests are answered
+        else:
             self.transport.close()
 
     def _handle_timeout(self) -> None:
@@ -327,12 +329,8 @@ class HttpProtocol(asyncio.Protocol):
             if head.raw(b"expect") is not None:
                 self._check_expect(head)
         except RequestRefused as refused:
-            if self._reader.head is head:
-                if refused.close:
-                    self.closing = True
-                    self._reader.stop()
-                else:
-                    self._reader.discard()
+            if self._reader.head is head and not refused.close:
+                self._reader.discard()
             responder.refuse(refused)
             return False
         self._handler, self._admission = handler, admission

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.audit.log_reader import Filter, format_time, parse_since, read, verify
+from gateway.audit.log_reader import MAX_FAULTS, Filter, format_time, parse_since, read, verify
 from gateway.audit.log_writer import Limits, LogFile, LogState, NotWritten, earlier_files, locked
 from gateway.protocol import json_bytes
 
@@ -60,6 +62,10 @@ def alter_the_first(lines: list[bytes]) -> list[bytes]:
     return [lines[0].replace(b'"a"', b'"x"'), *lines[1:]]
 
 
+def lengthen_the_last(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:-1], lines[-1].replace(b'"d"', b'"longer"')]
+
+
 def cut(lines: list[bytes]) -> list[bytes]:
     return [lines[0], lines[1][:20] + b"\n", *lines[2:]]
 
@@ -73,6 +79,7 @@ def add_one(lines: list[bytes]) -> list[bytes]:
     [
         (alter, "previous line 2 has been altered"),
         (alter_the_last, "line 4 has been altered"),
+        (lengthen_the_last, "line 4 has been altered"),
         (alter_the_first, "previous line 1 has been altered"),
         (lambda lines: [lines[0], *lines[2:]], "line 2 is missing"),
         (lambda lines: lines[1:], "line 1 is missing"),
@@ -83,6 +90,7 @@ def add_one(lines: list[bytes]) -> list[bytes]:
         (cut, "truncated"),
         (lambda lines: [*lines[:-1], lines[-1][:-5]], "truncated"),
         (lambda lines: [*lines, b'{"event":"call"}\n'], "not a line of the audit log"),
+        (lambda lines: [*lines, b"\n"], "truncated"),
         (add_one, "line 2 comes after line 2"),
     ],
 )  # fmt: skip
@@ -191,6 +199,24 @@ def test_full_disk_leaves_no_partial_entry(tmp_path: Path) -> None:
     assert (names(tmp_path), faults(tmp_path)) == (["a", "c"], [])
 
 
+def test_writer_waits_for_the_file_lock(tmp_path: Path) -> None:
+    failures: list[NotWritten] = []
+
+    def write() -> None:
+        try:
+            record(tmp_path).append(rows("a"))
+        except NotWritten as error:
+            failures.append(error)
+
+    writer = threading.Thread(target=write)
+    with locked(tmp_path / "audit.jsonl.head", write=True):
+        writer.start()
+        writer.join(0.05)
+        assert writer.is_alive()
+    writer.join()
+    assert (names(tmp_path), failures) == (["a"], [])
+
+
 def test_waiting_for_the_file_lock_is_bounded(tmp_path: Path) -> None:
     head = tmp_path / "audit.jsonl.head"
     with (
@@ -277,3 +303,247 @@ def test_entries_are_selected_by_outcome_server_session_and_client(tmp_path: Pat
     assert names(tmp_path, session="0000") == ["hidden"]
     assert names(tmp_path, client="b-host") == ["read"]
     assert names(tmp_path, client="a-host", outcome="refused") == ["ruled", "hooked"]
+
+
+def test_each_change_is_one_fault(tmp_path: Path) -> None:
+    path, head = tmp_path / "audit.jsonl", tmp_path / "audit.jsonl.head"
+    record(tmp_path).append(rows("a", "b", "c", "d"))
+    sound, lines = path.read_bytes(), path.read_bytes().splitlines(keepends=True)
+
+    def faults_of(*changed: bytes) -> list[str]:
+        path.write_bytes(b"".join(changed))
+        return [fault.removeprefix(f"{path}") for fault in faults(tmp_path)]
+
+    assert faults_of(*alter(lines)) == [":3: this line or the previous line 2 has been altered"]
+    assert faults_of(*alter_the_last(lines)) == [":4: line 4 has been altered"]
+    assert faults_of(lines[0], *lines[2:]) == [":2: line 2 is missing before this one"]
+    assert faults_of(lines[0], lines[3]) == [":2: lines 2 to 3 are missing before this one"]
+    assert faults_of(*lines[2:]) == [":1: lines 1 to 2 are missing before this one"]
+    assert faults_of(*lines[:2]) == [": lines 3 to 4 are missing"]
+    assert faults_of(*lines, lines[1]) == [":5: line 2 comes after line 4"]
+    assert faults_of(*lines, b"\n") == [":5: the line is truncated, or is not a line of the audit log"]
+    head.unlink()
+    other = lines[0].replace(b'"prev":"0', b'"prev":"1')
+    assert faults_of(other) == [":1: line 1 has been altered"]
+    assert faults_of(*lines[1:2]) == []
+    assert faults_of(sound) == []
+    assert not head.exists()
+
+
+def test_number_of_reported_faults_is_limited(tmp_path: Path) -> None:
+    record(tmp_path).append(rows("a"))
+    with (tmp_path / "audit.jsonl").open("ab") as file:
+        file.write(b"garbage\n" * (MAX_FAULTS + 1))
+    verdict = verify(record(tmp_path))
+    assert (len(verdict.faults), verdict.lines) == (MAX_FAULTS, MAX_FAULTS + 2)
+
+
+def test_only_a_log_without_lines_can_be_absent(tmp_path: Path) -> None:
+    log = record(tmp_path / "new")
+    with pytest.raises(FileNotFoundError):
+        verify(log)
+    log.check_room()
+    assert verify(log).faults == []
+    log.path.unlink()
+    with pytest.raises(FileNotFoundError):
+        verify(log)
+    log.append(rows("a"))
+    log.path.unlink()
+    assert verify(log).faults == [f"{log.path}: line 1 is missing"]
+    assert verify(log, {1: "0" * 64}).faults[0].startswith(f"{log.path}: line 1 is missing, for which the gateway")
+
+
+def test_anchors_of_deleted_lines_are_ignored(tmp_path: Path) -> None:
+    for day in (0, 10):
+        (log := record(tmp_path, days=3, at_s=NEW_YEAR_S + day * DAY_S)).append(rows("a"))
+    assert log.head is not None
+    # The first file was older than three days when the second one was started.
+    assert (earlier_files(log.path), log.head.first, log.head.last) == ([], 2, 2)
+    assert verify(log, {1: "0" * 64, 2: log.head.digest}).faults == []
+    assert len(verify(log, {2: "0" * 64}).faults) == 1
+
+
+def test_file_that_reaches_an_eighth_of_the_limit_is_rotated(tmp_path: Path) -> None:
+    assert Limits(days=1, total_bytes=1024 * MIB).file_bytes == 64 * MIB
+    assert Limits(days=1, total_bytes=80).file_bytes == 10
+    assert Limits(days=1, total_bytes=1).file_bytes == 1
+    record(tmp_path).append(rows("a"))
+    path = tmp_path / "audit.jsonl"
+    size_bytes = path.stat().st_size
+    record(tmp_path, total=8 * (size_bytes + 1)).append(rows("b"))
+    assert earlier_files(path) == []
+    record(tmp_path, total=8 * path.stat().st_size).append(rows("c"))
+    assert [file.stat().st_size for file in earlier_files(path)] == [2 * size_bytes]
+    assert (names(tmp_path), faults(tmp_path)) == (["a", "b", "c"], [])
+
+
+@pytest.mark.parametrize(("less_bytes", "deleted"), [(0, [0] * 8 + [1]), (1, [0] * 8 + [1]), (2, [0] * 7 + [1, 1])])
+def test_oldest_file_is_deleted_at_the_total_size(less_bytes: int, deleted: list[int], tmp_path: Path) -> None:
+    record(tmp_path / "one").append(rows("a"))
+    size_bytes = (tmp_path / "one" / "audit.jsonl").stat().st_size
+    # Each of nine files has one line of this size, and the limit has room for eight.
+    log = record(tmp_path, total=8 * size_bytes - less_bytes)
+    assert [log.append(rows("a")) for _ in range(9)] == deleted
+    assert faults(tmp_path) == []
+
+
+def test_head_states_the_size_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    for days, deleted in ((0, False), (0, False), (1, False), (1, True), (1, False)):
+        if deleted:
+            path.unlink()
+        log = record(tmp_path, at_s=NEW_YEAR_S + days * DAY_S)
+        assert log.append(rows("a")) == 0
+        assert log.head is not None
+        assert (log.head.size, log.head.day) == (path.stat().st_size, f"2027-01-0{days + 1}")
+
+
+def test_anchor_is_the_number_and_the_digest_of_the_last_line(tmp_path: Path) -> None:
+    (log := record(tmp_path)).append(rows("a", "b"))
+    assert log.head is not None
+    assert log.head.anchor == f"2:{log.head.digest}"
+
+
+def test_log_with_a_damaged_head_continues_from_its_first_remaining_entry(tmp_path: Path) -> None:
+    head, path = tmp_path / "audit.jsonl.head", tmp_path / "audit.jsonl"
+    head.write_bytes(b"garbage")
+    record(tmp_path).append(rows("a"))
+    assert (names(tmp_path), faults(tmp_path)) == (["a"], [])
+    head.write_bytes(b"garbage")
+    record(tmp_path).append(rows("b"))
+    # The file of the first entry was rotated, because its day was not known. Only the later file remains.
+    [rotated] = earlier_files(path)
+    rotated.unlink()
+    head.unlink()
+    (log := record(tmp_path)).append(rows("c"))
+    assert (names(tmp_path), faults(tmp_path)) == (["b", "c"], [])
+    before = head.read_bytes()
+    log.append(rows("d"))
+    # The number of the first line stays known after a crash.
+    head.write_bytes(before)
+    log.append(rows("e"))
+    assert log.head is not None
+    assert (log.head.first, log.head.last, faults(tmp_path)) == (2, 5, [])
+
+
+def test_missing_lines_are_a_gap_after_the_last_known_number(tmp_path: Path) -> None:
+    (log := record(tmp_path)).append(rows("a", "b"))
+    log.path.write_bytes(b"")
+    log.append(rows("c"))
+    assert faults(tmp_path) == [f"{log.path}:1: lines 1 to 2 are missing before this one"]
+    assert log.head is not None
+    assert (log.head.first, log.head.last, log.head.size) == (1, 3, log.path.stat().st_size)
+
+
+def test_rotated_files_are_recognized_by_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "log[1]*.jsonl"
+    for day in range(2):
+        at_s = NEW_YEAR_S + day * DAY_S
+        LogFile(path, Limits(days=90, total_bytes=MIB), clock=partial(float, at_s)).append(rows("a"))
+    rotated = tmp_path / "log[1]*-2027-01-01-000000000001.jsonl"
+    for other in ("log[1]*-2027-01-01-x.jsonl", "log[1]*-backup-5.jsonl", "log1x-2027-01-01-000000000001.jsonl"):
+        (tmp_path / other).write_bytes(b"")
+    assert earlier_files(path) == [rotated]
+    assert [row["seq"] for row in read(path, Filter(), limit=9).rows] == [2, 1]
+
+
+def test_file_that_begins_with_garbage_is_rotated_as_number_zero(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(b"garbage\n")
+    record(tmp_path).append(rows("a"))
+    assert [file.name for file in earlier_files(path)] == ["audit-2027-01-01-000000000000.jsonl"]
+    assert names(tmp_path) == ["a"]
+
+
+def test_state_of_a_log_is_read_back(tmp_path: Path) -> None:
+    for state in (LogState(), LogState(first=2, last=3, digest="d", size=4, day="2027-01-31")):
+        assert LogState.from_bytes(state.to_bytes()) == state
+    for damaged in (
+        b'[true,2,"",0,""]',
+        b'[1,2,3,0,""]',
+        b'[1,2,"",0,4]',
+        b'[1,2,"",-1,""]',
+        b"5",
+        b"null",
+        b'"abcde"',
+    ):
+        assert LogState.from_bytes(damaged) is None
+
+
+def check_room(log: LogFile) -> None:
+    log.check_room()
+
+
+def append(log: LogFile) -> None:
+    log.append(rows("a"))
+
+
+@pytest.mark.parametrize("use", [check_room, append])
+def test_special_file_is_not_opened_for_writing(use: Callable[[LogFile], None], tmp_path: Path) -> None:
+    for name in ("audit.jsonl", "audit.jsonl.head"):
+        log = record(tmp_path / f"with {name}")
+        log.path.parent.mkdir()
+        path = log.path.with_name(name)
+        os.mkfifo(path)
+        with pytest.raises(NotWritten, match="is not a regular file"):
+            use(log)
+        path.unlink()
+        path.symlink_to(tmp_path / "victim")
+        with pytest.raises(NotWritten):
+            use(log)
+        path.unlink()
+        use(log)
+    assert not (tmp_path / "victim").exists()
+
+
+@pytest.mark.parametrize("use", [check_room, append])
+def test_file_of_another_user_is_refused(use: Callable[[LogFile], None], tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give a file to another user")
+    log = record(tmp_path)
+    for path in (log.path, log.head_path):
+        path.write_bytes(b"")
+        os.chown(path, 12345, -1)
+        with pytest.raises(NotWritten, match=r"belongs to another user \(id 12345\)"):
+            use(log)
+        path.unlink()
+
+
+@pytest.mark.parametrize("use", [check_room, append])
+def test_files_are_private_and_closed_again(use: Callable[[LogFile], None], tmp_path: Path) -> None:
+    log = record(tmp_path / "new" / "folder")
+    use(log)
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in log.path.parent.iterdir()} == {
+        "audit.jsonl": "0o600",
+        "audit.jsonl.head": "0o600",
+    }
+    open_before = os.listdir("/dev/fd")
+    for _ in range(3):
+        use(log)
+        # Its last line is completed first.
+        log.path.write_bytes(log.path.read_bytes() + b"torn")
+        verify(log)
+        read(log.path, Filter(), limit=9)
+    assert os.listdir("/dev/fd") == open_before
+
+
+def test_permissions_of_an_existing_file_are_restricted(tmp_path: Path) -> None:
+    (log := record(tmp_path)).append(rows("a"))
+    log.path.chmod(0o644)
+    log.append(rows("b"))
+    assert stat.S_IMODE(log.path.stat().st_mode) == 0o600
+
+
+def test_room_is_checked_by_writing(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource", reason="the system has no limits on the size of files")
+    (log := record(tmp_path)).append(rows("a"))
+    log.check_room()
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (32 * 1024, unlimited[1]))
+    try:
+        with pytest.raises(NotWritten, match="No space"):
+            log.check_room()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.jsonl", "audit.jsonl.head"]
+    assert (names(tmp_path), faults(tmp_path)) == (["a"], [])

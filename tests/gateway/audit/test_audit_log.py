@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import deque
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import anyio
 import pytest
 
 from gateway.access.principal import LOCAL
-from gateway.audit.audit_entries import Line, Outcome
-from gateway.audit.log_reader import Filter, verify
-from gateway.audit.log_writer import locked
+from gateway.audit.audit_entries import EventEntry, Line, Outcome
+from gateway.audit.log_reader import Filter, Page, verify
+from gateway.audit.log_writer import Limits, locked
+from gateway.audit.pending_entries import Batch
 from gateway.audit.recording import Audit
 from gateway.calls.caller import Caller
 from gateway.calls.profile_views import ProfileViews
@@ -34,12 +38,15 @@ def call(audit: Audit, name: str) -> None:
     audit.call(caller(), None, "wrapper", Outcome(), 0.001, name=name)
 
 
-async def test_entries_beyond_the_queue_are_counted_and_reported_in_the_log(tmp_path: Path) -> None:
+async def test_entries_beyond_the_queue_are_counted_and_reported_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     audit = Audit(AuditConfig(required=True), tmp_path, most_waiting=3)
     for number in range(5):
         assert audit.refuses is (number >= 3)
         call(audit, str(number))
     assert audit.lost == 2
+    assert caplog.messages == ["audit log queue full, losing entries"]
     await audit.flush()
     assert audit.refuses is False
     call(audit, "later")
@@ -101,6 +108,9 @@ async def test_entries_keep_their_order_after_a_cancelled_flush(tmp_path: Path) 
         with anyio.move_on_after(0.05):
             await audit.flush()
         call(audit, "later")
+        # The thread continues to wait for the lock, after the cancellation.
+        assert audit.written == 0
+        assert [batch.written for batch in audit._batches] == [None]
         # The writing thread has not begun yet, because it waits for the other thread.
         with anyio.move_on_after(0.05):
             await audit.flush()
@@ -316,3 +326,167 @@ async def test_anchor_of_the_chain_is_logged_hourly(tmp_path: Path, caplog: pyte
                 await anyio.sleep(0.01)
         group.cancel_scope.cancel()
     assert "audit log anchored: 1:" not in caplog.text
+
+
+async def test_sound_log_causes_no_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    audit = Audit(AuditConfig(required=True), tmp_path)
+    for name in ("a", "b"):
+        assert await audit.can_record()
+        call(audit, name)
+        await audit.flush()
+    await audit.aclose()
+    assert (audit.written, audit.lost) == (2, 0)
+    assert caplog.records == []
+
+
+def test_limits_and_switches_come_from_the_settings(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(keep_days=7, max_mebibytes=3), tmp_path)
+    assert audit.file is not None
+    assert (audit.file.path, audit.file.limits) == (tmp_path / "audit.jsonl", Limits(days=7, total_bytes=3 * 2**20))
+    full: dict[str, Any] = {"required": True, "arguments": True, "results": True}
+    for settings, state_dir, is_on in (
+        (AuditConfig(**full), tmp_path, True),
+        (AuditConfig(**full, enabled=False), tmp_path, False),
+        (AuditConfig(**full), None, False),
+    ):
+        audit = Audit(settings, state_dir)
+        assert [audit.on, audit.required, audit.keeps_arguments, audit.keeps_results] == [is_on] * 4
+        assert (audit.file is not None) is is_on
+
+
+def test_withdrawn_batch_is_not_written(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    assert audit.file is not None
+    batch = Batch(deque([EventEntry(1.0, {"event": "started"})]), 0)
+    assert batch.withdraw()
+    batch.write(audit.file, Lock())
+    assert (batch.written, batch.withdraw(), os.listdir(tmp_path)) == (None, False, [])
+
+
+async def test_log_without_entries_has_no_file(tmp_path: Path) -> None:
+    for audit in (Audit(AuditConfig(), tmp_path), Audit(AuditConfig(), None)):
+        await audit.flush()
+        await audit.aclose()
+    assert os.listdir(tmp_path) == []
+
+
+async def test_queued_entries_are_written_after_the_log_is_switched_off(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    call(audit, "a")
+    audit.replace(AuditConfig(enabled=False, file="other.jsonl"))
+    await audit.aclose()
+    assert [row["name"] for row in lines(tmp_path)] == ["a"]
+    assert not (tmp_path / "other.jsonl").exists()
+
+
+async def test_last_entries_are_written_although_the_gateway_is_being_cancelled(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    call(audit, "a")
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await audit.aclose()
+    assert [row["name"] for row in lines(tmp_path)] == ["a"]
+
+
+async def test_page_contains_queued_entries(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    call(audit, "a")
+    call(audit, "b")
+    page = await audit.page(Filter(), limit=1)
+    assert ([row["name"] for row in page.rows], page.next) == (["b"], 2)
+    assert await Audit(AuditConfig(), None).page(Filter(), limit=1) == Page(rows=[], next=None)
+
+
+async def test_call_may_not_be_made_while_it_cannot_be_recorded(tmp_path: Path) -> None:
+    (tmp_path / "audit.jsonl").mkdir()
+    assert await Audit(AuditConfig(), tmp_path).can_record(), "recording is not required"
+    assert os.listdir(tmp_path) == ["audit.jsonl"], "nothing was checked"
+    audit = Audit(AuditConfig(required=True), tmp_path, most_waiting=2)
+    assert not audit.refuses
+    assert not await audit.can_record()
+    assert audit.refuses
+    assert audit.last_error is not None
+    (tmp_path / "audit.jsonl").rmdir()
+    await audit.flush()
+    assert (audit.last_error, audit.refuses) == (None, False)
+    assert await audit.can_record()
+    call(audit, "a")
+    assert await audit.can_record()
+    call(audit, "b")
+    assert not await audit.can_record(), "the queue is full"
+    assert audit.last_error is None
+
+
+async def test_failed_write_is_repeated_in_the_background(tmp_path: Path) -> None:
+    (tmp_path / "audit.jsonl").mkdir()
+    audit = Audit(AuditConfig(), tmp_path)
+    async with anyio.create_task_group() as group:
+        group.start_soon(audit.run)
+        call(audit, "a")
+        with anyio.fail_after(25):
+            while audit.last_error is None:
+                await anyio.sleep(0.01)
+            (tmp_path / "audit.jsonl").rmdir()
+            while audit.last_error is not None:
+                await anyio.sleep(0.01)
+        group.cancel_scope.cancel()
+    assert [row["name"] for row in lines(tmp_path)] == ["a"]
+
+
+async def test_entry_that_cannot_be_encoded_does_not_block_later_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    audit.process("started", defect=object())
+    with pytest.raises(ValueError, match="object"):
+        await audit.flush()
+    call(audit, "a")
+    await audit.flush()
+    assert [row["name"] for row in lines(tmp_path)] == ["a"]
+    assert audit.written == 1
+    assert caplog.records == []
+
+
+async def test_large_arguments_and_results_are_omitted(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(arguments=True, results=True), tmp_path)
+    # JSON of exactly 64 KiB; 256 of these are exactly 16 MiB.
+    large = "x" * (64 * 1024 - 2)
+    for _ in range(2):
+        for number in range(257):
+            audit.call(caller(), None, "wrapper", Outcome(), 0.001, large + "x", large, name=str(number))
+        await audit.flush()
+    rows = lines(tmp_path)
+    assert {row["arguments"] for row in rows} == {"not shown: it has 65537 bytes"}
+    assert [row["name"] for row in rows if row["result"] != large] == ["256"] * 2
+    assert rows[-1]["result"] == "not shown: it has 65536 bytes"
+
+
+async def test_arguments_are_recorded_as_they_were_at_the_call(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(arguments=True, results=True), tmp_path)
+    arguments = {"a": 1}
+    audit.call(caller(), None, "wrapper", Outcome(), 0.001, arguments, {"a": object()}, name="a")
+    arguments["a"] = 2
+    await audit.flush()
+    [row] = lines(tmp_path)
+    assert row["arguments"] == {"a": 1}
+    assert row["result"] == "not shown: it cannot be expressed as JSON"
+
+
+@pytest.mark.parametrize(("after_s", "is_anchored"), [(0, False), (3_599, False), (3_600, True), (-1, True)])
+async def test_anchor_is_logged_after_an_hour_or_when_the_clock_goes_back(
+    after_s: int, is_anchored: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    now = [1_800_000_000.0]
+    audit = Audit(AuditConfig(), tmp_path, clock=lambda: now[0])
+    async with anyio.create_task_group() as group:
+        group.start_soon(audit.run)
+        now[0] += after_s
+        # The anchor is logged before the second entry is written.
+        for count in (1, 2):
+            call(audit, "a")
+            with anyio.fail_after(25):
+                while audit.written < count:
+                    await anyio.sleep(0.01)
+        group.cancel_scope.cancel()
+    assert caplog.text.count("audit log anchored: ") == is_anchored

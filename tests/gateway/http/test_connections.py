@@ -81,6 +81,13 @@ async def test_partly_read_response_counts_as_whole_until_fully_read() -> None:
         assert made[0].held_bytes == 0
 
 
+async def test_shutdown_waits_for_a_client_that_reads() -> None:
+    async with served() as (made, address), reading(address, 1) as caller, anyio.create_task_group() as group:
+        group.start_soon(read, caller, SIZE_BYTES)
+        await made[0]._connections.wait_until_read()
+        assert made[0].unread_bytes == 0
+
+
 async def test_callers_that_do_not_read_are_disconnected_at_the_limit() -> None:
     # Less than three answers, and more than what is unread of them.
     limit_bytes = 2 * SIZE_BYTES + LEFT_BYTES
@@ -89,6 +96,14 @@ async def test_callers_that_do_not_read_are_disconnected_at_the_limit() -> None:
         assert not any(each.is_cut for each in made)
         async with reading(address, 1):
             assert [each.is_cut for each in made].count(True) == 1
+
+
+async def test_client_that_is_cut_off_reads_nothing_more() -> None:
+    async with served() as (made, address), reading(address, 1) as caller:
+        made[0].cut()
+        # The data in the buffers of the kernel is discarded, too.
+        with pytest.raises(ConnectionResetError):
+            await read(caller, SIZE_BYTES)
 
 
 class Slow:

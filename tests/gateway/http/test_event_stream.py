@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.http.event_stream import EventParser
+from gateway.http.event_stream import EventParser, media_type
 from gateway.protocol.gateway_errors import ConnectionLost
 
 LIMIT = 1000
@@ -51,6 +51,7 @@ LARGE = {
     "many lines": b"\n".join([b"data: " + b"x" * 100] * (LIMIT // 100 + 1)),
     "exactly": b"data:" + b"x" * (LIMIT - 5),
 }
+EXACT_LINES = b"data: " + b"x" * (LIMIT - 100) + b"\ndata: " + b"y" * 100
 
 
 @pytest.mark.parametrize("kind", LARGE)
@@ -76,3 +77,43 @@ def test_oversized_event_of_a_shared_stream_is_skipped(kind: str) -> None:
     [ends] = skipped
     assert (ends.strip()[:3], ends[-4:]) == (b"xxx", b"more" if kind == "many lines" else b"xxxx")
     assert read(parser, b"data: last\n\n") == [("message", b"last")]
+
+
+def test_byte_order_mark_is_removed_only_at_the_start() -> None:
+    parser = EventParser()
+    mark = b"\xef\xbb\xbf"
+    assert read(parser, mark + b"data: a\n\n" + mark + b"data: b\n\n") == [("message", b"a")]
+
+
+def test_field_without_a_known_name_is_ignored() -> None:
+    parser = EventParser()
+    assert read(parser, b"other: 7\ndata\n data: x\nDATA: y\n\n") == [("message", b"")]
+    assert (parser.retry_ms, parser.last_id) == (None, None)
+
+
+def test_size_of_each_event_counts_anew() -> None:
+    parser = EventParser(limit_bytes=LIMIT)
+    for text in (EXACT_LINES, b"event: without data", EXACT_LINES, b"data: " + b"x" * 100, EXACT_LINES):
+        assert len(read(parser, text + b"\n\n")) == (b"data" in text.partition(b":")[0])
+    with pytest.raises(ConnectionLost):
+        read(parser, EXACT_LINES + b"\ndata: z\n\n")
+    parser = EventParser(limit_bytes=LIMIT, skip_large=True)
+    assert read(parser, EXACT_LINES + b"\ndata: z\n\n") == []
+    assert read(parser, EXACT_LINES + b"\n\n") == [("message", b"x" * (LIMIT - 100) + b"\n" + b"y" * 100)]
+
+
+def test_beginning_and_end_of_a_skipped_event_are_reported() -> None:
+    skipped: list[bytes] = []
+    parser = EventParser(limit_bytes=LIMIT, skip_large=True, on_skipped=skipped.append)
+    text = b"data: " + b"a" * 600 + b"\ndata: " + b"b" * 600 + b"\ndata: c\nid: 7\ndata: " + b"d" * 500 + b"\n\n"
+    assert read(parser, text * 2) == []
+    assert skipped == [b"a" * 512 + b"\n" + b"b" * 9 + b"\nc\n" + b"d" * 500] * 2
+    assert parser.last_id == "7"
+
+
+@pytest.mark.parametrize(
+    ("value", "essence"),
+    [("Application/JSON ; charset=x", "application/json"), ("a/b, c/d;e", "a/b"), (" a/b ", "a/b"), ("", "")],
+)
+def test_media_type_is_the_first_without_parameters(value: str, essence: str) -> None:
+    assert media_type(value) == essence

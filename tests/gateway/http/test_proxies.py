@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import hashlib
 import json
 import ssl
 from pathlib import Path
@@ -14,12 +16,13 @@ from support.certificates import Authority, authority
 from support.forward_proxy import forward_proxy
 from support.gateways import running_gateway, text_of
 from support.raw_http import Peer, echo, mcp, serving
+from support.wires import Line
 
 from gateway.config.load import parse
 from gateway.config.upstream_types.http_config import HttpConfig
 from gateway.http import proxies
 from gateway.http.http_client import HttpClient
-from gateway.http.proxies import Proxy, is_excluded, proxy_for, read_proxy, tls_context
+from gateway.http.proxies import Proxy, _Connect, is_excluded, proxy_for, read_proxy, tls_context
 from gateway.onboarding.packages import fetch_json
 from gateway.process.secrets import SECRETS
 from gateway.protocol.gateway_errors import ConnectionLost
@@ -57,7 +60,7 @@ def test_proxy_is_parsed_from_its_url(text: str, expected: Proxy) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["socks5://proxy.test:1080", "http://", "http://a b", "http://h:port", "http://[x", "é"]
+    "text", ["socks5://proxy.test:1080", "http://", "http://a b", "http://h:port", "http://[x", "é", "a\x01b", "a\x7f"]
 )
 def test_invalid_proxy_is_refused_without_its_password(text: str) -> None:
     with pytest.raises(ValueError, match=r"proxy|URL") as error:
@@ -122,6 +125,11 @@ def test_loopback_uses_only_a_proxy_of_its_entry(host: str, monkeypatch: pytest.
         ("corp.test:8443", "corp.test", 443, False),
         ("10.0.0.0/8", "10.1.2.3", 443, True),
         ("10.0.0.0/8", "11.1.2.3", 443, False),
+        ("10.9.9.9/8", "10.1.2.3", 443, True),
+        ("corp.test:80, corp.test:443", "corp.test", 443, True),
+        ("fe80::/10", "fe80::1%eth0", 443, True),
+        ("[fd00::1]:8", "fd00::1", 9, False),
+        ("[fd00::1]x", "fd00::1", 443, True),
         ("10.1.2.3", "10.1.2.3", 443, True),
         ("10.1.2.3:80", "10.1.2.3", 443, False),
         ("fd00::/8", "fd00::1", 443, True),
@@ -142,6 +150,13 @@ def test_loopback_uses_only_a_proxy_of_its_entry(host: str, monkeypatch: pytest.
 )
 def test_no_proxy_accepts_names_addresses_networks_and_ports(excluded: str, host: str, port: int, direct: bool) -> None:
     assert is_excluded(host, port, excluded) is direct
+
+
+def test_password_of_a_proxy_is_hidden_in_every_form() -> None:
+    proxy = read_proxy("http://ann:never%40shown@proxy.test")
+    assert proxy.authorization is not None
+    for secret in ("never@shown", "never%40shown", proxy.authorization.removeprefix("Basic ")):
+        assert SECRETS.scrub(f"<{secret}>") == "<[hidden]>"
 
 
 @pytest.fixture
@@ -253,6 +268,109 @@ async def test_refusing_proxy_is_named_without_its_password(answer: bytes, reaso
         assert proxy.address in str(error.value)
         assert "not-to-be-told" not in str(error.value)
         assert SECRETS.scrub("not-to-be-told") != "not-to-be-told"
+
+
+@pytest.mark.parametrize(
+    ("proxy", "host", "request_bytes"),
+    [
+        (Proxy("p.test", 1), "mcp.test", b"CONNECT mcp.test:443 HTTP/1.1\r\nhost: mcp.test:443\r\n\r\n"),
+        (
+            Proxy("p.test", 1, authorization="Basic eA=="),
+            "::1",
+            b"CONNECT [::1]:443 HTTP/1.1\r\nhost: [::1]:443\r\nproxy-authorization: Basic eA==\r\n\r\n",
+        ),
+    ],
+)
+async def test_tunnel_is_requested_with_the_credentials(proxy: Proxy, host: str, request_bytes: bytes) -> None:
+    connect, line = _Connect(proxy, host, 443), Line()
+    connect.connection_made(line)
+    assert line.take() == request_bytes
+    for part in (b"HTTP/1.1 200", b" OK\r\nx: y\r\n", b"\r"):
+        connect.data_received(part)
+        assert not connect.answered.done()
+    connect.data_received(b"\n")
+    assert connect.answered.done()
+    # Whatever follows belongs to the tunnel.
+    connect.data_received(b"HTTP/1.1 200 OK\r\n\r\n")
+    connect.connection_lost(None)
+    await connect.answered
+
+
+@pytest.mark.parametrize(
+    ("parts", "error", "reason"),
+    [
+        ([b"x" * 16 * 1024], None, "it closed the connection"),
+        ([b"x" * 16 * 1024], OSError("reset"), "reset"),
+        ([b"x" * 16 * 1024, b"x"], None, "it does not answer with HTTP"),
+        ([b"HTTP/1.1 502 No\r\n\r\n"], None, "it answers HTTP 502 to CONNECT"),
+        ([b"HTTP/1.1 302 No\n\n"], None, "it answers HTTP 302 to CONNECT"),
+        (
+            [b"HTTP/1.1 407 No\r\n", b"\r\n"],
+            None,
+            "it answers HTTP 407 to CONNECT: it requires a user name and a password",
+        ),
+    ],
+)
+async def test_failure_of_a_tunnel_has_one_reason(
+    parts: list[bytes], error: Exception | None, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    connect = _Connect(Proxy("p.test", 1), "mcp.test", 443)
+    connect.connection_made(Line())
+    for part in parts:
+        connect.data_received(part)
+    connect.connection_lost(error)
+    assert str(connect.answered.exception()) == reason
+    # Nobody may be waiting any more.
+    abandoned = _Connect(Proxy("p.test", 1), "mcp.test", 443)
+    abandoned.connection_lost(error)
+    del abandoned
+    gc.collect()
+    assert caplog.records == []
+
+
+async def test_connection_to_a_refusing_proxy_is_closed() -> None:
+    async def refuse(peer: Peer) -> None:
+        await peer.request()
+        peer.say(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+        assert await peer.reader.read() == b""
+
+    async with serving(refuse) as proxy:
+        client = HttpClient(proxy=f"127.0.0.1:{proxy.port}")
+        with pytest.raises(ConnectionLost, match="HTTP 403 to CONNECT"):
+            await post_hello(client, "https://mcp.corp.test/mcp")
+        await proxy.peers[0].left.wait()
+
+
+async def test_plain_http_via_a_tls_proxy_verifies_the_proxy(
+    trusted: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(trusted.file))
+    for name, is_trusted in (("127.0.0.1", True), ("other.test", False)):
+        async with (
+            serving(echo) as site,
+            forward_proxy({"mcp.corp.test": site.port}, tls=trusted.server(name)) as proxy,
+        ):
+            client = HttpClient(proxy=f"https://{proxy.address}")
+            if is_trusted:
+                assert await post_hello(client, "http://mcp.corp.test/mcp") == (200, b"hello")
+            else:
+                with pytest.raises(ConnectionLost, match="certificate"):
+                    await post_hello(client, "http://mcp.corp.test/mcp")
+            client.close()
+
+
+async def test_certificates_may_be_in_a_folder(
+    trusted: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # OpenSSL names the files by a hash of the subject, whose text is already in canonical form here.
+    digest = hashlib.sha1(trusted.certificate.subject.public_bytes()[2:], usedforsecurity=False).digest()
+    (folder := tmp_path / "folder").mkdir()
+    (folder / f"{int.from_bytes(digest[:4], 'little'):08x}.0").write_bytes(trusted.file.read_bytes())
+    monkeypatch.setenv("CURL_CA_BUNDLE", str(folder))
+    async with serving(echo, tls=trusted.server("127.0.0.1")) as site:
+        client = HttpClient()
+        assert await post_hello(client, f"https://127.0.0.1:{site.port}/mcp") == (200, b"hello")
+        client.close()
 
 
 async def test_unreachable_proxy_is_named() -> None:

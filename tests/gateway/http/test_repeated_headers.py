@@ -67,3 +67,36 @@ def test_header_block_waits_for_its_body(heads: ConnectionHeaderCache, first: tu
         ):
             assert not heads.store_ahead(other), other
             assert heads.ahead == b""
+
+
+def test_longest_length_that_is_awaited_has_seven_digits(heads: ConnectionHeaderCache) -> None:
+    assert not heads.store_ahead(written(*HEADS[0][:2], b"12345678", HEADS[0][2]))
+    for length in (b"1234567", b"1"):
+        assert heads.store_ahead(written(*HEADS[0][:2], length, HEADS[0][2]))
+
+
+def test_header_block_is_cached_for_later_connections_once_its_request_is_accepted() -> None:
+    path, caller, method = HEADS[0]
+    data = written(path, caller, b"2", method)
+    fields = [(b"authorization", caller), (b"content-length", b"2"), (b"mcp-method", method)]
+    first, second = (RequestHead(b"POST", path, fields, version="1.1", keep_alive=True) for _ in range(2))
+    first.judged = second.judged = "by a handler"
+    known = RequestHeaderCache()
+    connection = ConnectionHeaderCache(known)
+    for accepted in (False, True):
+        # The second request came with the first one, and the first bytes are not its own.
+        connection.start_request(data + b"{}" + data)
+        connection.head_arrived(first)
+        connection.arrived(first, accepted=accepted)
+        connection.head_arrived(second)
+        connection.arrived(second, accepted=True)
+        assert (ConnectionHeaderCache(known).find(data + b"{}") is not None) is accepted
+    found = connection.find(data + b"[]")
+    assert found == (first, b"[]")
+    # A request that is rejected does not make the next one known.
+    connection = ConnectionHeaderCache(RequestHeaderCache())
+    connection.start_request(data)
+    connection.head_arrived(first)
+    connection.head_arrived(second)
+    connection.arrived(second, accepted=True)
+    assert connection.find(data + b"{}") is None

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.http.http_request import RequestHead
-from gateway.http.server_header_cache import RequestHeaderBlock, RequestHeaderCache
+from gateway.http.server_header_cache import MAX_KNOWN_BYTES, RequestHeaderBlock, RequestHeaderCache
 
 HEAD = b"POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\nmcp-method: tools/call\r\n\r\n%b"
 
@@ -117,6 +117,8 @@ def test_request_with_special_headers_is_parsed_each_time() -> None:
     ):
         data = HEAD.replace(b"host: x", b"host: x\r\n" + line) % (2, b"{}")
         assert learnt(data).find(data) is None
+    data = HEAD.replace(b"HTTP/1.1", b"HTTP/1.0").replace(b"host: x", b"host: x\r\nconnection: keep-alive") % (2, b"{}")
+    assert learnt(data).find(data) is None
     assert learnt(HEAD.replace(b"POST", b"PUT") % (2, b"{}")).find(HEAD.replace(b"POST", b"PUT") % (2, b"{}")) is None
 
 
@@ -131,6 +133,50 @@ def test_header_cache_is_bounded_in_number_and_size() -> None:
         known.learn(data, found[0])
         assert known.find(data) is not None
     assert known.find(HEAD.replace(b"host: x", b"host: 3") % (2, b"{}")) is None
+
+
+def test_header_block_is_cached_up_to_the_limit_of_its_size() -> None:
+    for more_bytes, is_cached in ((0, True), (1, False)):
+        lines_bytes = len((HEAD % (2, b"{}")).partition(b"\r\n\r\n")[0])
+        name = b"x" * (MAX_KNOWN_BYTES + more_bytes - lines_bytes + 1)
+        data = HEAD.replace(b"host: x", b"host: " + name) % (2, b"{}")
+        assert (learnt(data).find(data) is not None) is is_cached
+
+
+def test_cache_is_emptied_when_it_is_full() -> None:
+    known = RequestHeaderCache()
+    requests = [HEAD.replace(b"host: x", b"host: %d" % number) % (2, b"{}") for number in range(513)]
+    for data in requests[:512]:
+        found = read(data)
+        assert found is not None
+        known.learn(data, found[0])
+    assert known.find(requests[0]) is not None
+    found = read(requests[512])
+    assert found is not None
+    known.learn(requests[512], found[0])
+    assert [known.find(requests[number]) is not None for number in (0, 511, 512)] == [False, False, True]
+
+
+def test_header_block_that_differs_from_what_was_parsed_is_not_cached() -> None:
+    data = HEAD.replace(b"tools/call", b"tools/call-and-more") % (2, b"{}")
+    found = read(data)
+    assert found is not None
+    head, body = found
+    lines = data[: -len(body)].removesuffix(b"\r\n\r\n")
+    for first_bytes in (
+        lines[:-9],  # without the end of the last header
+        lines + b"\r\n",
+        lines.replace(b"\r\nhost", b"\nhost") + b"\r\n\r\n",
+        lines.replace(b"host: x", b"host: x\r\n y") + b"\r\n\r\n",
+        lines.replace(b"host: x\r\n", b"") + b"\r\n\r\n",
+        lines.replace(b"length: 2", b"length: 3") + b"\r\n\r\n",
+        lines.replace(b"content-length: 2", b"content-lengti: 2") + b"\r\n\r\n",
+    ):
+        known = RequestHeaderCache()
+        known.learn(first_bytes, head)
+        assert known._heads == {}, first_bytes
+    known.learn(data, head)
+    assert known.find(data) is not None
 
 
 def test_only_requests_judged_by_an_endpoint_are_cached() -> None:

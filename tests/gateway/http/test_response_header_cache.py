@@ -124,6 +124,77 @@ def test_responses_with_special_framing_are_not_cached() -> None:
     assert whole_in(learnt(stream), stream) is None
 
 
+@pytest.mark.parametrize(
+    "names", [(b"date", b"content-length"), (b"Date", b"Content-Length"), (b"X", b"content-length")]
+)
+@pytest.mark.parametrize("first", [0, 1], ids=["date first", "length first"])
+async def test_header_block_is_recognized_in_both_usual_spellings(names: tuple[bytes, bytes], first: int) -> None:
+    lines = (names[0] + b": %(date)b", names[1] + b": %(length)d")
+    head = b"\r\n".join((b"HTTP/1.1 200 OK", lines[first], b"content-type: text/x; a=b", lines[1 - first], b"", b""))
+    known = learnt(head % {b"date": DATE, b"length": 2} + b"{}")
+    other_date = DATE if names[0] == b"X" else LATER
+    for length, body in ((2, b"{}"), (7, b"{"), (1_234_567, b""), (0, b"")):
+        data = head % {b"date": other_date, b"length": length} + body
+        block = known.find(data)
+        assert block is not None
+        assert (block.split(data), block.is_json) == ((length, body), False)
+        assert block.headers == {"content-type": "text/x; a=b"} | ({"x": DATE.decode()} if names[0] == b"X" else {})
+    # Longer bodies arrive in many reads.
+    assert block.split(head % {b"date": other_date, b"length": 12_345_678}) is None
+    assert block.split(head % {b"date": b"tomorrow", b"length": 2} + b"{}") is None
+
+
+def test_header_block_is_cached_up_to_the_limit_of_its_size() -> None:
+    for more_bytes, is_cached in ((0, True), (1, False)):
+        lines_bytes = len((HEAD % (DATE, 2, b"{}")).partition(b"\r\n\r\n")[0]) + len(b"x: \r\n")
+        line = b"x: %b\r\n" % (b"x" * (MAX_KNOWN_BYTES + more_bytes - lines_bytes))
+        data = HEAD.replace(b"content-type", line + b"content-type") % (DATE, 2, b"{}")
+        assert (learnt(data).find(data) is not None) is is_cached
+
+
+def test_cache_is_emptied_when_it_is_full() -> None:
+    known = ResponseHeaderCache()
+    blocks = [HEAD.replace(b"/json", b"/%d" % number) % (DATE, 2, b"{}") for number in range(513)]
+    for number, data in enumerate(blocks):
+        assert number != 512 or known.find(blocks[0]) is not None
+        found = read(data)
+        assert found is not None
+        known.learn(data, found[0], is_kept=True)
+    assert [known.find(blocks[number]) is not None for number in (0, 511, 512)] == [False, False, True]
+
+
+def test_header_block_that_differs_from_what_was_parsed_is_not_cached() -> None:
+    data = HEAD.replace(b"\r\n\r\n", b"\r\nx: and-more\r\n\r\n") % (DATE, 2, b"{}")
+    found = read(data)
+    assert found is not None
+    headers, body, _ = found
+    lines = data[: -len(body)].removesuffix(b"\r\n\r\n")
+    end = b"\r\n\r\n"
+    for first_bytes in (
+        lines[:-5],  # without the end of the last header
+        lines.replace(b"\r\nx", b"\nx") + end,
+        lines.replace(b"\r\nx", b"\r\n y\r\nx") + end,
+        lines.replace(b"length: 2", b"length: 3") + end,
+        lines.replace(b"content-length: 2", b"content-lengti: 2") + end,
+        lines.replace(DATE, b"tomorrow") + end,
+        lines.replace(DATE, DATE[:-3] + b"UTC") + end,
+        lines.replace(b"date: " + DATE, b"date: x\r\ny: zzzzzzzzzzzzzzzz GMT") + end,
+        lines.replace(b"200 OK", b"201 Created") + end,
+        lines.replace(b"HTTP/1.1", b"HTTP/1.0") + end,
+    ):
+        known = ResponseHeaderCache()
+        known.learn(first_bytes, headers, is_kept=True)
+        assert known._heads == {}, first_bytes
+    for kind in ("text/event-stream", " Text/Event-Stream; a=b"):
+        known.learn(data, headers | {"content-type": kind}, is_kept=True)
+    for name in ("transfer-encoding", "content-encoding", "upgrade", "trailer", "set-cookie"):
+        known.learn(data.replace(b"x: ", name.encode() + b": "), headers | {name: "and-more"}, is_kept=True)
+    known.learn(data, headers, is_kept=False)
+    assert known._heads == {}
+    known.learn(data, headers, is_kept=True)
+    assert known.find(data) is not None
+
+
 async def test_consecutive_responses_are_separate() -> None:
     async def peer(peer: Peer) -> None:
         for number in range(12):
