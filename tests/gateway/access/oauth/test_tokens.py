@@ -4,81 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519
-from support.fake_issuer import FakeIssuer, SigningKey, answer, fake_issuer, other_key, part
+from support.fake_issuer import SigningKey, answer, fake_issuer, other_key, part
+from support.offline_issuer import START_S, Issuer, at_once, config_of, known, look
 
 from gateway.access.oauth.access_tokens import Tokens
-from gateway.access.oauth.key_set import GRACE_S, REFRESH_S, UNKNOWN_KEY_S, Fetched, metadata_urls
+from gateway.access.oauth.key_set import GRACE_S, REFRESH_S, UNKNOWN_KEY_S, metadata_urls
 from gateway.access.principal import Principal, Refusal
 from gateway.config.auth_config import OAuthConfig
 from gateway.http.http_client import HttpClient
-from gateway.protocol.gateway_errors import ConnectionLost
 from gateway.upstream.oauth.guarded_requests import IssuerFetch
-
-START_S = 1_900_000_000.0
-
-
-@dataclass
-class Issuer(FakeIssuer):
-    """An issuer without a socket: what it publishes is handed out."""
-
-    url: str = "https://id.example.test"
-    now_s: float = START_S
-    down: bool = False
-    opaque: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    async def fetch(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes, *, limit_bytes: int
-    ) -> Fetched:
-        path = url.removeprefix(self.url)
-        self.requests.append(path)
-        await anyio.lowlevel.checkpoint()
-        if self.down:
-            raise ConnectionLost("it is down", sent=False)
-        document = self._document(path, body)
-        return Fetched(status=404 if document is None else 200, body=json.dumps(document).encode())
-
-    def claims(self, **claims: Any) -> dict[str, Any]:
-        return FakeIssuer.claims(self, **{"iat": int(self.now_s), "exp": int(self.now_s) + 300, **claims})
-
-
-def config_of(issuer: FakeIssuer, **members: Any) -> OAuthConfig:
-    return OAuthConfig.model_validate({"issuers": [issuer.config(**members)]})
-
-
-@asynccontextmanager
-async def known(issuer: Issuer, bounds: Mapping[str, Any] | None = None, **members: Any) -> AsyncIterator[Tokens]:
-    """The tokens of an issuer, kept up to date within these bounds."""
-    found = Tokens(config_of(issuer, **members), issuer.fetch, clock=lambda: issuer.now_s, **(bounds or {}))
-    async with anyio.create_task_group() as group:
-        group.start_soon(found.run)
-        yield found
-        group.cancel_scope.cancel()
-
-
-async def look(found: Tokens, token: str) -> Principal | Refusal:
-    """Return the principal of a token, with a request to the issuer if needed."""
-    seen = found.principal(token, hashlib.sha256(token.encode()).digest())
-    if isinstance(seen, Principal | Refusal):
-        return seen
-    with anyio.fail_after(20):
-        return await seen.verify()
-
-
-def at_once(found: Tokens, token: str) -> Principal | Refusal | None:
-    """Return the principal without a request to the issuer; None if a request would be needed."""
-    seen = found.principal(token, hashlib.sha256(token.encode()).digest())
-    return seen if isinstance(seen, Principal | Refusal) else None
 
 
 async def test_principal_has_issuer_client_groups_claims_and_gateway_scopes() -> None:
