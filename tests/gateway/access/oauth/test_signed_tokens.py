@@ -197,6 +197,8 @@ async def test_holders_are_notified_once_when_a_token_expires_and_it_is_dropped_
         await anyio.sleep(2.5)
         assert found.text_of(who) is None
         assert changes == [START_S + 100]
+        # What the caller has begun may end.
+        assert (found.knows(who), found.may_finish(who)) == (False, True)
 
 
 @in_virtual_time

@@ -148,25 +148,6 @@ async def test_refusals_are_cached_briefly_and_acceptances_until_the_token_expir
         assert "expired" in refused.description
 
 
-async def test_holders_are_notified_when_the_token_expires_and_may_finish() -> None:
-    issuer = Issuer()
-    async with known(issuer, {"poll_s": 0.005}) as found:
-        who = await look(found, issuer.token())
-        assert isinstance(who, Principal)
-        expired = anyio.Event()
-        found.on_change(expired.set)
-        assert found.knows(who)
-        issuer.now_s += 301
-        with anyio.fail_after(25):
-            await expired.wait()
-        assert not found.knows(who)
-        # Its next request is still granted what clocks may differ, and what it has begun ends as it began.
-        assert found.may_finish(who)
-        issuer.now_s += 100
-        await anyio.sleep(0.02)
-        assert found.may_finish(who)
-
-
 async def test_principal_is_revoked_if_a_new_configuration_would_refuse_it() -> None:
     issuer = Issuer()
     async with known(issuer) as found:
@@ -192,79 +173,6 @@ INTROSPECTION = {
         "endpoint": "https://id.example.test/introspect", "clientId": "gateway", "clientSecret": "a secret",
     }
 }  # fmt: skip
-
-
-async def until_introspected(issuer: Issuer, times: int) -> None:
-    with anyio.fail_after(25):
-        while issuer.count("/introspect") < times:
-            await anyio.sleep(0.005)
-    assert issuer.count("/introspect") == times
-
-
-async def test_opaque_token_is_introspected_once_a_minute_until_inactive() -> None:
-    issuer = Issuer()
-    async with known(issuer, {"poll_s": 0.005}, **INTROSPECTION) as found:
-        issuer.active["opaque"] = {"active": True, **issuer.claims()}
-        who = await look(found, "opaque")
-        assert isinstance(who, Principal)
-        found.on_change(lambda: found.knows(who))  # as an open stream does
-        for _ in range(10):
-            assert at_once(found, "opaque") is who
-        assert issuer.count("/introspect") == 1
-        issuer.now_s += 55
-        await until_introspected(issuer, 2)
-        assert at_once(found, "opaque") is who
-        issuer.down = True
-        issuer.now_s += 61
-        await until_introspected(issuer, 3)
-        assert found.knows(who)  # no change has been reported
-        refused = await look(found, "opaque")
-        assert isinstance(refused, Refusal)
-        assert refused.status == 503
-        issuer.down = False
-        issuer.active["opaque"] = {"active": False}
-        issuer.now_s += 61
-        with anyio.fail_after(25):
-            while found.may_finish(who):
-                await anyio.sleep(0.01)
-        refused = at_once(found, "opaque")
-        assert isinstance(refused, Refusal)
-        assert refused.error == "invalid_token"
-
-
-async def test_stream_ends_soon_after_its_opaque_token_is_revoked() -> None:
-    issuer = Issuer()
-    async with known(issuer, {"poll_s": 0.005}, **INTROSPECTION) as found:
-        issuer.active["opaque"] = {"active": True, **issuer.claims()}
-        who = await look(found, "opaque")
-        assert isinstance(who, Principal)
-        ended = anyio.Event()
-
-        def changed() -> None:
-            if not found.knows(who):
-                ended.set()
-
-        found.on_change(changed)
-        issuer.active["opaque"] = {"active": False}
-        issuer.now_s += 6
-        with anyio.fail_after(25):
-            await ended.wait()
-        assert issuer.count("/introspect") == 2
-
-
-async def test_tokens_of_many_streams_are_introspected_in_turn() -> None:
-    issuer = Issuer()
-    async with known(issuer, {"poll_s": 0.005}, **INTROSPECTION) as found:
-        holders = []
-        for number in range(100):
-            issuer.active[f"opaque-{number}"] = {"active": True, **issuer.claims(sub=f"user-{number}")}
-            holders.append(await look(found, f"opaque-{number}"))
-        found.on_change(lambda: [found.knows(who) for who in holders if isinstance(who, Principal)])
-        for rounds in (1, 2, 3):
-            issuer.now_s += 6
-            await until_introspected(issuer, 100 + 32 * rounds)
-            await anyio.sleep(0.05)
-            assert issuer.count("/introspect") == 100 + 32 * rounds
 
 
 @pytest.mark.parametrize(
