@@ -11,6 +11,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from http.cookies import CookieError, SimpleCookie
@@ -180,16 +181,24 @@ class EndedSessions:
     only one of several processes can use a link.
     """
 
-    def __init__(self, state_dir: Path | None = None, *, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        state_dir: Path | None = None,
+        *,
+        on_change: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """Create a store.
 
         Args:
             state_dir: The directory for the ids; None to store them only in memory.
             on_change: Called when this process has added an id.
+            clock: Returns seconds since 1970.
         """
         self._folder = state_dir / _FOLDER if state_dir is not None else None
         self._until_s: OrderedDict[str, float] = OrderedDict()
         self._on_change = on_change
+        self._clock = clock
 
     def __contains__(self, identity: str) -> bool:
         return identity in self._until_s or (self._folder is not None and (self._folder / identity).exists())
@@ -213,7 +222,7 @@ class EndedSessions:
 
     def fields(self) -> dict[str, float]:
         """Return the unexpired ids in this process's memory, with their expiry times."""
-        now_s = time.time()
+        now_s = self._clock()
         return {identity: until_s for identity, until_s in self._until_s.items() if until_s >= now_s}
 
     def apply(self, fields: Mapping[str, float]) -> None:
@@ -223,7 +232,7 @@ class EndedSessions:
                 self._remember(identity, until_s)
 
     def _remember(self, identity: str, until_s: float) -> None:
-        now_s = time.time()
+        now_s = self._clock()
         while self._until_s and (len(self._until_s) >= _MAX_ENDED or next(iter(self._until_s.values())) < now_s):
             self._until_s.popitem(last=False)
         self._until_s[identity] = until_s
@@ -233,10 +242,11 @@ class EndedSessions:
             make_private_folder(folder)
             self._delete_old(folder)
             path = folder / identity
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            try:
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            except FileExistsError:
+                return False
             os.utime(path, (until_s, until_s))
-        except FileExistsError:
-            return False
         except OSError as error:
             log.error(
                 "the end of an admin session is lost at a restart: %s cannot be written (%s)",
@@ -246,10 +256,11 @@ class EndedSessions:
         return True
 
     def _delete_old(self, folder: Path) -> None:
-        now_s = time.time()
+        now_s = self._clock()
         for entry in os.scandir(folder):
-            if entry.stat(follow_symlinks=False).st_mtime < now_s:
-                os.unlink(entry.path)
+            with suppress(OSError):  # another process may have deleted the file
+                if entry.stat(follow_symlinks=False).st_mtime < now_s:
+                    os.unlink(entry.path)
 
 
 class Administrators:
@@ -265,6 +276,7 @@ class Administrators:
         signer: Signer,
         *,
         ended: EndedSessions | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Accept these tokens.
 
@@ -273,12 +285,14 @@ class Administrators:
             tokens: Returns the tokens of the current configuration.
             signer: Signs with the key that all processes share.
             ended: The store of ended sessions and used links; None to store them in memory.
+            clock: Returns seconds since 1970.
         """
         self._token = token.encode()
         self._fingerprint = hashlib.sha256(self._token).hexdigest()[:_FINGERPRINT_CHARS]
         self._tokens = tokens
         self._signer = signer
-        self.ended = ended if ended is not None else EndedSessions()
+        self._clock = clock
+        self.ended = ended if ended is not None else EndedSessions(clock=clock)
 
     @property
     def guessable_chars(self) -> int:
@@ -327,7 +341,7 @@ class Administrators:
         administrator = self._find_administrator(name, fingerprint)
         if administrator is None or identity in self.ended:
             return None
-        if take and not self.ended.add(identity, time.time() + 2 * CODE_S):
+        if take and not self.ended.add(identity, self._clock() + 2 * CODE_S):
             return None
         return administrator
 
@@ -340,7 +354,7 @@ class Administrators:
 
     def new_session(self, administrator: Administrator) -> tuple[Administrator, str]:
         """Start a browser session, and return the session and the value of the session's cookie."""
-        identity, now_s = secrets.token_hex(_ID_BYTES), time.time()
+        identity, now_s = secrets.token_hex(_ID_BYTES), self._clock()
         payload = json_bytes.dumps([identity, administrator.name, self._fingerprint_of(administrator), now_s])
         session = Administrator(
             name=administrator.name, role=administrator.role, session=identity, until_s=now_s + SESSION_S
@@ -398,11 +412,11 @@ class Administrators:
 
     @cached_property
     def _sessions(self) -> Signer:
-        return Signer(key=self._signer.key, max_age_s=SESSION_S)
+        return Signer(key=self._signer.key, max_age_s=SESSION_S, clock=self._clock)
 
     @cached_property
     def _codes(self) -> Signer:
-        return Signer(key=self._signer.key, max_age_s=CODE_S)
+        return Signer(key=self._signer.key, max_age_s=CODE_S, clock=self._clock)
 
 
 def _fingerprint(token: AdminToken) -> str:

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -52,7 +52,6 @@ class ApiKeys:
         self.required = self.withheld = False
         self._configured_keys: tuple[ApiKey, ...] = ()
         self.revoked: frozenset[str] = frozenset()
-        self._expiring = False
         self._clock = clock
         self._on_change: list[Callable[[], None]] = []
         self.replace(keys)
@@ -67,7 +66,6 @@ class ApiKeys:
             for digest in [_digest_of(key)]
         }
         self.required = bool(self._by_digest)
-        self._expiring = any(key.expires_s != math.inf for key in self._by_digest.values())
         self._notify_changed()
 
     def revoke(self, digests: Iterable[str]) -> None:
@@ -106,26 +104,14 @@ class ApiKeys:
         now_s = self._clock()
         return any(key.principal == principal and key.expires_s > now_s for key in self._by_digest.values())
 
-    def principal(self, authorization: str | None) -> Principal | None:
-        """Authenticate an Authorization header; None if the header contains no valid key.
-
-        Source: RFC 6750, section 2.1 "Authorization Request Header Field".
-        """
-        # Without configured keys every caller is local; `serve` then listens on this machine only.
-        if not self._by_digest:
-            return LOCAL
-        scheme, _, key = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer":
-            return None
-        # Header values are bytes decoded as Latin-1.
-        return self.find_by_digest(hashlib.sha256(key.strip().encode("latin-1", "replace")).digest())
+    def find_by_text(self, key: str) -> Principal | None:
+        """Return the owner of a key; None if the key is unknown, revoked or expired."""
+        return self.find_by_digest(hashlib.sha256(key.strip().encode("utf-8", "replace")).digest())
 
     def find_by_digest(self, digest: bytes) -> Principal | None:
         """Return the owner of the key with this SHA-256 digest; None if the key is unknown, revoked or expired."""
         key = self._by_digest.get(digest)
-        if key is None or (self._expiring and key.expires_s <= self._clock()):
-            return None
-        return key.principal
+        return None if key is None or key.expires_s <= self._clock() else key.principal
 
     async def run(self) -> None:
         """Call the callbacks of `on_change` when a key expires, until cancelled."""
@@ -133,7 +119,7 @@ class ApiKeys:
         while True:
             await anyio.sleep(self._poll_s)
             now_s = self._clock()
-            if self._expiring and any(before_s < key.expires_s <= now_s for key in self._by_digest.values()):
+            if any(before_s < key.expires_s <= now_s for key in self._by_digest.values()):
                 self._notify_changed()
             before_s = now_s
 
@@ -178,8 +164,21 @@ def _digest_of(key: ApiKey) -> bytes:
 
 
 # The number of cached digests, enough for the headers of a few minutes, and the maximum length of a cached header.
-_MAX_KEPT: Final = 512
-_MAX_KEPT_CHARS: Final = 4_096
+_MAX_CACHED: Final = 512
+_MAX_CACHED_CHARS: Final = 4_096
+
+
+def _bearer_digest(authorization: str) -> bytes | None:
+    """Return the SHA-256 digest of the key or token in an Authorization header; None for another scheme."""
+    scheme, _, text = authorization.partition(" ")
+    if scheme.lower() != "bearer":
+        return None
+    # Keys are looked up by digest, so that timing does not leak a key. Header values are bytes decoded as Latin-1, and
+    # bytes of a key in UTF-8 may look like spaces there.
+    return hashlib.sha256(text.strip(" \t").encode("latin-1", "replace")).digest()
+
+
+_cached_bearer_digest: Final = lru_cache(_MAX_CACHED)(_bearer_digest)
 _NO_KEY: Final = Refusal(description="a valid API key is needed")
 _WITHHELD: Final = Refusal(
     status=503,
@@ -195,8 +194,6 @@ class Credentials(Reconfigurable):
     def __init__(self, keys: ApiKeys, tokens: Tokens) -> None:
         self.keys = keys
         self.tokens = tokens
-        # Digests of credentials by `id()` of the header text: requests often share the text of a cached header block.
-        self._digests: dict[int, tuple[str, bytes]] = {}
 
     async def validate(self, change: ConfigChange) -> Apply:
         before, after = change.before.gateway.auth, change.after.gateway.auth
@@ -243,31 +240,16 @@ class Credentials(Reconfigurable):
         # Without configured credentials every caller is local; `serve` then listens on this machine only.
         if not keys.required and not tokens.accepted:
             return LOCAL
-        before = self._digests.get(id(authorization))
-        if before is not None and before[0] is authorization and (holder := keys.find_by_digest(before[1])) is not None:
-            return holder  # fast path: the header was seen before, and its key is still valid
-        scheme, _, text = (authorization or "").partition(" ")
-        if authorization is None or scheme.lower() != "bearer":
+        header = authorization or ""
+        digest = _cached_bearer_digest(header) if len(header) <= _MAX_CACHED_CHARS else _bearer_digest(header)
+        if digest is None:
             return _NO_TOKEN if tokens.accepted else _NO_KEY
-        digest = self._digest_of(authorization, text)
-        holder_by_digest = keys.find_by_digest(digest)
-        if holder_by_digest is not None:
-            return holder_by_digest
+        holder = keys.find_by_digest(digest)
+        if holder is not None:
+            return holder
         if keys.withheld and keys.has(digest):
             return _WITHHELD
-        return tokens.principal(text.strip(), digest) if tokens.accepted else _NO_KEY
-
-    def _digest_of(self, authorization: str, text: str) -> bytes:
-        cached = self._digests.get(id(authorization))
-        if cached is not None and cached[0] is authorization:
-            return cached[1]
-        # Keys are looked up by digest, so that timing does not leak a key. Header values are bytes decoded as Latin-1.
-        digest = hashlib.sha256(text.strip().encode("latin-1", "replace")).digest()
-        if len(authorization) <= _MAX_KEPT_CHARS:
-            if len(self._digests) >= _MAX_KEPT:
-                self._digests.clear()
-            self._digests[id(authorization)] = authorization, digest
-        return digest
+        return tokens.principal(header.partition(" ")[2].strip(), digest) if tokens.accepted else _NO_KEY
 
     async def run(self) -> None:
         """Watch for expired keys and tokens, and refresh the issuers' keys, until cancelled."""

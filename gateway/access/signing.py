@@ -14,6 +14,7 @@ import logging
 import os
 import secrets
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -49,7 +50,12 @@ class Signer:
     """Encrypts and signs texts with a single key. Every process that has this key can verify the texts."""
 
     def __init__(
-        self, state_dir: Path | None = None, *, key: bytes | None = None, max_age_s: float = MAX_AGE_S
+        self,
+        state_dir: Path | None = None,
+        *,
+        key: bytes | None = None,
+        max_age_s: float = MAX_AGE_S,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Create a signer; the key is created on first use.
 
@@ -57,10 +63,12 @@ class Signer:
             state_dir: Directory that stores the key. Without a directory, the key is lost when the process exits.
             key: Key received from another process, which takes precedence over `state_dir`.
             max_age_s: Lifetime of a signature, in seconds.
+            clock: Returns seconds since 1970.
         """
         self._state_dir = state_dir
         self._fixed_key = key
         self._max_age_s = max_age_s
+        self._clock = clock
 
     @cached_property
     def key(self) -> bytes:
@@ -100,7 +108,7 @@ class Signer:
     def sign(self, text: str, *binding: str) -> str:
         """Encrypt a text so that `verify` returns it only with the same `binding`."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        payload = json_bytes.dumps([text, int(time.time())])
+        payload = json_bytes.dumps([text, int(self._clock())])
         return _encode(nonce + self._cipher.encrypt(nonce, payload, _join_parts(binding)))
 
     def verify(self, signed: str, *binding: str) -> str:
@@ -117,7 +125,7 @@ class Signer:
         except (binascii.Error, InvalidTag, ValueError):
             raise BadSignature("it was not issued for this request") from None
         text, at_s = json_bytes.loads(payload)
-        if time.time() - at_s > self._max_age_s:
+        if self._clock() - at_s > self._max_age_s:
             raise BadSignature("it has expired")
         return str(text)
 

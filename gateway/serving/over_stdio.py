@@ -93,8 +93,7 @@ async def serve_stdio(
 def _principal(keys: ApiKeys, key: str | None, profile: str, file: str) -> Principal:
     if key is None:
         return LOCAL
-    # If the last key is removed from the configuration, a host that has a key must not become a trusted local user.
-    holder = keys.principal(f"Bearer {key}") if keys.required else None
+    holder = keys.find_by_text(key)
     if holder is None:
         what = "TYPEGATE_API_KEY is not a key of this configuration, or has expired; expected a valid key or none"
         raise ConfigError(what, file=file, key="gateway.auth.apiKeys")

@@ -117,7 +117,7 @@ class Replica:
         return {str(each["id"]) for each in self.notes.entries()}
 
     def opens(self, name: str) -> bool:
-        return self.keys.principal(f"Bearer key-of-{name}") is not None
+        return self.keys.find_by_text(f"key-of-{name}") is not None
 
 
 class Changes(RuleBasedStateMachine):

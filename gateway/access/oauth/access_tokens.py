@@ -59,17 +59,14 @@ class Introspector:
         if self._places.statistics().tasks_waiting >= _MAX_WAITING:
             raise FetchFailed("too many tokens are being looked up")
         form = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
-        acquired = False
+        with anyio.move_on_after(_WAIT_S) as waiting:
+            await self._places.acquire()
+        if waiting.cancelled_caught:
+            raise FetchFailed("too many tokens are being looked up")
         try:
-            with anyio.move_on_after(_WAIT_S):
-                await self._places.acquire()
-                acquired = True
-            if not acquired:
-                raise FetchFailed("too many tokens are being looked up")
             answer = await fetch_object(self._fetch, self._config.endpoint, headers=self._headers, form=form)
         finally:
-            if acquired:
-                self._places.release()
+            self._places.release()
         # Require the boolean: any string would be truthy, even "false".
         if answer.get("active") is not True:
             return None
@@ -147,6 +144,7 @@ class Tokens:
         poll_s: float = _POLL_S,
         most_good: int = _MAX_GOOD,
         most_bad: int = _MAX_BAD,
+        most_revoked: int = _MAX_REVOKED,
     ) -> None:
         """Accept tokens of these issuers.
 
@@ -155,10 +153,12 @@ class Tokens:
             clock: Returns seconds since 1970.
             poll_s: The interval between checks for expired tokens.
             most_good, most_bad: The maximum number of cached valid and rejected tokens.
+            most_revoked: The maximum number of stored digests of revoked tokens.
         """
         self._poll_s = poll_s
         self._most_good = most_good
         self._most_bad = most_bad
+        self._most_revoked = most_revoked
         self._fetch = fetch
         self._clock = clock
         self._good: OrderedDict[bytes, _VerifiedToken] = OrderedDict()
@@ -406,7 +406,7 @@ class Tokens:
     def _revoke(self, digest: bytes) -> None:
         self._good.pop(digest, None)
         self._revoked[digest] = None
-        if len(self._revoked) > _MAX_REVOKED:
+        if len(self._revoked) > self._most_revoked:
             self._revoked.popitem(last=False)
 
     # expiry and revocation
@@ -435,17 +435,17 @@ class Tokens:
     async def _reintrospect(self) -> bool:
         """Introspect the tokens of open streams again, and return whether any token was revoked."""
         soon_s = self._clock() + 2 * _REINTROSPECT_S
-        open_ = [digest for digest in self._in_use if digest in self._good and digest not in self._pending]
-        oldest_first = sorted(open_, key=lambda digest: self._good[digest].until_s)
-        due = {
-            digest: self._good[digest]
-            for place, digest in enumerate(oldest_first)
-            if place < _MAX_REINTROSPECTED or self._good[digest].until_s < soon_s
-        }
+        open_ = [(digest, verified) for digest, verified in self._good.items() if digest in self._in_use]
+        oldest_first = sorted(open_, key=lambda pair: pair[1].until_s)
+        due = [
+            (digest, verified)
+            for place, (digest, verified) in enumerate(oldest_first)
+            if place < _MAX_REINTROSPECTED or verified.until_s < soon_s
+        ]
         async with anyio.create_task_group() as group:
-            for digest, each in due.items():
-                group.start_soon(self.verify, each.text, digest, None)
-        return any(digest in self._revoked for digest in due)
+            for digest, verified in due:
+                group.start_soon(self.verify, verified.text, digest, None)
+        return any(digest in self._revoked for digest, _ in due)
 
     def _announce(self) -> None:
         for callback in self._on_change:

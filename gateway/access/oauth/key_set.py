@@ -326,8 +326,8 @@ class KeySet:
         fresh = [held_keys.get(id(each)) or Key(each, 0.0) for each in published]
         for key in fresh:
             key.good_until_s = now_s + GRACE_S
-        # The published keys come first. At most `_MAX_KEYS` withdrawn keys follow.
-        self._keys = [*fresh, *withdrawn[-_MAX_KEYS:]]
+        # The published keys come first, then at most `_MAX_KEYS` withdrawn keys, the most recently withdrawn first.
+        self._keys = [*fresh, *withdrawn[:_MAX_KEYS]]
 
 
 def _without_nulls(key: Mapping[str, Any]) -> dict[str, Any]:

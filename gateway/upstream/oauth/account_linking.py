@@ -322,7 +322,7 @@ def caller_checks(credentials: Credentials, oauth: Callable[[], OAuthConfig | No
         return config.issuers if config is not None else []
 
     def holder_of(key: str) -> str | None:
-        principal = credentials.keys.principal(f"Bearer {key}") if credentials.keys.required else None
+        principal = credentials.keys.find_by_text(key)
         return user_of(principal) if principal is not None else None
 
     def resource() -> str | None:

@@ -97,10 +97,28 @@ def test_token_path_that_is_not_a_regular_file_is_not_followed(state: Path, tmp_
     assert elsewhere.read_text() == "planted\n"
 
 
-def test_file_without_a_valid_token_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "admin-token"
-    for content in (b"x" * 5000, b"\xff\xfe"):
-        path.write_bytes(content)
-        path.chmod(0o600)
-        with pytest.raises(UntrustedFile, match="does not contain a token"):
-            stored_token(path)
+def private_file(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.parametrize("content", [b"x" * 4097, b"x" * 5000, b"\xff\xfe", "schlüssel".encode()])
+def test_file_without_a_valid_token_is_refused(content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(UntrustedFile, match="does not contain a token"):
+        stored_token(private_file(tmp_path / "admin-token", content))
+
+
+@pytest.mark.parametrize(
+    ("content", "token"),
+    [(b"token", "token"), (b" token\r\n", "token"), (b"x" * 4096, "x" * 4096), (b"", None), (b" \n", None)],
+)
+def test_token_is_the_content_of_its_file(content: bytes, token: str | None, tmp_path: Path) -> None:
+    assert stored_token(private_file(tmp_path / "admin-token", content)) == token
+    assert stored_token(tmp_path / "missing") is None
+
+
+def test_token_path_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UntrustedFile, match="cannot be read \\(Not a directory\\); remove it"):
+        stored_token(tmp_path / "file" / "admin-token")

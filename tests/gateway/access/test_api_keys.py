@@ -8,8 +8,10 @@ from typing import Any
 
 import anyio
 import pytest
+from support.virtual_time import in_virtual_time
 
-from gateway.access.credentials import ApiKeys
+from gateway.access.credentials import ApiKeys, key_row, principal_of
+from gateway.access.principal import LOCAL, Principal
 from gateway.config.auth_config import ApiKey
 from gateway.config.load import parse
 from gateway.protocol.gateway_errors import ConfigError
@@ -30,43 +32,150 @@ def keys(text: str) -> str:
 def test_key_is_found_in_plain_text_or_by_its_hash() -> None:
     for entry in (key(key="the key"), key(keyHash=HASH)):
         known = ApiKeys([entry])
-        found = known.principal("Bearer the key")
+        found = known.find_by_text("the key")
         assert found is not None
         assert found.name == "ann"
-        for wrong in (None, "", "Bearer", "Bearer the  key", f"Bearer {HASH}", "Basic the key", "Bearer \u20ac"):
-            assert known.principal(wrong) is None, wrong
+        assert known.find_by_text(" the key\n") == found
+        assert known.find_by_digest(hashlib.sha256(b"the key").digest()) == found
+        assert known.has(hashlib.sha256(b"the key").digest())
+        for wrong in ("", "the  key", HASH, "\u20ac", "\ud800"):
+            assert known.find_by_text(wrong) is None, wrong
+            assert not known.has(hashlib.sha256(wrong.encode("utf-8", "replace")).digest())
+
+
+@pytest.mark.parametrize("text", ["schlüssel", "voilà", "鍵"])
+def test_key_may_have_other_characters(text: str) -> None:
+    assert ApiKeys([key(key=text)]).find_by_text(text) is not None
+
+
+def test_without_keys_only_the_local_caller_is_known() -> None:
+    known = ApiKeys([])
+    assert not known.required
+    assert known.knows(LOCAL)
+    assert not known.knows(Principal(name="ann"))
+    assert known.find_by_text("") is None
+    known.replace([key(key="k")])
+    assert known.required
+    assert not known.knows(LOCAL)
 
 
 def test_two_keys_with_one_name_are_one_caller() -> None:
     known = ApiKeys([key(key="old"), key(key="new")])
-    old, new = known.principal("Bearer old"), known.principal("bearer new")
+    old, new = known.find_by_text("old"), known.find_by_text("new")
     assert old == new
     assert old is not None
     known.replace([key(key="new")])
-    assert known.principal("Bearer old") is None
+    assert known.find_by_text("old") is None
     assert known.knows(old)
+    assert not known.knows(Principal(name="bob"))
+    assert not known.knows(Principal(name="ann", scopes=frozenset({"tools"})))
 
 
-async def test_key_is_valid_until_it_expires_and_holders_are_notified() -> None:
-    end_s = datetime(2027, 1, 31, 23, 59, 59, 999999, UTC).timestamp()
-    now_s = end_s - 1
-    known = ApiKeys([key(key="k", expires="2027-01-31"), key(name="bob", key="b")], clock=lambda: now_s, poll_s=0.005)
-    ann = known.principal("Bearer k")
+@pytest.mark.parametrize(
+    ("members", "rights"),
+    [
+        ({}, {}),
+        ({"scopes": ["tools", "metrics"]}, {"scopes": frozenset({"tools", "metrics"})}),
+        ({"groups": ["a", "b"]}, {"groups": frozenset({"a", "b"})}),
+        ({"profiles": ["dev"]}, {"profiles": frozenset({"dev"})}),
+        ({"profiles": []}, {"profiles": frozenset()}),
+    ],
+)
+def test_principal_has_the_rights_of_the_key(members: dict[str, Any], rights: dict[str, Any]) -> None:
+    assert principal_of(key(key="k", **members)) == Principal(name="ann", **rights)
+
+
+END_S = datetime(2027, 1, 31, 23, 59, 59, 999999, UTC).timestamp()
+
+
+@in_virtual_time
+async def test_key_is_valid_until_it_expires_and_holders_are_notified_once() -> None:
+    now_s = END_S - 1
+    known = ApiKeys([key(key="k", expires="2027-01-31"), key(name="bob", key="b")], clock=lambda: now_s)
+    ann, bob = known.find_by_text("k"), known.find_by_text("b")
     assert ann is not None
-    expired = anyio.Event()
-    known.on_change(expired.set)
+    assert bob is not None
+    changes: list[float] = []
+    known.on_change(lambda: changes.append(now_s))
     async with anyio.create_task_group() as group:
         group.start_soon(known.run)
-        await anyio.sleep(0.02)
-        assert not expired.is_set()
-        now_s = end_s + 1
-        with anyio.fail_after(25):
-            await expired.wait()
+        for now_s, is_valid in ((END_S - 0.5, True), (END_S, False), (END_S + 1, False)):  # noqa: B007
+            await anyio.sleep(2.5)
+            assert (known.find_by_text("k") is not None) is is_valid
+            assert known.knows(ann) is is_valid
+            assert known.knows(bob)
+            assert known.find_by_text("b") is not None
         group.cancel_scope.cancel()
-    assert known.principal("Bearer k") is None
-    assert not known.knows(ann)
+    assert changes == [END_S]
     assert known.required
-    assert known.principal("Bearer b") is not None
+
+
+@in_virtual_time
+async def test_holders_of_keys_without_an_expiry_are_not_notified() -> None:
+    now_s = END_S
+    known = ApiKeys([key(key="k")], clock=lambda: now_s)
+    changes: list[float] = []
+    known.on_change(lambda: changes.append(now_s))
+    async with anyio.create_task_group() as group:
+        group.start_soon(known.run)
+        for _ in range(3):
+            now_s += 10
+            await anyio.sleep(2.5)
+        group.cancel_scope.cancel()
+    assert changes == []
+
+
+def test_revoked_keys_are_rejected_even_if_they_are_configured_again() -> None:
+    known = ApiKeys([key(key="k"), key(name="bob", key="b")])
+    ann = known.find_by_text("k")
+    assert ann is not None
+    changes: list[int] = []
+    known.on_change(lambda: changes.append(1))
+    digest = hashlib.sha256(b"k").hexdigest()
+    known.revoke([digest])
+    assert (known.find_by_text("k"), known.knows(ann), known.revoked, changes) == (None, False, {digest}, [1])
+    assert known.find_by_text("b") is not None
+    known.revoke([digest])
+    assert changes == [1]
+    known.revoke(["0" * 64])
+    assert (known.revoked, changes) == ({digest, "0" * 64}, [1, 1])
+    known.replace([key(key="k")])
+    assert known.find_by_text("k") is None
+    # Without an accepted key, nobody becomes a local caller.
+    assert known.required
+    assert not known.knows(LOCAL)
+    assert known.has(hashlib.sha256(b"k").digest())
+
+
+def test_withheld_keys_are_rejected_until_they_are_accepted() -> None:
+    known = ApiKeys([key(key="k"), key(name="bob", key="b")])
+    changes: list[int] = []
+    known.on_change(lambda: changes.append(1))
+    assert not known.withheld
+    known.withhold()
+    assert (known.withheld, known.find_by_text("k"), known.find_by_text("b"), changes) == (True, None, None, [1])
+    known.replace([key(key="k")])
+    assert known.find_by_text("k") is None
+    known.revoke([hashlib.sha256(b"b").hexdigest()])
+    known.accept()
+    assert not known.withheld
+    assert known.find_by_text("k") is not None
+    assert len(changes) == 4
+    known.replace([key(key="k"), key(name="bob", key="b")])
+    assert known.find_by_text("b") is None
+
+
+def test_row_of_a_key_shows_its_rights_but_not_the_key() -> None:
+    assert key_row(key(key="the key")) == {
+        "name": "ann", "hash": None, "state": "good", "profiles": "all", "scopes": "all", "groups": "", "expires": None,
+    }  # fmt: skip
+    members = {"profiles": ["a", "b"], "scopes": ["tools", "metrics"], "groups": ["x", "y"], "expires": "2999-01-31"}
+    assert key_row(key(keyHash=HASH, **members)) == {
+        "name": "ann", "hash": HASH.removeprefix("sha256:")[:12], "state": "good", "profiles": "a, b",
+        "scopes": "tools, metrics", "groups": "x, y", "expires": "2999-01-31T23:59:59+00:00",
+    }  # fmt: skip
+    row = key_row(key(key="k", profiles=[], expires="2001-01-31"))
+    assert (row["state"], row["profiles"]) == ("expired", "none")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from gateway.access.administrators import FREE_ATTEMPTS, FailedLogins
+from gateway.access.administrators import FREE_ATTEMPTS, FailedLogins, source_address
 
 
 class Clock:
@@ -46,10 +46,34 @@ def test_success_or_a_long_pause_resets_the_count() -> None:
     logins.succeeded("192.0.2.1:2")
     assert logins.wait_s("192.0.2.1:1") == 0
     assert len(logins) == 0
-    failing(logins, "192.0.2.1:1", 20)
-    clock.now_s += 3600
-    logins.failed("192.0.2.1:1")
-    assert logins.wait_s("192.0.2.1:1") == 0
+    logins.succeeded("192.0.2.1:2")
+
+
+def test_count_is_forgotten_after_a_quarter_of_an_hour_without_a_failure() -> None:
+    for pause_s, wait_s in ((15 * 60, 60), (15 * 60 + 1, 0)):
+        clock = Clock()
+        logins = FailedLogins(clock)
+        failing(logins, "192.0.2.1:1", 20)
+        clock.now_s += pause_s
+        logins.failed("192.0.2.1:1")
+        assert logins.wait_s("192.0.2.1:1") == wait_s
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("192.0.2.1:1000", "192.0.2.1"),
+        ("[2001:db8::1]:1000", "2001:db8::/64"),
+        ("2001:db8:0:0:ffff::1:1000", "2001:db8::/64"),
+        ("[::ffff:192.0.2.1]:1000", "192.0.2.1"),
+        ("[fe80::1%eth0]:1000", "fe80::/64"),
+        ("gateway.internal:1000", "gateway.internal"),
+        ("", "a local socket"),
+        (":1000", "a local socket"),
+    ],
+)
+def test_address_under_which_a_peer_is_counted(peer: str, address: str) -> None:
+    assert source_address(peer) == address
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,45 @@ def test_one_changed_character_breaks_the_signature() -> None:
             KEPT.verify(signed[:at] + other + signed[at + 1 :], "ann")
 
 
-def test_signature_expires(tmp_path: Path) -> None:
-    signed = Signer(tmp_path).sign("state", "ann")
-    with pytest.raises(BadSignature):
-        Signer(tmp_path, max_age_s=-1.0).verify(signed, "ann")
+@pytest.mark.parametrize(("age_s", "is_valid"), [(0, True), (99, True), (100, True), (100.5, False), (101, False)])
+def test_signature_expires(age_s: float, is_valid: bool) -> None:
+    now_s = 1_900_000_000.0
+    signer = Signer(max_age_s=100, clock=lambda: now_s)
+    signed = signer.sign("state", "ann")
+    now_s += age_s
+    if is_valid:
+        assert signer.verify(signed, "ann") == "state"
+        return
+    with pytest.raises(BadSignature, match="has expired"):
+        signer.verify(signed, "ann")
+
+
+def test_signature_is_valid_for_a_day_by_default() -> None:
+    now_s = 1_900_000_000.0
+    signer = Signer(clock=lambda: now_s)
+    signed = signer.sign("state")
+    now_s += 24 * 3600
+    assert signer.verify(signed) == "state"
+    now_s += 1
+    with pytest.raises(BadSignature, match="has expired"):
+        signer.verify(signed)
+
+
+def test_signatures_of_earlier_releases_stay_valid() -> None:
+    signer = Signer(key=b"k" * 32, clock=lambda: 1_900_000_000.0)
+    assert (
+        signer.verify("UfDKCXY8DlwKZ5gHJ2XB1Cz3R7CJ-IGnx66YrzZmV0b_FtFZ4ooQunyWTaeXLVdr", "ann", "request") == "state"
+    )
+    assert signer.mark("id", "ann") == "370fa65a3b5b374a"
+
+
+def test_key_given_by_another_process_takes_precedence(tmp_path: Path) -> None:
+    own, given = Signer(tmp_path), Signer(tmp_path, key=b"k" * 32)
+    assert len(own.key) == 32
+    assert given.key == b"k" * 32
+    assert Signer(tmp_path).key == own.key
+    assert Signer().key != Signer().key
+    assert len(Signer().key) == 32
 
 
 def test_signing_key_is_persistent_and_private(tmp_path: Path) -> None:

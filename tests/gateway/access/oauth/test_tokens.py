@@ -4,81 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519
-from support.fake_issuer import FakeIssuer, SigningKey, answer, fake_issuer, other_key, part
+from support.fake_issuer import SigningKey, answer, fake_issuer, other_key, part
+from support.offline_issuer import START_S, Issuer, at_once, config_of, known, look
 
 from gateway.access.oauth.access_tokens import Tokens
-from gateway.access.oauth.key_set import GRACE_S, REFRESH_S, UNKNOWN_KEY_S, Fetched, metadata_urls
+from gateway.access.oauth.key_set import GRACE_S, REFRESH_S, UNKNOWN_KEY_S, metadata_urls
 from gateway.access.principal import Principal, Refusal
 from gateway.config.auth_config import OAuthConfig
 from gateway.http.http_client import HttpClient
-from gateway.protocol.gateway_errors import ConnectionLost
 from gateway.upstream.oauth.guarded_requests import IssuerFetch
-
-START_S = 1_900_000_000.0
-
-
-@dataclass
-class Issuer(FakeIssuer):
-    """An issuer without a socket: what it publishes is handed out."""
-
-    url: str = "https://id.example.test"
-    now_s: float = START_S
-    down: bool = False
-    opaque: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    async def fetch(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes, *, limit_bytes: int
-    ) -> Fetched:
-        path = url.removeprefix(self.url)
-        self.requests.append(path)
-        await anyio.lowlevel.checkpoint()
-        if self.down:
-            raise ConnectionLost("it is down", sent=False)
-        document = self._document(path, body)
-        return Fetched(status=404 if document is None else 200, body=json.dumps(document).encode())
-
-    def claims(self, **claims: Any) -> dict[str, Any]:
-        return FakeIssuer.claims(self, **{"iat": int(self.now_s), "exp": int(self.now_s) + 300, **claims})
-
-
-def config_of(issuer: FakeIssuer, **members: Any) -> OAuthConfig:
-    return OAuthConfig.model_validate({"issuers": [issuer.config(**members)]})
-
-
-@asynccontextmanager
-async def known(issuer: Issuer, bounds: Mapping[str, Any] | None = None, **members: Any) -> AsyncIterator[Tokens]:
-    """The tokens of an issuer, kept up to date within these bounds."""
-    found = Tokens(config_of(issuer, **members), issuer.fetch, clock=lambda: issuer.now_s, **(bounds or {}))
-    async with anyio.create_task_group() as group:
-        group.start_soon(found.run)
-        yield found
-        group.cancel_scope.cancel()
-
-
-async def look(found: Tokens, token: str) -> Principal | Refusal:
-    """Return the principal of a token, with a request to the issuer if needed."""
-    seen = found.principal(token, hashlib.sha256(token.encode()).digest())
-    if isinstance(seen, Principal | Refusal):
-        return seen
-    with anyio.fail_after(20):
-        return await seen.verify()
-
-
-def at_once(found: Tokens, token: str) -> Principal | Refusal | None:
-    """Return the principal without a request to the issuer; None if a request would be needed."""
-    seen = found.principal(token, hashlib.sha256(token.encode()).digest())
-    return seen if isinstance(seen, Principal | Refusal) else None
 
 
 async def test_principal_has_issuer_client_groups_claims_and_gateway_scopes() -> None:
@@ -206,25 +148,6 @@ async def test_refusals_are_cached_briefly_and_acceptances_until_the_token_expir
         assert "expired" in refused.description
 
 
-async def test_holders_are_notified_when_the_token_expires_and_may_finish() -> None:
-    issuer = Issuer()
-    async with known(issuer, {"poll_s": 0.005}) as found:
-        who = await look(found, issuer.token())
-        assert isinstance(who, Principal)
-        expired = anyio.Event()
-        found.on_change(expired.set)
-        assert found.knows(who)
-        issuer.now_s += 301
-        with anyio.fail_after(25):
-            await expired.wait()
-        assert not found.knows(who)
-        # Its next request is still granted what clocks may differ, and what it has begun ends as it began.
-        assert found.may_finish(who)
-        issuer.now_s += 100
-        await anyio.sleep(0.02)
-        assert found.may_finish(who)
-
-
 async def test_principal_is_revoked_if_a_new_configuration_would_refuse_it() -> None:
     issuer = Issuer()
     async with known(issuer) as found:
@@ -250,79 +173,6 @@ INTROSPECTION = {
         "endpoint": "https://id.example.test/introspect", "clientId": "gateway", "clientSecret": "a secret",
     }
 }  # fmt: skip
-
-
-async def until_introspected(issuer: Issuer, times: int) -> None:
-    with anyio.fail_after(25):
-        while issuer.count("/introspect") < times:
-            await anyio.sleep(0.005)
-    assert issuer.count("/introspect") == times
-
-
-async def test_opaque_token_is_introspected_once_a_minute_until_inactive() -> None:
-    issuer = Issuer()
-    async with known(issuer, {"poll_s": 0.005}, **INTROSPECTION) as found:
-        issuer.active["opaque"] = {"active": True, **issuer.claims()}
-        who = await look(found, "opaque")
-        assert isinstance(who, Principal)
-        found.on_change(lambda: found.knows(who))  # as an open stream does
-        for _ in range(10):
-            assert at_once(found, "opaque") is who
-        assert issuer.count("/introspect") == 1
-        issuer.now_s += 55
-        await until_introspected(issuer, 2)
-        assert at_once(found, "opaque") is who
-        issuer.down = True
-        issuer.now_s += 61
-        await until_introspected(issuer, 3)
-        assert found.knows(who)  # no change has been reported
-        refused = await look(found, "opaque")
-        assert isinstance(refused, Refusal)
-        assert refused.status == 503
-        issuer.down = False
-        issuer.active["opaque"] = {"active": False}
-        issuer.now_s += 61
-        with anyio.fail_after(25):
-            while found.may_finish(who):
-                await anyio.sleep(0.01)
-        refused = at_once(found, "opaque")
-        assert isinstance(refused, Refusal)
-        assert refused.error == "invalid_token"
-
-
-async def test_stream_ends_soon_after_its_opaque_token_is_revoked() -> None:
-    issuer = Issuer()
-    async with known(issuer, {"poll_s": 0.005}, **INTROSPECTION) as found:
-        issuer.active["opaque"] = {"active": True, **issuer.claims()}
-        who = await look(found, "opaque")
-        assert isinstance(who, Principal)
-        ended = anyio.Event()
-
-        def changed() -> None:
-            if not found.knows(who):
-                ended.set()
-
-        found.on_change(changed)
-        issuer.active["opaque"] = {"active": False}
-        issuer.now_s += 6
-        with anyio.fail_after(25):
-            await ended.wait()
-        assert issuer.count("/introspect") == 2
-
-
-async def test_tokens_of_many_streams_are_introspected_in_turn() -> None:
-    issuer = Issuer()
-    async with known(issuer, {"poll_s": 0.005}, **INTROSPECTION) as found:
-        holders = []
-        for number in range(100):
-            issuer.active[f"opaque-{number}"] = {"active": True, **issuer.claims(sub=f"user-{number}")}
-            holders.append(await look(found, f"opaque-{number}"))
-        found.on_change(lambda: [found.knows(who) for who in holders if isinstance(who, Principal)])
-        for rounds in (1, 2, 3):
-            issuer.now_s += 6
-            await until_introspected(issuer, 100 + 32 * rounds)
-            await anyio.sleep(0.05)
-            assert issuer.count("/introspect") == 100 + 32 * rounds
 
 
 @pytest.mark.parametrize(
