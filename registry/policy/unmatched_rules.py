@@ -128,7 +128,7 @@ def _candidates(condition: ArgumentCondition, place: Mapping[str, Any], root: An
 
     If the condition holds for any permitted value, it holds for one of the samples.
     """
-    stated = [*(condition.equals or ()), *(condition.excludes or ())]
+    stated = condition.equals or ()
     bounds = [bound for bound in (condition.above, condition.below) if bound is not None]
     samples: list[Any] = []
     for node in composed_schemas(dict(place), root):
@@ -154,7 +154,7 @@ def _candidates(condition: ArgumentCondition, place: Mapping[str, Any], root: An
                 case "null":
                     samples.append(None)
                 case "object":
-                    samples += [value for value in stated if isinstance(value, dict)] + [{_OTHER_TEXT: 0}]
+                    samples += [value for value in stated if isinstance(value, dict)] + [{_OTHER_TEXT: _OTHER_TEXT}]
                 case "array" if not isinstance(node.get("items"), dict):
                     return None
     return samples
@@ -162,7 +162,7 @@ def _candidates(condition: ArgumentCondition, place: Mapping[str, Any], root: An
 
 def _numbers(stated: Sequence[Any], bounds: Sequence[float], node: Mapping[str, Any], *, integral: bool) -> list[float]:
     """Return sample numbers that a schema permits: numbers in the condition, and numbers near any bound."""
-    numbers: list[float] = [_OTHER_NUMBER, 0]
+    numbers: list[float] = [_OTHER_NUMBER]
     for value in stated:
         with suppress(TypeError, ValueError, OverflowError):
             numbers.append(float(value) if not integral else int(float(value)))
@@ -265,7 +265,7 @@ def find_unmatched(rules: Sequence[Rule], catalog: Catalog, shape: Shape, *, liv
             if not is_known:
                 coverage_of[rule.name].unknown |= {server, prefix}
         if covering and is_known:
-            _collect_matches(server, own, covering, catalog, coverage_of)
+            _collect_matches(server, prefix, own, covering, catalog, coverage_of)
     texts: list[str] = []
     for rule in rules:
         # An empty catalog yields texts without suggestions.
@@ -275,7 +275,12 @@ def find_unmatched(rules: Sequence[Rule], catalog: Catalog, shape: Shape, *, liv
 
 
 def _collect_matches(
-    server: str, shape: ServerShape, covering: list[Rule], catalog: Catalog, coverage_of: Mapping[str, _Coverage]
+    server: str,
+    prefix: str,
+    shape: ServerShape,
+    covering: list[Rule],
+    catalog: Catalog,
+    coverage_of: Mapping[str, _Coverage],
 ) -> None:
     index = ServerRules(covering)
     for wrapper in catalog.wrappers_of(server):
@@ -304,7 +309,12 @@ def _collect_matches(
         coverage.kinds |= own.kinds
         coverage.matched |= own.matched
         for pattern in _patterns(rule) if hidden else ():
-            if any(fnmatchcase(name, _without_alias(pattern)) for name in hidden):
+            if any(
+                selects_name(
+                    pattern, server=server, original=name, exposed=f"{prefix}{NAME_SEPARATOR}{name}", prefixed=True
+                )
+                for name in hidden
+            ):
                 coverage.matched.add(pattern)
 
 
@@ -365,10 +375,10 @@ def _condition_texts(rule: Rule, coverage: _Coverage) -> Iterator[str]:
 def _argument_texts(
     key: str, rule: Rule, conditions: Conditions, tools: Sequence[tuple[ToolWrapper, ServerShape]]
 ) -> Iterator[str]:
-    for condition in conditions.arguments if tools else ():
-        schemas = [tool.input_schema for tool, _ in tools if tool.unchecked is None]
-        if len(schemas) < len(tools):
-            continue  # the arguments of some tool are unknown
+    if not tools or any(tool.unchecked is not None for tool, _ in tools):
+        return  # the arguments of some tool are unknown
+    schemas = [tool.input_schema for tool, _ in tools]
+    for condition in conditions.arguments:
         reason = missing_reason(condition, schemas, permits=rule.effect == "allow")
         if reason is not None:
             yield f"{key}.arguments.{condition.path}: {reason}"

@@ -13,7 +13,7 @@ from support.wrappers import wrapper_of
 
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.listed_items import ListedItem
-from registry.catalog.names import ServerName, alias_prefix
+from registry.catalog.names import ServerName, WrapperName, alias_prefix
 from registry.catalog.shape import ServerShape
 from registry.policy.conditions import ArgumentCondition, Conditions
 from registry.policy.policy import CallRules, Decision, Grant, Policy, ServerRules
@@ -514,7 +514,7 @@ def test_rules_for_other_tools_are_not_evaluated() -> None:
     ],
 )
 def test_rule_is_found_by_either_name_of_a_tool(name: str, exposed: str, pattern: str) -> None:
-    wrapper, denial = replace(tool(name), name=exposed), rule("deny", pattern)
+    wrapper, denial = replace(tool(name), name=WrapperName(exposed)), rule("deny", pattern)
     shape = ServerShape(prefixed=exposed.startswith("calendar-mcp__"))
     assert denial.what.covers_tool(wrapper, shape)
     assert list(ServerRules([denial]).rules_for(wrapper)) == [denial]
@@ -543,7 +543,7 @@ def test_every_rule_covering_a_tool_is_evaluated(
         )
         for at, some in enumerate(patterns)
     ]
-    wrapper = replace(tool(name), name=("calendar-mcp__" if prefixed else "") + (exposed or name))
+    wrapper = replace(tool(name), name=WrapperName(("calendar-mcp__" if prefixed else "") + (exposed or name)))
     shape = ServerShape(prefixed=prefixed)
     looked_at = list(ServerRules(rules).rules_for(wrapper))
     covering = [rule for rule in rules if rule.what.covers_tool(wrapper, shape)]
