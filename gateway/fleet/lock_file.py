@@ -55,7 +55,7 @@ def lock_path(config: Config) -> Path | None:
     folder = config.path.parent if config.path is not None else None
     configured = config.gateway.lock.file
     if configured is None:
-        return None if folder is None or config.path is None else _usual_path(config.path)
+        return None if config.path is None else _usual_path(config.path)
     path = expand_home(configured)
     if folder is None and not path.is_absolute():
         return None

@@ -38,14 +38,15 @@ ChangedKind = Literal["tools", "prompts", "resourceTemplates", "skills", "instru
 
 _SCHEMAS: Final = ("inputSchema", "outputSchema")
 _PARTS: Final = ("text", "input", "output", "hints")
-# Minimum number of equal digests, out of four, for a removed tool and a new tool to count as the same renamed tool.
+# Minimum number of equal digests, out of four, for a removed item and a new item to count as the same renamed item.
 _NEARLY_ALL: Final = len(_PARTS) - 1
-# Digests of a tool without texts, and digests of input schemas without parameters. Many tools have these digests, so
-# they do not identify a tool.
-_PLAIN: Final = digests_of("tools", {"inputSchema": {"type": "object"}})
+# The digest of an item without texts, and digests of input schemas without parameters. Many items have these digests,
+# so they do not identify an item.
+_PLAIN_TEXT: Final = digests_of("tools", {})["text"]
 _PLAIN_INPUTS: Final = frozenset(
     digests_of("tools", {"inputSchema": schema})["input"]
     for schema in (
+        None,
         {},
         {"type": "object"},
         {"type": "object", "properties": {}},
@@ -186,14 +187,14 @@ def _find_renames(kind: LockedKind, removed: Mapping[str, Definition], new: Mapp
     # Index the new items by digest, so that not every removed item has to be compared with every new item.
     by_part: dict[tuple[str, str], list[str]] = {}
     for name, digests in now.items():
-        for part in ("text", "input"):
+        for part in _identifying_parts(kind, digests):
             by_part.setdefault((part, digests[part]), []).append(name)
     near = {
         was: {
             name
-            for part in ("text", "input")
+            for part in _identifying_parts(kind, digests)
             for name in by_part.get((part, digests[part]), ())
-            if _is_similar(digests, now[name])
+            if sum(digests[each] == now[name][each] for each in _PARTS) >= _NEARLY_ALL
         }
         for was, digests in old.items()
     }
@@ -202,13 +203,13 @@ def _find_renames(kind: LockedKind, removed: Mapping[str, Definition], new: Mapp
     return {was: name for was, names in near.items() if len(names) == 1 for name in names if claimed.count(name) == 1}
 
 
-def _is_similar(first: Mapping[str, str], second: Mapping[str, str]) -> bool:
-    equal = {part for part in _PARTS if first[part] == second[part]}
-    if len(equal) < _NEARLY_ALL:
-        return False
-    identifying = {"text"} if first["text"] != _PLAIN["text"] else set()
-    identifying |= {"input"} if first["input"] not in _PLAIN_INPUTS else set()
-    return bool(equal & identifying)
+def _identifying_parts(kind: LockedKind, digests: Mapping[str, str]) -> set[str]:
+    """Return the parts of an item that only few other items have."""
+    parts = {"text"} if digests["text"] != _PLAIN_TEXT else set()
+    if kind in ("skills", "resourceTemplates"):
+        # They have no schema. The hints contain all members of a skill, and the name of a template.
+        return {*parts, "hints"}
+    return parts if digests["input"] in _PLAIN_INPUTS else {*parts, "input"}
 
 
 def _hint_effects(before: Definition, after: Definition) -> frozenset[ChangeClass]:
@@ -222,8 +223,6 @@ def _hint_effects(before: Definition, after: Definition) -> frozenset[ChangeClas
         effects.add("widening")
     shared = {"name", "title", "description", "inputSchema", "outputSchema", "annotations"}
     other_members = [{key: value for key, value in each.items() if key not in shared} for each in (before, after)]
-    for hints in (old, new):
-        hints.pop("title", None)  # the digest `text` covers the title
     if canonical(old) != canonical(new) or canonical(other_members[0]) != canonical(other_members[1]):
         effects.add("text")
     return frozenset(effects)
@@ -277,7 +276,7 @@ def _differences(before: Any, after: Any, path: tuple[str, ...]) -> Iterator[tup
             continue
         if isinstance(was, dict) and isinstance(now, dict) and len(path) < _MAX_STEPS:
             yield from _differences(was, now, (*path, key))
-        elif was is not now:
+        else:
             yield (*path, key), was, now
 
 
@@ -489,7 +488,7 @@ def reverted_with(approved: Surface, changes: Iterable[Change]) -> Surface | Non
 
 
 def _decide(change: Change, policy: Policy, distinguishes: Callable[[str, str], bool]) -> ReviewedChange:
-    if change.was is not None and policy["renamed"] != "hold" and distinguishes(change.was, change.name):
+    if change.was is not None and distinguishes(change.was, change.name):
         policy = {**policy, "renamed": "hold"}
     decision = max((policy[each] for each in change.classes), key=_SEVERITY.index)
     held_for = tuple(each for each in change.classes if policy[each] == "hold")

@@ -145,7 +145,8 @@ class _Comparison:
         if not all(isinstance(each, dict) for each in (*patterns, *declared)):
             return _BOTH
         effects = _NONE
-        if any(patterns):
+        has_patterns = any(patterns)
+        if has_patterns:
             if patterns[0].keys() != patterns[1].keys():
                 effects |= _BOTH
             for pattern in patterns[0].keys() & patterns[1].keys():
@@ -157,9 +158,9 @@ class _Comparison:
         # `additionalProperties` covered a new property before, and covers a removed property now. A new property also
         # counts as widening, because it is an additional input.
         if declared[1].keys() - declared[0].keys():
-            effects |= _WIDENS if undeclared[0] is False and not patterns[0] else _BOTH
+            effects |= _WIDENS if undeclared[0] is False and not has_patterns else _BOTH
         if declared[0].keys() - declared[1].keys():
-            effects |= _NARROWS if undeclared[1] is False and not patterns[1] else _BOTH
+            effects |= _NARROWS if undeclared[1] is False and not has_patterns else _BOTH
         return effects
 
     def _definitions(self, before: Any, after: Any) -> frozenset[Effect]:

@@ -123,7 +123,8 @@ def _conjunction(predicates: list[Predicate]) -> Predicate:
 def _restricting(path: str, present: bool | None, test: Test | None) -> Predicate:
     def anywhere(arguments: Mapping[str, Any]) -> bool:
         values = _values(arguments, path)
-        if present is not None and bool(values) != present:
+        # Too many values to examine (None) are present as well.
+        if present is not None and (values != []) is not present:
             return False
         return test is None or values is None or any(test(value) is not False for value in values)
 
@@ -144,7 +145,7 @@ def _restricting(path: str, present: bool | None, test: Test | None) -> Predicat
 def _permitting(path: str, present: bool | None, test: Test | None) -> Predicate:
     def anywhere(arguments: Mapping[str, Any]) -> bool:
         values = _values(arguments, path)
-        if present is not None and bool(values) != present:
+        if present is not None and (values != []) is not present:
             return False
         return test is None or (bool(values) and all(test(value) is True for value in values or ()))
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.listed_items import ListedItem
 from registry.catalog.names import DEFAULT_NAME_LENGTH, NAME_SEPARATOR, alias_prefix
-from registry.catalog.shape import ServerShape
+from registry.catalog.shape import ServerShape, server_of
 from registry.policy.rules import Approver, Effect, Kind, Rule, Subject, reading_hints, tool_hints
 
 _WILD: Final = re.compile(r"[*?]")
@@ -35,8 +35,8 @@ class ServerRules:
         for at, rule in enumerate(self.rules):
             # If a rule has `wrappers` and `patterns`, both have to match, so it is sufficient to index one of them.
             patterns = rule.what.wrappers if rule.what.wrappers is not None else rule.what.patterns
-            parts = None if patterns is None else [pattern.rpartition(NAME_SEPARATOR)[2] for pattern in patterns]
-            # Patterns with brackets are not indexed, because `__` inside brackets does not separate server and name.
+            parts = None if patterns is None else [_name_part(pattern) for pattern in patterns]
+            # Patterns with brackets are rare, so they are not indexed.
             if parts is None or patterns is None or "*" in parts or any("[" in pattern for pattern in patterns):
                 self._always.append(at)
                 continue
@@ -55,13 +55,8 @@ class ServerRules:
 
     def rules_for(self, wrapper: ToolWrapper) -> Iterator[Rule]:
         """Yield the rules that may cover a tool, in the order of the file; `covers_tool` has to check each of them."""
-        # The index contains the part of each pattern after its last separator. Compare this part with both names of the
-        # tool, and with the rest of each name after any separator.
-        names = {
-            end
-            for name in (wrapper.tool, wrapper.name)
-            for end in (name, *(name[at + len(NAME_SEPARATOR) :] for at in _separators(name)))
-        }
+        # `selects_name` compares the name part of a pattern with these names.
+        names = {wrapper.tool, wrapper.name, wrapper.name.partition(NAME_SEPARATOR)[2]}
         positions = set(self._always)
         for name in names:
             positions.update(self._by_name.get(name, ()))
@@ -71,11 +66,9 @@ class ServerRules:
         return (self.rules[at] for at in sorted(positions))
 
 
-def _separators(name: str) -> Iterator[int]:
-    at = name.find(NAME_SEPARATOR)
-    while at >= 0:
-        yield at
-        at = name.find(NAME_SEPARATOR, at + 1)
+def _name_part(pattern: str) -> str:
+    """Return the part of a pattern that is matched against names of tools."""
+    return pattern if server_of(pattern) is None else pattern.partition(NAME_SEPARATOR)[2]
 
 
 _SCOPED: Final[tuple[Kind, ...]] = ("tools", "prompts", "resources")

@@ -221,8 +221,8 @@ def _may_be_of(names: Iterable[str], pattern: str) -> bool:
 
 
 def _is_whole(names: Iterable[str], pattern: str) -> bool:
-    alias, separator, local = pattern.partition(NAME_SEPARATOR)
-    return pattern == "*" or (bool(separator) and local == "*" and _matches_any(names, (alias,)))
+    alias, _, local = pattern.partition(NAME_SEPARATOR)
+    return pattern == "*" or (local == "*" and _matches_any(names, (alias,)))
 
 
 def _matches_any(names: Iterable[str], patterns: tuple[str, ...]) -> bool:

@@ -25,8 +25,6 @@ from registry.policy.policy import ServerRules
 from registry.policy.rules import KINDS, Kind, Rule, reading_hints, tool_hints
 from registry.schema.json_paths import composed_schemas, declared_properties
 
-# Maximum depth to search in a schema. Arguments are not nested deeper; the limit also ends cycles of references.
-_MAX_DEPTH: Final = 20
 # A schema without restrictions; compared by identity.
 _OPEN: Final[Mapping[str, Any]] = {}
 _NUMERIC: Final = (int, float, str)
@@ -52,7 +50,7 @@ def missing_reason(condition: ArgumentCondition, schemas: Sequence[Any], *, perm
     is_declared = False
     described: list[str] = []
     for schema in schemas:
-        for place in _schemas_at(schema, schema, condition.path, _MAX_DEPTH):
+        for place in _schemas_at(schema, condition.path):
             is_declared = True
             if place is _OPEN or _can_hold(condition, place, schema, permits):
                 return None
@@ -65,38 +63,55 @@ def missing_reason(condition: ArgumentCondition, schemas: Sequence[Any], *, perm
     return f"no value that the argument may have fits ({'; '.join(dict.fromkeys(described))})"
 
 
-def _schemas_at(schema: Any, root: Any, path: str, depth: int) -> Iterator[Mapping[str, Any]]:
+def _schemas_at(root: Any, path: str) -> Iterator[Mapping[str, Any]]:
     """Yield the schemas of the values that conditions find at a path; `_OPEN` if any value is possible."""
-    if not isinstance(schema, dict):
-        if schema is not False:
-            yield _OPEN
-        return
-    nodes = list(composed_schemas(schema, root))
-    if not path:
-        yield schema
-    for node in nodes if depth else ():
-        items = node.get("items")
-        if isinstance(items, dict):
-            yield from _schemas_at(items, root, path, depth - 1)
-        for item in node["prefixItems"] if isinstance(node.get("prefixItems"), list) else ():
-            yield from _schemas_at(item, root, path, depth - 1)
-    if not path or not depth:
-        return
-    properties = declared_properties(schema, root)
-    for name, subpath in _splits(path):
-        if name in properties:
-            yield from _schemas_at(properties[name], root, subpath, depth - 1)
-        for node in nodes:
-            more = node.get("additionalProperties")
-            if isinstance(more, dict):
-                yield from _schemas_at(more, root, subpath, depth - 1)
+    pending: list[tuple[Any, str]] = [(root, path)]
+    # Without it, circular references would not end, and several references to one schema would multiply at each level.
+    seen: set[tuple[int, str]] = set()
+    while pending:
+        schema, remaining = pending.pop()
+        if not isinstance(schema, dict):
+            if schema is not False:
+                yield _OPEN
+            continue
+        if (id(schema), remaining) in seen:
+            continue
+        seen.add((id(schema), remaining))
+        if not remaining:
+            yield schema
+        nodes = list(composed_schemas(schema, root))
+        below = [(item, remaining) for node in nodes for item in _item_schemas(node)]
+        if remaining:
+            properties = declared_properties(schema, root)
+            for name, rest in _splits(remaining):
+                if name in properties:
+                    below.append((properties[name], rest))
+                others = (node.get("additionalProperties") for node in nodes)
+                below += [(other, rest) for other in others if isinstance(other, dict)]
+            if _has_any_name(nodes, properties):
+                yield _OPEN
+        pending += reversed(below)
+
+
+def _item_schemas(node: Mapping[str, Any]) -> list[Any]:
+    """Return the schemas of the items of a list."""
+    items, first_items = node.get("items"), node.get("prefixItems")
+    return [
+        *([items] if isinstance(items, dict) else ()),
+        *(first_items if isinstance(first_items, list) else ()),
+    ]
+
+
+def _has_any_name(nodes: Sequence[Mapping[str, Any]], properties: Mapping[str, Any]) -> bool:
+    """Return whether an object may have members whose names the schema does not declare."""
+    if any("patternProperties" in node for node in nodes):
+        return True
     kinds = {kind for node in nodes for kind in _kinds(node)}
-    if any("patternProperties" in node for node in nodes) or (
+    return (
         not properties
         and (not kinds or "object" in kinds)
         and not any(node.get("additionalProperties") is False for node in nodes)
-    ):
-        yield _OPEN
+    )
 
 
 def _splits(path: str) -> Iterator[tuple[str, str]]:
@@ -128,7 +143,7 @@ def _candidates(condition: ArgumentCondition, place: Mapping[str, Any], root: An
 
     If the condition holds for any permitted value, it holds for one of the samples.
     """
-    stated = [*(condition.equals or ()), *(condition.excludes or ())]
+    stated = condition.equals or ()
     bounds = [bound for bound in (condition.above, condition.below) if bound is not None]
     samples: list[Any] = []
     for node in composed_schemas(dict(place), root):
@@ -154,7 +169,7 @@ def _candidates(condition: ArgumentCondition, place: Mapping[str, Any], root: An
                 case "null":
                     samples.append(None)
                 case "object":
-                    samples += [value for value in stated if isinstance(value, dict)] + [{_OTHER_TEXT: 0}]
+                    samples += [value for value in stated if isinstance(value, dict)] + [{_OTHER_TEXT: _OTHER_TEXT}]
                 case "array" if not isinstance(node.get("items"), dict):
                     return None
     return samples
@@ -162,7 +177,7 @@ def _candidates(condition: ArgumentCondition, place: Mapping[str, Any], root: An
 
 def _numbers(stated: Sequence[Any], bounds: Sequence[float], node: Mapping[str, Any], *, integral: bool) -> list[float]:
     """Return sample numbers that a schema permits: numbers in the condition, and numbers near any bound."""
-    numbers: list[float] = [_OTHER_NUMBER, 0]
+    numbers: list[float] = [_OTHER_NUMBER]
     for value in stated:
         with suppress(TypeError, ValueError, OverflowError):
             numbers.append(float(value) if not integral else int(float(value)))
@@ -265,7 +280,7 @@ def find_unmatched(rules: Sequence[Rule], catalog: Catalog, shape: Shape, *, liv
             if not is_known:
                 coverage_of[rule.name].unknown |= {server, prefix}
         if covering and is_known:
-            _collect_matches(server, own, covering, catalog, coverage_of)
+            _collect_matches(server, prefix, own, covering, catalog, coverage_of)
     texts: list[str] = []
     for rule in rules:
         # An empty catalog yields texts without suggestions.
@@ -275,7 +290,12 @@ def find_unmatched(rules: Sequence[Rule], catalog: Catalog, shape: Shape, *, liv
 
 
 def _collect_matches(
-    server: str, shape: ServerShape, covering: list[Rule], catalog: Catalog, coverage_of: Mapping[str, _Coverage]
+    server: str,
+    prefix: str,
+    shape: ServerShape,
+    covering: list[Rule],
+    catalog: Catalog,
+    coverage_of: Mapping[str, _Coverage],
 ) -> None:
     index = ServerRules(covering)
     for wrapper in catalog.wrappers_of(server):
@@ -304,7 +324,12 @@ def _collect_matches(
         coverage.kinds |= own.kinds
         coverage.matched |= own.matched
         for pattern in _patterns(rule) if hidden else ():
-            if any(fnmatchcase(name, _without_alias(pattern)) for name in hidden):
+            if any(
+                selects_name(
+                    pattern, server=server, original=name, exposed=f"{prefix}{NAME_SEPARATOR}{name}", prefixed=True
+                )
+                for name in hidden
+            ):
                 coverage.matched.add(pattern)
 
 
@@ -365,10 +390,10 @@ def _condition_texts(rule: Rule, coverage: _Coverage) -> Iterator[str]:
 def _argument_texts(
     key: str, rule: Rule, conditions: Conditions, tools: Sequence[tuple[ToolWrapper, ServerShape]]
 ) -> Iterator[str]:
-    for condition in conditions.arguments if tools else ():
-        schemas = [tool.input_schema for tool, _ in tools if tool.unchecked is None]
-        if len(schemas) < len(tools):
-            continue  # the arguments of some tool are unknown
+    if not tools or any(tool.unchecked is not None for tool, _ in tools):
+        return  # the arguments of some tool are unknown
+    schemas = [tool.input_schema for tool, _ in tools]
+    for condition in conditions.arguments:
         reason = missing_reason(condition, schemas, permits=rule.effect == "allow")
         if reason is not None:
             yield f"{key}.arguments.{condition.path}: {reason}"

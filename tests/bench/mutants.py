@@ -44,6 +44,8 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("registry/lock/*.py", "gateway/fleet/lock_file.py"),
         (
             "tests/registry/lock",
+            "tests/gateway/fleet/test_lock_files.py",
+            "tests/gateway/fleet/test_change_rows.py",
             "tests/gateway/fleet/test_decisions.py",
             "tests/e2e/test_lock.py",
             "tests/e2e/test_lock_versions.py",

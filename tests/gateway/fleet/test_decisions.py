@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from gateway.cluster.shared_parts import SharedDecisions
-from gateway.fleet.lock_file import DECISIONS, LockDecisions
+from gateway.fleet.lock_file import DECISIONS, LockDecision, LockDecisions
+from gateway.protocol import json_bytes
 from registry.lock.review import Change
 
 
@@ -69,6 +74,77 @@ def test_decisions_that_a_command_has_added_to_the_file_are_kept(tmp_path: Path)
     assert LockDecisions(tmp_path).latest[0].undone_by == "ann"
     gateway.read_added()
     assert [each.changes[0].name for each in gateway.latest] == ["a", "b", "c", "d", "e"]
+
+
+def test_older_file_does_not_replace_newer_decisions(tmp_path: Path) -> None:
+    gateway = LockDecisions(tmp_path)
+    gateway.add("rejected", "fs", [change("a")], "ann")
+    older = (tmp_path / DECISIONS).read_bytes()
+    gateway.note_undone(gateway.latest[0], "bob")
+    (tmp_path / DECISIONS).write_bytes(older)
+    gateway.read_added()
+    assert gateway.latest[0].undone_by == "bob"
+
+
+def test_only_one_process_reads_and_writes_the_file(tmp_path: Path) -> None:
+    other = LockDecisions(tmp_path, saves=False)
+    other.add("rejected", "fs", [change("a")], "ann")
+    assert not (tmp_path / DECISIONS).exists()
+    LockDecisions(tmp_path).add("rejected", "fs", [change("b")], "ann")
+    other.read_added()
+    assert [each.changes[0].name for each in other.latest] == ["a"]
+
+
+def test_decisions_are_made_without_a_usable_state_directory(tmp_path: Path) -> None:
+    new = LockDecisions(tmp_path / "new")
+    new.add("rejected", "fs", [change("a")], "ann")
+    assert LockDecisions(tmp_path / "new").latest == new.latest
+    (tmp_path / "file").write_text("")
+    unsaved = LockDecisions(tmp_path / "file")
+    unsaved.add("rejected", "fs", [change("a")], "ann")
+    assert len(unsaved.latest) == 1
+
+
+def decision(**members: Any) -> LockDecision:
+    given: dict[str, Any] = {"id": "1", "at_s": 1.23456, "by": "ann", "action": "approved", "server": "fs", **members}
+    return LockDecision(changes=(change("a"),), digests=("x",), **given)
+
+
+@pytest.mark.parametrize(
+    ("members", "can_undo"),
+    [
+        ({}, True),
+        ({"is_whole": False}, False),
+        ({"is_whole": False, "action": "rejected"}, True),
+        ({"undone_s": 2.0}, False),
+        ({"undone_s": 2.0, "action": "rejected"}, False),
+    ],
+)
+def test_decision_in_force_is_undone_if_it_has_its_definitions(members: dict[str, Any], can_undo: bool) -> None:
+    assert decision(**members).can_undo is can_undo
+
+
+def test_row_of_a_decision() -> None:
+    assert decision().row() == {
+        "id": "1", "at": 1.235, "by": "ann", "action": "approved", "server": "fs",
+        "items": [{"kind": "tools", "name": "a", "was": None, "classes": ["text"], "digest": "x"}],
+        "undone": None, "canUndo": True,
+    }  # fmt: skip
+    assert decision(undone_s=2.34567, undone_by="bob").row()["undone"] == {"at": 2.346, "by": "bob"}
+
+
+def test_size_of_all_decisions_is_limited() -> None:
+    def entry(at: int, size: int) -> dict[str, Any]:
+        """Return the stored form of a decision with this size."""
+        form = asdict(decision(id=str(at), at_s=float(at)))
+        return {**form, "by": "x" * (size - len(json_bytes.dumps({**form, "by": ""})))}
+
+    half, decisions = 512 * 1024, LockDecisions(None)
+    decisions.replace_all([entry(at, half) for at in (3, 1, 2, 4)])
+    assert [each.id for each in decisions.latest] == ["1", "2", "3", "4"]
+    decisions.replace_all([entry(1, half + 1), *(entry(at, half) for at in (2, 3, 4))])
+    assert [each.id for each in decisions.latest] == ["2", "3", "4"]
+    assert [each["id"] for each in decisions.entries()] == ["2", "3", "4"]
 
 
 async def test_replicas_share_decisions() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from registry.lock.lockfile import Surface, as_tool
-from registry.lock.review import changes_of, difference
+from registry.lock.review import Change, changes_of, difference, is_same
 
 READ: dict[str, Any] = {
     "name": "read",
@@ -19,7 +19,8 @@ READ: dict[str, Any] = {
         "required": ["path"],
     },
     "outputSchema": {"type": "object", "properties": {"text": {"type": "string"}}},
-    "annotations": {"readOnlyHint": True, "title": "Reader"},
+    "annotations": {"readOnlyHint": True, "title": "Reader", "count": 1},
+    "_meta": {"count": 1},
 }
 PROMPT: dict[str, Any] = {"name": "greet", "description": "Greets.", "arguments": [{"name": "who", "required": True}]}
 TEMPLATE: dict[str, Any] = {"uriTemplate": "file:///{path}", "name": "file", "description": "A file."}
@@ -75,6 +76,11 @@ def edited(path: str, value: Any, tool: dict[str, Any] = READ) -> dict[str, Any]
         ("annotations.openWorldHint", True, set()),
         ("annotations.idempotentHint", True, {"widening"}),
         ("annotations.other", "text", {"text"}),
+        ("annotations.rank", 1, {"text"}),
+        ("annotations.count", 2, {"text"}),
+        ("_meta.count", 2, {"text"}),
+        ("inputSchema.properties.path.uniqueItems", False, {"text"}),
+        ("outputSchema.properties.text.uniqueItems", False, {"text"}),
     ],
 )  # fmt: skip
 def test_change_of_each_field_has_its_class(path: str, value: Any, expected: set[str]) -> None:
@@ -197,8 +203,71 @@ def test_tools_without_parameters_are_not_matched_as_renamed() -> None:
     assert [one.classes for one in changed] == [("removed",), ("added",)]
 
 
+def test_new_name_with_two_equal_digests_is_not_a_rename() -> None:
+    after = edited("inputSchema.maxProperties", 1, edited("annotations.count", 2, {**READ, "name": "load"}))
+    assert [one.classes for one in changes_of(tools(READ), tools(after))] == [("added",), ("removed",)]
+
+
+def test_two_removed_tools_are_not_renamed_to_one_new_tool() -> None:
+    changed = changes_of(tools(READ, {**READ, "name": "open"}), tools({**READ, "name": "load"}))
+    assert sorted(one.classes for one in changed) == [("added",), ("removed",), ("removed",)]
+
+
+def test_tools_without_texts_and_parameters_are_not_matched_as_renamed() -> None:
+    changed = changes_of(tools({"name": "stop"}), tools({"name": "wipe"}))
+    assert [one.classes for one in changed] == [("removed",), ("added",)]
+
+
+def test_tool_without_parameters_is_renamed_if_its_text_is_equal() -> None:
+    stop = {"name": "stop", "description": "Stops.", "inputSchema": {"type": "object"}}
+    [change] = changes_of(tools(stop), tools({**stop, "name": "wipe"}))
+    assert (change.was, change.classes) == ("stop", ("renamed",))
+
+
+def test_tool_without_texts_is_renamed_if_its_parameters_are_equal() -> None:
+    stop = {"name": "stop", "inputSchema": {"type": "object", "properties": {"when": {"type": "integer"}}}}
+    [change] = changes_of(tools(stop), tools({**stop, "name": "wipe"}))
+    assert (change.was, change.classes) == ("stop", ("renamed",))
+
+
+def listed(kind: Any, key: str, *definitions: dict[str, Any]) -> Surface:
+    return Surface(items={kind: {one[key]: one for one in definitions}})
+
+
+@pytest.mark.parametrize(
+    ("edit", "classes"),
+    [
+        ({}, [("renamed",)]),
+        ({"description": "B."}, [("added",), ("removed",)]),
+        ({"files": [{"uri": "a.md", "digest": "1"}]}, [("added",), ("removed",)]),
+    ],
+)
+def test_only_a_skill_with_equal_content_is_renamed(edit: dict[str, Any], classes: list[Any]) -> None:
+    skill = {"uri": "skill://a", "name": "a", "description": "A."}
+    changed = changes_of(listed("skills", "uri", skill), listed("skills", "uri", {**skill, "uri": "skill://b", **edit}))
+    assert sorted(one.classes for one in changed) == classes
+
+
+@pytest.mark.parametrize(
+    ("before", "edit", "classes"),
+    [
+        (TEMPLATE, {}, [("renamed",)]),
+        (TEMPLATE, {"description": "Another file."}, [("renamed", "text")]),
+        (TEMPLATE, {"name": "other"}, [("renamed", "text")]),
+        (TEMPLATE, {"name": "other", "description": "Another."}, [("added",), ("removed",)]),
+        ({"uriTemplate": "a:{x}", "name": "a"}, {"name": "b"}, [("added",), ("removed",)]),
+    ],
+)
+def test_template_with_nearly_equal_members_is_renamed(before: Any, edit: dict[str, Any], classes: list[Any]) -> None:
+    after = {**before, "uriTemplate": "b:{x}", **edit}
+    changed = changes_of(
+        listed("resourceTemplates", "uriTemplate", before), listed("resourceTemplates", "uriTemplate", after)
+    )
+    assert sorted(one.classes for one in changed) == classes
+
+
 def test_unknown_server_is_added_entirely() -> None:
-    listed = Surface(
+    everything = Surface(
         identity="npm:x@1",
         instructions="Be nice.",
         items={
@@ -207,9 +276,46 @@ def test_unknown_server_is_added_entirely() -> None:
             "resourceTemplates": {"file:///{path}": TEMPLATE},
         },
     )
-    assert {(one.kind, one.classes) for one in changes_of(None, listed)} == {
+    assert {(one.kind, one.classes) for one in changes_of(None, everything)} == {
         ("tools", ("added",)), ("prompts", ("added",)), ("resourceTemplates", ("added",)), ("instructions", ("added",))
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "classes"),
+    [("Be nice.", "Obey.", [("text",)]), ("Be nice.", None, [("text",)]), (None, "Obey.", [("text",)]),
+     ("", None, []), (None, "", [])],
+)  # fmt: skip
+def test_changed_instructions_are_a_text_change(before: str | None, after: str | None, classes: list[Any]) -> None:
+    changed = changes_of(Surface(instructions=before), Surface(instructions=after))
+    assert [one.classes for one in changed] == classes
+    assert all((one.kind, one.before, one.after) == ("instructions", before, after) for one in changed)
+
+
+def test_server_without_instructions_adds_none() -> None:
+    assert changes_of(None, Surface(identity="npm:x@1")) == ()
+
+
+def test_changes_are_ordered_by_kind_and_name() -> None:
+    before = Surface(identity="1", instructions="a", items={"prompts": {"greet": PROMPT}, "tools": {"b": READ}})
+    after = Surface(identity="2", items={"tools": {"c": {"name": "c"}, "a": {"name": "a"}}})
+    assert [(one.kind, one.name) for one in changes_of(before, after)] == [
+        ("server", ""), ("instructions", ""), ("tools", "a"), ("tools", "b"), ("tools", "c"), ("prompts", "greet")
+    ]  # fmt: skip
+
+
+def test_key_identifies_a_change() -> None:
+    [change] = changes_of(tools(READ), tools(edited("title", "x")))
+    [again] = changes_of(tools(READ), tools(edited("title", "x")))
+    [other] = changes_of(tools(READ), tools(edited("title", "y")))
+    assert change.key == again.key != other.key
+
+
+def test_definitions_are_equal_in_any_order_of_keys() -> None:
+    assert is_same(READ, READ)
+    assert is_same({"a": 1, "b": 2.0}, {"b": 2, "a": 1})
+    assert is_same({"a": 1}, {"a": 1})
+    assert not is_same({"a": 1}, {"a": True})
 
 
 def test_another_package_is_another_identity() -> None:
@@ -255,15 +361,71 @@ def test_difference_shows_paths_and_values() -> None:
     )  # fmt: skip
 
 
-def test_difference_of_long_texts_is_cut_to_the_changed_part() -> None:
-    before = edited("description", "word " * 400 + "end")
-    [change] = changes_of(tools(before), tools(edited("description", "word " * 400 + "and obey")))
-    shown = difference(change)
-    assert shown[2].startswith("+ …")
-    assert shown[2].endswith("and obey")
+def changed(before: Any, after: Any, kind: Any = "tools", name: str = "t", was: str | None = None) -> tuple[str, ...]:
+    """Return the lines that show a change."""
+    return difference(Change(kind=kind, name=name, was=was, classes=("text",), before=before, after=after))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        ({"n": 1, "a": ""}, {"n": 1.0, "a": ["é", 1]}, ["a", '- ""', '+ ["é", 1]']),
+        ({"a": {"b": 1}}, {"a": 5}, ["a", '- {"b": 1}', "+ 5"]),
+        ({"a": 5}, {"a": {"b": 1}}, ["a", "- 5", '+ {"b": 1}']),
+        ({"a": 1, "name": "x"}, {"b": 2, "name": "y"}, ["a", "- 1", "name", "- x", "+ y", "b", "+ 2"]),
+        ({"x" * 64: 1, "y" * 65: 1}, {}, ["x" * 64, "- 1", "y" * 63 + "…", "- 1"]),
+        (None, {"name": "t", "inputSchema": {}, "description": "x"}, ["+ description: x", "+ inputSchema: {}"]),
+        ({"title": "T", "description": "x"}, None, ["- description: x", "- title: T"]),
+        (None, "nonsense", []),
+    ],
+)  # fmt: skip
+def test_difference_shows_each_changed_member(before: Any, after: Any, lines: list[str]) -> None:
+    assert changed(before, after) == tuple(lines)
+
+
+def test_difference_shows_a_rename_once() -> None:
+    before, after = {"name": "read", "n": 1}, {"name": "load", "n": 2}
+    assert changed(before, after, name="load", was="read") == ("name", "- read", "+ load", "n", "- 1", "+ 2")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [("a", "b", ["- a", "+ b"]), (None, "b", ["+ b"]), ("a", None, ["- a"]), ("", "b", ['- ""', "+ b"])],
+)
+@pytest.mark.parametrize("kind", ["instructions", "server"])
+def test_difference_of_instructions_or_identity(kind: str, before: Any, after: Any, lines: list[str]) -> None:
+    assert changed(before, after, kind=kind, name="") == tuple(lines)
+
+
+def test_difference_follows_twelve_members() -> None:
+    before: Any = {"end": 1, "same": 0}
+    after: Any = {"end": 2, "same": 0}
+    for _ in range(12):
+        before, after = {"a": before}, {"a": after}
+    assert changed(before, after) == (".".join("a" * 12) + ".end", "- 1", "+ 2")
+    path = ".".join("a" * 13)
+    assert changed({"a": before}, {"a": after}) == (path, '- {"end": 1, "same": 0}', '+ {"end": 2, "same": 0}')
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        # The limit is 400 characters, and 60 characters precede the first difference.
+        ("b" * 399 + "x", "b" * 399 + "y", ["- " + "b" * 399 + "x", "+ " + "b" * 399 + "y"]),
+        ("b" * 400 + "x", "b" * 400 + "y", ["- …" + "b" * 60 + "x", "+ …" + "b" * 60 + "y"]),
+        ("b" * 400, "b" * 401, ["- …" + "b" * 60, "+ …" + "b" * 61]),
+        ("b" * 401, "b" * 400, ["- …" + "b" * 61, "+ …" + "b" * 60]),
+        ("a" * 61 + "x" * 340, "a" * 61 + "y", ["- …" + "a" * 60 + "x" * 338 + "…", "+ …" + "a" * 60 + "y"]),
+        ("a" * 60 + "x" * 341, "a" * 60 + "y", ["- " + "a" * 60 + "x" * 339 + "…", "+ " + "a" * 60 + "y"]),
+        ("x" * 401, "y", ["- " + "x" * 399 + "…", "+ y"]),
+    ],
+)  # fmt: skip
+def test_difference_of_long_texts_is_cut_to_the_changed_part(before: str, after: str, lines: list[str]) -> None:
+    assert changed(before, after, kind="instructions", name="") == tuple(lines)
 
 
 def test_difference_is_bounded() -> None:
-    many = {f"p{n}": {"type": "string"} for n in range(1000)}
-    [change] = changes_of(tools(READ), tools(edited("inputSchema.properties", many)))
-    assert len(difference(change)) <= 81
+    lines = changed({}, {f"p{n}": n for n in range(40)})
+    assert len(lines) == 80
+    assert lines[-1] == "+ 39"
+    assert changed({}, {f"p{n}": n for n in range(41)}) == (*lines, "… and 2 more lines")

@@ -12,8 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.errors import LockfileRejected
-from registry.lock.lockfile import Lockfile, Surface, parse_lockfile
+from registry.lock.lockfile import (
+    MAX_BYTES,
+    Lockfile,
+    Surface,
+    by_name,
+    configuration_in,
+    digest_of,
+    digests_of,
+    parse_lockfile,
+)
 from registry.lock.review import changes_of
+from registry.schema.packed_definition import PackedDefinition
 
 TOOL: dict[str, Any] = {"name": "read", "description": "Reads.", "inputSchema": {"type": "object"}}
 LOCKED = Lockfile({"fs": Surface(identity="npm:fs@1.0.0", instructions="Careful.", items={"tools": {"read": TOOL}})})
@@ -49,12 +59,75 @@ def test_lock_file_round_trips_and_does_not_depend_on_order(extra: Any, names: l
     assert changes_of(read.servers["one"], locked.servers["one"]) == ()
 
 
-def test_lock_file_is_indented_for_review() -> None:
-    lines = Lockfile(LOCKED.servers, configuration="typegate.json").to_text().splitlines()
-    assert lines[:5] == [
-        "{", '  "configuration": "typegate.json",', '  "lockVersion": 1,', '  "servers": {', '    "fs": {'
-    ]  # fmt: skip
-    assert lines[-1] == "}"
+PROMPT: dict[str, Any] = {"name": "greet", "arguments": [{"name": "who"}]}
+TEMPLATE: dict[str, Any] = {"uriTemplate": "file:///{path}", "name": "file"}
+SKILL: dict[str, Any] = {"uri": "skill://a", "name": "a"}
+
+
+def test_lock_file_has_the_indented_and_sorted_json_of_its_content() -> None:
+    surface = Surface(
+        identity="npm:fs@1.0.0",
+        instructions="Take care.\né",
+        items={
+            "tools": {"write": {"name": "write"}, "read": TOOL},
+            "prompts": {"greet": PROMPT},
+            "resourceTemplates": {"file:///{path}": TEMPLATE},
+            "skills": {"skill://a": SKILL},
+        },
+    )
+    locked = Lockfile({"fs": surface, "a": Surface(identity="b")}, configuration="é.json")
+    entry = {
+        "identity": "npm:fs@1.0.0",
+        "instructions": {"digest": digest_of("Take care.\né"), "text": "Take care.\né"},
+        "tools": {
+            "read": {"definition": TOOL, "digests": digests_of("tools", TOOL)},
+            "write": {"definition": {"name": "write"}, "digests": digests_of("tools", {"name": "write"})},
+        },
+        "prompts": {"greet": {"definition": PROMPT, "digests": digests_of("prompts", PROMPT)}},
+        "resourceTemplates": {
+            "file:///{path}": {"definition": TEMPLATE, "digests": digests_of("resourceTemplates", TEMPLATE)}
+        },
+        "skills": {"skill://a": {"definition": SKILL, "digests": digests_of("skills", SKILL)}},
+    }
+    document = {"configuration": "é.json", "lockVersion": 1, "servers": {"a": {"identity": "b"}, "fs": entry}}
+    assert locked.to_text() == json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    assert parse_lockfile(locked.to_text()) == locked
+    assert Lockfile().to_text() == '{\n  "lockVersion": 1,\n  "servers": {}\n}\n'
+    assert parse_lockfile(Lockfile().to_text()) == Lockfile()
+
+
+def test_tools_of_a_lock_file_are_stored_packed() -> None:
+    [tool] = parse_lockfile(LOCKED.to_text()).servers["fs"].definitions("tools").values()
+    assert isinstance(tool, PackedDefinition)
+
+
+def test_entry_of_one_server_is_replaced_or_removed() -> None:
+    two = Lockfile({"a": Surface(identity="1"), "b": Surface(identity="2")}, configuration="c.json")
+    assert two.with_server("a", Surface(identity="3")) == Lockfile(
+        {"b": Surface(identity="2"), "a": Surface(identity="3")}, configuration="c.json"
+    )
+    assert two.with_server("a", None) == Lockfile({"b": Surface(identity="2")}, configuration="c.json")
+
+
+def test_first_of_equal_names_counts() -> None:
+    definitions: list[dict[str, Any]] = [{"name": "a", "n": 1}, {"name": "a", "n": 2}, {"name": 5}, {}, {"name": "b"}]
+    assert by_name(definitions, "tools") == {"a": {"name": "a", "n": 1}, "b": {"name": "b"}}
+    assert by_name([SKILL], "skills") == {"skill://a": SKILL}
+
+
+@pytest.mark.parametrize(
+    ("beginning", "name"),
+    [
+        ('{"configuration": "a.json", "lock', "a.json"),
+        ('\ufeff\n{\n  "configuration" : "\\u00e9\\"b",', 'é"b'),
+        ('{"configuration": "\\x",', ""),
+        ('{"configuration": "a.json', ""),
+        ('{"lockVersion": 1, "configuration": "a.json"', ""),
+        ("", ""),
+    ],
+)
+def test_configuration_is_read_from_the_beginning_of_a_lock_file(beginning: str, name: str) -> None:
+    assert configuration_in(beginning) == name
 
 
 def test_lock_file_is_read_in_any_formatting() -> None:
@@ -82,18 +155,39 @@ def test_change_of_one_tool_is_a_small_diff() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is not JSON at line 1"),
-        ("[]", "not an object"),
-        ("{}", "lockVersion"),
-        ('{"lockVersion": 2, "servers": {}}', "another version"),
-        ('{"lockVersion": 1}', "servers"),
-        ('{"lockVersion": 1, "servers": {}, "more": 1}', "more: unknown key"),
-        ('{"lockVersion": 1, "servers": {"a": {}}}', "servers.a.identity"),
+        ("", "is not JSON at line 1, column 1: Expecting value"),
+        ("[]", "the file: is missing or not an object"),
+        ("{}", "lockVersion: has no lockVersion; expected 1"),
+        ('{"lockVersion": 2, "servers": {}}', "lockVersion: has another version; expected 1"),
+        ('{"lockVersion": true, "servers": {}}', "lockVersion: has another version"),
+        ('{"lockVersion": 1}', "servers: is missing"),
+        ('{"lockVersion": 1, "servers": {}, "more": 1}', "more: unknown key; expected one of configuration,"),
+        ('{"lockVersion": 1, "servers": {}, "configuration": 5}', "configuration: is not text"),
+        ('{"lockVersion": 1, "servers": {"a": {}}}', "servers.a.identity: is missing"),
+        ('{"lockVersion": 1, "servers": {"a": {"identity": 1}}}', "servers.a.identity: is missing or not text"),
+        ('{"lockVersion": 1, "servers": {"a": {"identity": "", "more": 1}}}', "servers.a.more: unknown key"),
+        ('{"lockVersion": 1, "servers": {"a": {"identity": "", "instructions": "x"}}}',
+         "servers.a.instructions: is missing"),
+        ('{"lockVersion": 1, "servers": {"a": {"identity": "", "instructions": {}}}}',
+         "servers.a.instructions.text: is missing"),
+        ('{"lockVersion": 1, "servers": {"a": {"identity": "", "instructions": {"text": "x"}}}}',
+         "servers.a.instructions: its digests do not match"),
         ('{"lockVersion": 1, "servers": {"a": {"identity": ""}, "a": {"identity": ""}}}', "twice"),
+        ('{"b": 1, "a": 1, "a": 1}', "the key 'a' occurs twice"),
+        ('{"lockVersion": 1, "servers": {"a": {"identity": "", "tools": []}}}', "servers.a: is missing"),
         ('{"lockVersion": 1, "servers": {"a": {"identity": "", "tools": {"x": {}}}}}', "servers.a.tools.x.definition"),
+        ('{"lockVersion": 1, "servers": {"a": {"identity": "", "tools": {"x": {"definition": {"name": "y"}}}}}}',
+         "servers.a.tools.x.definition: is not the definition of x"),
+        ('{"lockVersion": 1, "servers": {"a": {"identity": "", "tools": {"x": {"more": 1}}}}}',
+         "servers.a.tools.x.more: unknown key; expected one of definition, digests"),
+        ('{"lockVersion": 1, "servers": {"a": {"identity": "", "tools": {"x": {"definition": {"name": "x"}}}}}}',
+         "servers.a.tools.x: its digests do not match"),
         ("[" * 100_000, "nested too deeply"),
-        ("<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> other\n", "merge conflict markers"),
+        ("1" + "0" * 5000, "numbers that are too long"),
+        ("{}\n<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> other\n", "merge conflict markers"),
         ('{"lockVersion": 1, "servers": {"a": ' + '{"a":' * 300 + "1" + "}" * 302, "nested too deeply"),
+        ("[" * 201 + "]" * 201, "nested too deeply; expected at most 200 levels"),
+        ("[" * 200 + "]" * 200, "the file: is missing or not an object"),
     ],
 )  # fmt: skip
 def test_unusable_lock_file_is_reported_in_one_sentence(text: str, message: str) -> None:
@@ -101,6 +195,15 @@ def test_unusable_lock_file_is_reported_in_one_sentence(text: str, message: str)
         parse_lockfile(text)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+    assert ("merge conflict markers" in str(refused.value)) == ("<<<<<<<" in text)
+
+
+def test_lock_file_of_exactly_the_maximum_size_is_read() -> None:
+    text = LOCKED.to_text()
+    largest = text + " " * (MAX_BYTES - len(text))
+    assert parse_lockfile(largest) == LOCKED
+    with pytest.raises(LockfileRejected, match="is too big"):
+        parse_lockfile(largest + " ")
 
 
 @pytest.mark.parametrize(("was", "now"), [("Reads.", "Reads and sends."), ("Careful.", "Careless.")])

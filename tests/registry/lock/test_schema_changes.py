@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import jsonschema_rs
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from registry.lock.lockfile import canonical, digest_of, prose_of, without_prose
 from registry.lock.schema_changes import schema_effects
 
+BOTH = {"narrowing", "widening"}
 NAMES = ("a", "b", "c")
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 6) | st.sampled_from([0.5, 2.0]) | st.text("abx", max_size=3),
@@ -111,10 +113,115 @@ def test_schema_effects_agree_with_the_validator(pair: tuple[Any, Any], values: 
         (False, {}, {"widening"}),
         (None, {}, set()),
         ({"maximum": 2**70}, {"maximum": 2**70 + 1}, {"widening"}),
+        ({"maximum": inf}, {}, set()),
+        ({"exclusiveMinimum": True}, {"exclusiveMinimum": 5}, BOTH),
+        ({"minLength": 5}, {"minLength": "5"}, BOTH),
+        ({}, {"type": "string"}, {"narrowing"}),
+        ({"type": "string"}, {"type": "number"}, BOTH),
+        ({"type": ["string", 1]}, {"type": "string"}, BOTH),
+        ({"type": "string"}, {"type": ["string", 1]}, BOTH),
+        ({}, {"enum": [1]}, {"narrowing"}),
+        ({"enum": [1]}, {}, {"widening"}),
+        ({"enum": ["a"]}, {"enum": "a"}, BOTH),
+        ({"enum": "a"}, {"enum": ["a"]}, BOTH),
+        ({}, {"const": 1}, {"narrowing"}),
+        ({"const": 1}, {}, {"widening"}),
+        ({"const": 1}, {"const": 2}, BOTH),
+        ({}, {"multipleOf": 2}, {"narrowing"}),
+        ({"multipleOf": 2}, {}, {"widening"}),
+        ({"multipleOf": 4}, {"multipleOf": 2}, {"widening"}),
+        ({"multipleOf": 1}, {"multipleOf": 2}, {"narrowing"}),
+        ({"multipleOf": 2}, {"multipleOf": 1}, {"widening"}),
+        ({"multipleOf": 2}, {"multipleOf": 3}, BOTH),
+        ({"multipleOf": 0}, {"multipleOf": 2}, BOTH),
+        ({"multipleOf": 2}, {"multipleOf": 0}, BOTH),
+        ({"multipleOf": 0.5}, {"multipleOf": 1}, BOTH),
+        ({"multipleOf": 1}, {"multipleOf": 0.5}, BOTH),
+        ({}, {"pattern": "a"}, {"narrowing"}),
+        ({"pattern": "a"}, {}, {"widening"}),
+        ({"pattern": "a"}, {"pattern": "b"}, BOTH),
+        ({}, {"uniqueItems": True}, {"narrowing"}),
+        ({"uniqueItems": True}, {"uniqueItems": False}, {"widening"}),
+        ({"uniqueItems": False}, {}, set()),
+        ({}, {"required": ["a"]}, {"narrowing"}),
+        ({"required": ["a"]}, {"required": ["b"]}, BOTH),
+        ({"required": ["a"]}, {"required": True}, BOTH),
+        ({"required": True}, {"required": ["a"]}, BOTH),
+        ({}, {"dependentRequired": {"a": ["b"]}}, {"narrowing"}),
+        ({"dependentRequired": {"a": ["b"]}}, {}, {"widening"}),
+        ({"dependentRequired": {"a": []}}, {"dependentRequired": []}, BOTH),
+        ({"dependentRequired": []}, {"dependentRequired": {"a": []}}, BOTH),
+        ({}, {"dependentSchemas": {"a": {"maximum": 1}}}, {"narrowing"}),
+        ({"dependentSchemas": {"a": {"maximum": 1}}}, {}, {"widening"}),
+        ({"dependentSchemas": {"a": {}}}, {"dependentSchemas": []}, BOTH),
+        ({"dependentSchemas": []}, {"dependentSchemas": {"a": {}}}, BOTH),
+        ({}, {"propertyNames": {"maxLength": 1}}, {"narrowing"}),
+        ({"propertyNames": {"maxLength": 1}}, {"propertyNames": True}, {"widening"}),
+        ({}, {"not": {"minimum": 1}}, {"narrowing"}),
+        ({"not": {"minimum": 1}}, {}, {"widening"}),
+        ({}, {"allOf": [{"minimum": 1}]}, {"narrowing"}),
+        ({"allOf": [{"minimum": 1}, {"maximum": 5}]}, {"allOf": [{"minimum": 2}, {"maximum": 6}]}, BOTH),
+        ({"allOf": [{"minimum": 1}, {"maximum": 5}]}, {"allOf": [{"maximum": 5}, {"minimum": 1}]}, {"text"}),
+        ({"allOf": [{}]}, {"allOf": [True]}, {"text"}),
+        ({"allOf": [{}]}, {"allOf": {}}, BOTH),
+        ({"allOf": {}}, {"allOf": [{}]}, BOTH),
+        ({}, {"anyOf": [{"const": 1}]}, {"narrowing"}),
+        ({"anyOf": [{"const": 1}]}, {}, {"widening"}),
+        ({"items": {"maximum": 2}}, {"items": {"maximum": 1}}, {"narrowing"}),
+        ({"prefixItems": [True], "items": {"maximum": 2}}, {"prefixItems": [True], "items": {"maximum": 1}}, BOTH),
+        ({"items": [{}], "additionalItems": True}, {"items": [{}], "additionalItems": False}, BOTH),
+        ({"items": [{}]}, {"items": False}, BOTH),
+        ({"items": False}, {"items": [{}]}, BOTH),
+        ({"properties": []}, {"properties": {"a": {}}}, BOTH),
+        ({"patternProperties": []}, {"patternProperties": {"a": {}}}, BOTH),
+        ({"patternProperties": {"^a": {}}}, {"patternProperties": {"^a": {"maximum": 1}}}, {"narrowing"}),
+        ({"patternProperties": {"^a": {"maximum": 2}, "^b": {}}},
+         {"patternProperties": {"^a": {"maximum": 2}}, "properties": {}}, BOTH),
+        ({"additionalProperties": False}, {"properties": {"a": {}}}, {"widening"}),
+        ({"properties": {"a": {}}}, {"additionalProperties": False}, {"narrowing"}),
+        ({"patternProperties": {"^a": {}}, "additionalProperties": False},
+         {"patternProperties": {"^a": {}}, "additionalProperties": False, "properties": {"a": {}}}, BOTH),
+        ({"patternProperties": {"^a": {}}, "additionalProperties": False, "properties": {"a": {}}},
+         {"patternProperties": {"^a": {}}, "additionalProperties": False}, BOTH),
+        ({"properties": {"a": {"maximum": 1}}, "title": "x"}, {"properties": {"a": {"maximum": 2}}},
+         {"text", "widening"}),
+        ("no schema", {}, BOTH),
+        ({}, "no schema", BOTH),
+        (False, "no schema", {"widening"}),
+        ({"format": "date"}, {}, BOTH),
     ],
 )  # fmt: skip
 def test_schema_effects_of_each_keyword(before: Any, after: Any, effects: set[str]) -> None:
     assert schema_effects(before, after) == effects
+
+
+@pytest.mark.parametrize(
+    ("used_by", "before", "after", "effects"),
+    [
+        ({}, {}, {"a": {}}, {"text"}),
+        ({}, {"a": {}}, ..., {"text"}),
+        ({}, {"a": {"maximum": 2}}, {"a": {"maximum": 1}}, {"narrowing"}),
+        ({}, {"a": {"title": "x"}, "b": {}}, {"a": {"title": "y"}, "c": {}}, {"text"}),
+        ({}, [], {"a": {}}, BOTH),
+        ({}, {"a": {}}, [], BOTH),
+        # The reference had no target before, or has none now.
+        ({"$ref": "#/$defs/a"}, ..., {"a": {}}, BOTH),
+        ({"allOf": [{"$ref": "#/$defs/a"}]}, {"a": {}}, {}, BOTH),
+        ({"$ref": "#/$defs/a"}, {"a": {"title": "x"}}, {"a": {"title": "y"}}, {"text"}),
+        # A reference below `not` reverses the effect.
+        ({"not": {"$ref": "#/$defs/a"}}, {"a": {"maximum": 2}}, {"a": {"maximum": 1}}, BOTH),
+        ({"not": {"$ref": "#/$defs/a"}}, {"a": {"title": "x"}}, {"a": {"title": "y"}}, {"text"}),
+    ],
+)  # fmt: skip
+def test_schema_effects_of_definitions(used_by: dict[str, Any], before: Any, after: Any, effects: set[str]) -> None:
+    old, new = ({**used_by, **({} if each is ... else {"$defs": each})} for each in (before, after))
+    assert schema_effects(old, new) == effects
+
+
+def test_new_reference_to_a_new_definition_has_the_effect_of_its_keyword() -> None:
+    after = {"$defs": {"a": {}}, "allOf": [{"$ref": "#/$defs/a"}]}
+    assert schema_effects({}, after) == {"text", "narrowing"}
+    assert schema_effects(after, {}) == {"text", "widening"}
 
 
 JSON = st.recursive(

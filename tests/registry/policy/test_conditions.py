@@ -44,7 +44,7 @@ def test_condition_matches_only_fitting_values(tests: dict[str, Any], fitting: l
             assert not one.restricts({"amount": value}), value
 
 
-@pytest.mark.parametrize("value", ["many", None, True, {"value": 5}])
+@pytest.mark.parametrize("value", ["many", "nan", None, True, {"value": 5}])
 def test_value_of_another_type_counts_against_the_caller(value: object) -> None:
     assert condition(above=1000).restricts({"amount": value})
     assert not condition(above=1000).permits({"amount": value})
@@ -54,6 +54,7 @@ def test_value_of_another_type_counts_against_the_caller(value: object) -> None:
     ("wanted", "value"),
     [
         (7, "7"), (7, " 7 "), (7, "7.0"), (7, "7e0"), (7, "0x7"), (7, "+7"), (7, "７"), (7.5, "7.5"), (-7, "-7"),
+        (2**64 - 1, "0b" + "1" * 64), (7, " 0b111 "), (7, "0o7"),
         (True, "true"), (True, "True"), (True, " TRUE "), (True, 1), (True, 1.0), (True, "1"), (True, "yes"),
         (False, "false"), (False, 0), (False, "0"), (False, "off"), (1, True), (0, False),
         ("7", 7), ("7", 7.0), ("true", True), ("1", True), ("0", False),
@@ -72,7 +73,8 @@ def test_value_an_upstream_may_read_as_equal_counts_against_the_caller(wanted: o
 @pytest.mark.parametrize(
     ("wanted", "value"),
     [(7, "8"), (7, "seven"), (7, None), (7, {}), (7, True), (True, "false"), (True, 2), (True, "2"), ("7", 8), ("a", 1),
-     ("07", "7"), ("true", "True"), (7, "7 7"), (7, "nan"), (7, "0x" + "f" * 100)],
+     ("07", "7"), ("true", "True"), (7, "7 7"), (7, "nan"), (7, "0x" + "f" * 100), (2**65 - 1, "0b" + "1" * 65),
+     (True, {}), (False, None), (1, 2.5)],
 )  # fmt: skip
 def test_different_value_does_not_equal(wanted: object, value: object) -> None:
     assert not condition(equals=(wanted,)).restricts({"amount": value})
@@ -134,9 +136,55 @@ def test_absent_argument_matches_only_present_false() -> None:
 
 
 def test_more_values_than_the_limit_count_against_the_caller() -> None:
-    many = {"amount": [0] * 10_001}
+    most, many = {"amount": [0] * 10_000}, {"amount": [0] * 10_001}
+    assert not condition(above=1).restricts(most)
+    assert condition(below=1).permits(most)
     assert condition(above=1).restricts(many)
     assert not condition(below=1).permits(many)
+
+
+@pytest.mark.parametrize("path", ["amount", "a.b"])
+@pytest.mark.parametrize("number", [1, 10_000, 10_001])
+def test_argument_with_any_number_of_values_is_present(path: str, number: int) -> None:
+    arguments = {"amount": [0] * number, "a": {"b": [0] * number}}
+    for one in (condition(path, present=True), condition(path, present=False)):
+        assert one.permits(arguments) is one.present
+        assert one.restricts(arguments) is one.present
+    assert not condition(path, present=True, equals=(1,)).permits(arguments)
+    assert condition(path, present=True, equals=(1,)).restricts(arguments) is (number > 10_000)
+
+
+@pytest.mark.parametrize("path", ["amount", "a.b"])
+def test_condition_on_an_absent_argument(path: str) -> None:
+    for one in (condition(path, above=1), condition(path, pattern="x"), condition(path, equals=(None,))):
+        assert not one.restricts({})
+        assert not one.permits({})
+    # A list without items has no values.
+    assert condition("amount", present=False).permits({"amount": []})
+    assert not condition("amount", above=1).restricts({"amount": []})
+
+
+def test_mixed_options_match_texts_and_other_values() -> None:
+    mixed = condition(equals=("a", 7))
+    for value in ("a", 7, 7.0):
+        assert mixed.permits({"amount": value})
+    for value in ("b", 8, "8"):
+        assert not mixed.restricts({"amount": value})
+    assert mixed.restricts({"amount": "7"})
+    assert not mixed.permits({"amount": "7"})
+    other = condition(excludes=("a", 7))
+    assert other.permits({"amount": "b"})
+    assert not other.restricts({"amount": "a"})
+
+
+@pytest.mark.parametrize(
+    ("hints", "expected"),
+    [({"readOnlyHint": True, "openWorldHint": False}, True), ({"readOnlyHint": True, "openWorldHint": True}, False),
+     ({"readOnlyHint": False, "openWorldHint": False}, False)],
+)  # fmt: skip
+def test_all_conditions_on_hints_must_hold(hints: dict[str, bool], expected: bool) -> None:
+    assert Conditions(hints={"readOnlyHint": True, "openWorldHint": False}).match_hints(hints) is expected
+    assert Conditions().match_hints(hints)
 
 
 def test_pattern_match_takes_linear_time() -> None:
@@ -145,8 +193,9 @@ def test_pattern_match_takes_linear_time() -> None:
 
 @pytest.mark.parametrize("pattern", ["(?=a)b", r"(a)\1", "(", "a" * 10_000])
 def test_pattern_without_linear_time_is_refused(pattern: str) -> None:
-    with pytest.raises(SchemaRejected):
+    with pytest.raises(SchemaRejected, match="look-around or back references, and very large patterns"):
         check_pattern(pattern)
+    check_pattern("^a+$")
 
 
 @given(
