@@ -39,7 +39,6 @@ settings.load_profile("default")
 
 # The files that took longest, longest first. Started last, each of them leaves the other process idle for its time.
 _SLOW_FILES = (
-    "differential/test_differential.py",
     "e2e/test_process_starts.py",
     "e2e/test_lock.py",
     "gateway/upstream/test_watching.py",
@@ -67,6 +66,19 @@ _SLOW_FILES = (
 # Folders whose tests start programs, which takes about a second each.
 _SLOW_FOLDERS = ("cluster", "deploy", "e2e", "faults")
 _SLOW_UNIT_FOLDERS = ("admin", "demo", "downstream", "fleet", "serving", "telemetry", "upstream")
+# Files of tests that start a program for each rare input. Their tests are heavy, so that the default run takes minutes.
+_RARE_INPUTS = (
+    "differential/test_differential.py",
+    "e2e/test_argument_bounds.py",
+    "e2e/test_disclosure_limits.py",
+    "e2e/test_hostile_hooks.py",
+    "e2e/test_sign_in_interrupted.py",
+    "e2e/test_standard_input.py",
+    "faults/test_large_parts.py",
+    "faults/test_long_errors.py",
+    "faults/test_long_identifiers.py",
+    "gateway/telemetry/test_otel_environment.py",
+)
 # Parameters that choose the protocol era.
 _ERAS = {"era", "modern", "version"}
 # A slow test runs at most this often by default, a few of its other variants are heavy tests, the rest are exhaustive.
@@ -78,6 +90,10 @@ _MOST_HEAVY_VARIANTS = 2
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark most variants of slow tests as heavy or exhaustive, and start slow files first."""
     _mark_variants(items)
+    rare = {Path(__file__).parent / name for name in _RARE_INPUTS}
+    for item in items:
+        if item.path in rare and item.get_closest_marker("exhaustive") is None:
+            item.add_marker(pytest.mark.heavy)
     _sort_files(items)
 
 
