@@ -399,7 +399,9 @@ async def test_f1_each_caller_calls_with_its_own_token(tmp_path: Path) -> None:
             assert await bob.listed() == {"shop__sign_in"}
             assert (await bob.call("shop__echo"))["isError"]
             await bob.sign_in()
-            second = (await bob.call("shop__echo"))["structuredContent"]["headers"]["authorization"]
+            result = await bob.call("shop__echo")
+            assert "structuredContent" in result, result
+            second = result["structuredContent"]["headers"]["authorization"]
             assert first != second
             assert (await ann.call("shop__echo"))["structuredContent"]["headers"]["authorization"] == first
             # Neither key of the gateway reaches the API.
