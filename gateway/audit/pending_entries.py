@@ -168,8 +168,6 @@ class PendingEntries:
         self.lost = 0
         self.last_error: str | None = None
         self.file: LogFile | None = None
-        self.on = self.required = self.keeps_arguments = self.keeps_results = False
-        self.settings = settings
         self.replace(settings)
 
     def replace(self, settings: AuditConfig) -> None:

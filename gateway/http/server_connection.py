@@ -119,7 +119,7 @@ class HttpProtocol(asyncio.Protocol):
         self._writable.set()
         self._waiting.clear()
         self._heads.ahead = b""
-        self._charge(None, 0)
+        self._release_charge()
         if self._responder is not None:
             self._responder.disconnect()
             self._responder = None
@@ -264,11 +264,15 @@ class HttpProtocol(asyncio.Protocol):
         heads.start_request(data)
         self._reader.feed(data)
 
-    def _charge(self, account: Account | None, size_bytes: int) -> None:
-        """Charge an account for the parts of unfinished requests in memory."""
+    def _release_charge(self) -> None:
+        """Charge no account any more."""
         if self._account is not None:
             self._account.release(self._held_bytes)
         self._account, self._held_bytes = None, 0
+
+    def _charge(self, account: Account | None, size_bytes: int) -> None:
+        """Charge an account for the parts of unfinished requests in memory."""
+        self._release_charge()
         if account is not None and size_bytes:
             account.hold(size_bytes)
             self._account, self._held_bytes = account, size_bytes
@@ -301,7 +305,7 @@ class HttpProtocol(asyncio.Protocol):
                 self._become_idle()
             return
         if self._held_bytes:
-            self._charge(None, 0)  # from here on, the handler charges the account
+            self._release_charge()  # from here on, the handler charges the account
         handler, self._handler = self._handler, None
         self._heads.arrived(head, accepted=handler is not None)
         admission, self._admission = self._admission, None

@@ -527,6 +527,16 @@ def test_files_are_private_and_closed_again(use: Callable[[LogFile], None], tmp_
     assert os.listdir("/dev/fd") == open_before
 
 
+def test_file_without_permission_to_write_is_refused(tmp_path: Path) -> None:
+    if not os.geteuid():
+        pytest.skip("root may write to any file")
+    (log := record(tmp_path)).append(rows("a"))
+    log.path.chmod(0o400)
+    for use in (check_room, append):
+        with pytest.raises(NotWritten, match="denied"):
+            use(log)
+
+
 def test_permissions_of_an_existing_file_are_restricted(tmp_path: Path) -> None:
     (log := record(tmp_path)).append(rows("a"))
     log.path.chmod(0o644)
