@@ -351,7 +351,7 @@ class LockDecisions:
             return
         by_id = {each.id: each for each in self.latest}
         for each in self._read_decisions():
-            if each.id not in by_id or (each.undone_s is not None and by_id[each.id].undone_s is None):
+            if each.id not in by_id or each.undone_s is not None:
                 by_id[each.id] = each
         latest = tuple(sorted(by_id.values(), key=lambda each: each.at_s))
         if latest != self.latest:

@@ -128,8 +128,8 @@ def test_new_string_in_a_schema_is_a_text_change(schema: dict[str, Any], place: 
     ("member", "value"),
     [
         ("icons", [{"src": "data:,x", "alt": OBEY}]), ("_meta", {OBEY: 1}), ("_meta", {"a": {"b": [OBEY]}}),
-        ("annotations", {"readOnlyHint": True, "title": "Reader", OBEY: True}), ("annotations", OBEY),
-        ("annotations", {"readOnlyHint": True, "title": "Reader", "destructiveHint": OBEY}),
+        ("annotations", {**READ["annotations"], OBEY: True}), ("annotations", OBEY),
+        ("annotations", {**READ["annotations"], "destructiveHint": OBEY}),
         ("execution", {"taskSupport": OBEY}), ("unknown", OBEY), ("title", [OBEY]), ("description", {"a": OBEY}),
     ],
 )  # fmt: skip

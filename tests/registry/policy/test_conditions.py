@@ -133,6 +133,11 @@ def test_absent_argument_matches_only_present_false() -> None:
     assert condition(present=False).restricts({})
     assert not condition(present=True).permits({})
     assert condition(present=True).permits({"amount": None})
+    for value in (None, 5, "x"):
+        assert condition(present=True).restricts({"amount": value})
+        assert not condition(present=False).restricts({"amount": value})
+        assert not condition(present=False).permits({"amount": value})
+    assert not condition(present=True).restricts({})
 
 
 def test_more_values_than_the_limit_count_against_the_caller() -> None:

@@ -192,9 +192,9 @@ def test_many_references_to_one_schema_do_not_multiply() -> None:
     assert reason(schema, equals=("x",)) == f"{UNFIT} (array)"
     schema = object_with({"type": "object", "properties": {"a": again}, "additionalProperties": again})
     assert reason(schema, ".".join("a" * 100), equals=("x",)) == f"{UNFIT} (object)"
-    # A reference to an earlier schema does not hide a later one.
-    schema = object_with({"type": "array", "items": {"anyOf": [again, {"type": "string"}]}})
-    assert reason(schema, equals=("x",)) is None
+    # A reference to an earlier schema does not hide a later schema.
+    for items in ({"items": {"anyOf": [again, {"type": "string"}]}}, {"prefixItems": [again, {"type": "string"}]}):
+        assert reason(object_with({"type": "array", "items": {"type": "null"}, **items}), equals=("x",)) is None
 
 
 def test_circular_reference_ends() -> None:
