@@ -35,7 +35,9 @@ def test_every_field_of_a_type_declares_the_effect_of_a_change(model: type[Serve
 def test_every_type_names_a_constructible_connector(model: type[ServerConfig]) -> None:
     module, _, name = model.connector.partition(":")
     connector = getattr(import_module(module), name)
-    assert list(inspect.signature(connector).parameters) == ["server", "config", "client", "host", "credentials"]
+    parameters = list(inspect.signature(connector).parameters.values())
+    assert [each.name for each in parameters[:5]] == ["server", "config", "client", "host", "credentials"]
+    assert all(each.default is not inspect.Parameter.empty for each in parameters[5:])
     assert inspect.isfunction(connector.open)
 
 
