@@ -15,6 +15,7 @@ from support.raw_http import Peer, echo, serving
 from support.wires import Line
 
 from gateway.http.client_connection import HttpConnection
+from gateway.http.event_stream import PAUSE_BYTES
 from gateway.http.http_client import HttpClient, Origin, Response, is_encoded
 from gateway.protocol.gateway_errors import ConnectionLost
 
@@ -82,6 +83,20 @@ async def test_whole_body_can_be_read_again_and_has_a_length() -> None:
             async with client.send("GET", site.url, {}) as response:
                 assert await response.read() == await response.read() == response.body
                 assert response.length == ("2" if number < 4 else None)
+
+
+async def test_body_larger_than_the_buffer_is_read_as_it_arrives() -> None:
+    sizes = [2 * PAUSE_BYTES, 2 * PAUSE_BYTES, 1]
+
+    async def large(peer: Peer) -> None:
+        await peer.request()
+        peer.say(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % sum(sizes))
+        for size_bytes in sizes:
+            peer.say(b"x" * size_bytes)
+            await peer.writer.drain()
+
+    async with serving(large) as site, a_client() as client:
+        assert len(await ask(client, site.url)) == sum(sizes)
 
 
 async def test_server_that_closes_without_a_response_is_lost() -> None:

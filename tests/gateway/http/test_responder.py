@@ -88,6 +88,7 @@ def test_event_is_encoded_on_one_line(data: Any, options: dict[str, Any], text: 
     [
         ((200, (b"{}",)), OK + JSON + b"content-length: 2\r\n", b"{}"),
         ((200, (b"",)), OK + JSON + b"content-length: 0\r\n", b""),
+        ((201, (b"{}",)), b"HTTP/1.1 201 Created\r\n" + JSON + b"content-length: 2\r\n", b"{}"),
         ((404, (b"{}",)), b"HTTP/1.1 404 Not Found\r\n" + JSON + b"content-length: 2\r\n", b"{}"),
         ((200, (b"[1,", memoryview(b"2]"))), OK + JSON + b"content-length: 5\r\n", b"[1,2]"),
         ((200, (b"{}",), [(b"a", b"b")]), OK + JSON + b"content-length: 2\r\na: b\r\n", b"{}"),
