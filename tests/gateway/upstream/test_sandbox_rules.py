@@ -310,6 +310,14 @@ def test_permitted_folder_does_not_include_private_files(machine: Machine) -> No
     assert machine.read("/bin/true", machine.folder("home/.config")) == {"home/.config/app"}
 
 
+def test_cache_does_not_include_private_files(machine: Machine) -> None:
+    machine.file("home/.ssh/id")
+    machine.folder("home/notes")
+    found = machine.own(machine.find(env={"NPM_CONFIG_CACHE": machine.folder("home")}).write)
+    assert "home/notes" in found
+    assert {"home", "home/.ssh"} & found == set()
+
+
 @pytest.mark.parametrize("option", ["read", "write"])
 def test_private_files_are_permitted_if_the_configuration_names_them(machine: Machine, option: str) -> None:
     key = machine.file("home/.ssh/id")
