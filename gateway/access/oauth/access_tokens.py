@@ -121,11 +121,11 @@ class _Verification:
 
     Attributes:
         ended: Set when the verification is over.
-        refusal: Why the token is invalid; None if the token is valid or the verification was cancelled.
+        outcome: The result; None if the verification was cancelled.
     """
 
     ended: anyio.Event = field(default_factory=anyio.Event)
-    refusal: Refusal | None = None
+    outcome: Principal | Refusal | None = None
 
 
 class Tokens:
@@ -171,7 +171,6 @@ class Tokens:
         self._key_sets: dict[str, KeySet] = {}
         self._introspected: tuple[Issuer, Introspector] | None = None
         self._replaced = anyio.Event()
-        self.accepted = False
         self._apply(config)
 
     def replace(self, config: OAuthConfig | None) -> None:
@@ -325,30 +324,36 @@ class Tokens:
         """
         while (pending := self._pending.get(digest)) is not None:
             await pending.ended.wait()
-            verified = self._good.get(digest)
-            if verified is not None and verified.until_s > self._clock():
-                return verified.principal
-            if pending.refusal is not None:
-                return pending.refusal
+            if pending.outcome is not None:
+                return pending.outcome
             # The other verification was cancelled together with its request, so start a new verification.
         asking = self._pending[digest] = _Verification()
         try:
             if key_set is None:
-                return await self._introspect(token, digest)
-            # Keys may have arrived since the first attempt, and a fetch already in progress may miss the newest key.
-            for _ in range(_MAX_ROUNDS):
-                if isinstance(principal := self._verify_locally(token, digest), Principal):
-                    return principal
-                await key_set.request_fetch()
-            if isinstance(principal := self._verify_locally(token, digest), Principal):
-                return principal
-            raise _unavailable(f"the keys of {key_set.issuer.issuer} cannot be fetched")
+                asking.outcome = await self._introspect(token, digest)
+            else:
+                asking.outcome = await self._verify_with_new_keys(token, digest, key_set)
         except Rejected as error:
-            asking.refusal = self._refuse(digest, error)
-            return asking.refusal
+            asking.outcome = self._refuse(digest, error)
         finally:
             del self._pending[digest]
             asking.ended.set()
+        return asking.outcome
+
+    async def _verify_with_new_keys(self, token: str, digest: bytes, key_set: KeySet) -> Principal:
+        """Verify a signed token after fetching the keys of its issuer, if they have not arrived in the meantime.
+
+        Raises:
+            Rejected: The token is invalid, or the issuer is unavailable.
+        """
+        # A fetch that is already in progress may miss the newest key, so another round may be necessary.
+        for _ in range(_MAX_ROUNDS):
+            if isinstance(principal := self._verify_locally(token, digest), Principal):
+                return principal
+            await key_set.request_fetch()
+        if isinstance(principal := self._verify_locally(token, digest), Principal):
+            return principal
+        raise _unavailable(f"the keys of {key_set.issuer.issuer} cannot be fetched")
 
     async def _introspect(self, token: str, digest: bytes) -> Principal:
         """Introspect an opaque token.
