@@ -198,7 +198,8 @@ def main(arguments: list[str]) -> None:
         _limit(limits)
         if version := landlock_version():
             _restrict_access(paths, network, version)
-        if network != "all" and can_filter_calls():
+        # The filter for `outbound` only extends what Landlock restricts since version 4 to protocols like TCP.
+        if (network == "none" or (network == "outbound" and version >= 4)) and can_filter_calls():
             _filter_sockets(network)
     except (OSError, ValueError) as error:
         print(f"typegate: the sandbox could not be set up: {error}", file=sys.stderr)

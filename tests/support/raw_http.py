@@ -12,6 +12,8 @@ from typing import Any
 
 import anyio
 
+from gateway.http.http_client import HttpClient
+
 Serve = Callable[["Peer"], Awaitable[None]]
 
 
@@ -126,3 +128,19 @@ def message_of(request: bytes) -> dict[str, Any]:
     body = request.partition(b"\r\n\r\n")[2]
     message: dict[str, Any] = json.loads(body) if body else {}
     return message
+
+
+@asynccontextmanager
+async def a_client(**options: Any) -> AsyncIterator[HttpClient]:
+    """Close a client of the gateway at the end."""
+    client = HttpClient(**options)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+async def ask(client: HttpClient, url: str, body: bytes = b"question", **headers: str) -> bytes:
+    """Return the body of the answer to a POST."""
+    async with client.send("POST", url, headers, body) as response:
+        return await response.read()

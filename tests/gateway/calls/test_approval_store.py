@@ -60,6 +60,9 @@ class Setup:
         with anyio.fail_after(25):
             return await self.store.wait(asked)
 
+    async def add_kind(self, kinds: list[str], asked: Question) -> None:
+        kinds.append((await self.outcome(asked)).kind)
+
     def states(self) -> list[tuple[str, str]]:
         return [(row["id"], row["state"]) for row in self.store.rows()]
 
@@ -120,12 +123,9 @@ async def test_only_the_first_waiter_gets_the_decision(up: Setup) -> None:
     asked, kinds = question(), list[str]()
     await up.ask(asked)
 
-    async def wait() -> None:
-        kinds.append((await up.outcome(asked)).kind)
-
     async with anyio.create_task_group() as group:
-        group.start_soon(wait)
-        group.start_soon(wait)
+        group.start_soon(up.add_kind, kinds, asked)
+        group.start_soon(up.add_kind, kinds, asked)
         await anyio.wait_all_tasks_blocked()
         assert await up.decide(asked)
     assert sorted(kinds) == ["allowed", "unknown"]
@@ -138,13 +138,10 @@ async def test_question_that_expires_is_recorded_once(up: Setup) -> None:
     await up.ask(asked)
     kinds = list[str]()
 
-    async def wait() -> None:
-        kinds.append((await up.outcome(asked)).kind)
-
     up.now_s = TIMEOUT_S
     async with anyio.create_task_group() as group:
-        group.start_soon(wait)
-        group.start_soon(wait)
+        group.start_soon(up.add_kind, kinds, asked)
+        group.start_soon(up.add_kind, kinds, asked)
     assert kinds == ["expired"] * 2
     assert await up.recorded() == [("asked", asked.id, "", "once"), ("expired", asked.id, "", "once")]
 
@@ -153,11 +150,8 @@ async def test_waiter_learns_that_its_question_was_dropped(up: Setup) -> None:
     asked, kinds = question(), list[str]()
     await up.ask(asked)
 
-    async def wait() -> None:
-        kinds.append((await up.outcome(asked)).kind)
-
     async with anyio.create_task_group() as group:
-        group.start_soon(wait)
+        group.start_soon(up.add_kind, kinds, asked)
         await anyio.wait_all_tasks_blocked()
         up.now_s = TIMEOUT_S - 1
         assert up.states() == [(asked.id, "waiting")]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from support.certificates import authority
-from support.raw_http import Peer, echo, serving
+from support.raw_http import Peer, a_client, ask, echo, serving
 from support.wires import Line
 
 from gateway.http.client_connection import HttpConnection
@@ -20,20 +19,6 @@ from gateway.http.http_client import HttpClient, Origin, Response, is_encoded
 from gateway.protocol.gateway_errors import ConnectionLost
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-
-
-@asynccontextmanager
-async def a_client(**options: Any) -> AsyncIterator[HttpClient]:
-    client = HttpClient(**options)
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-async def ask(client: HttpClient, url: str) -> bytes:
-    async with client.send("POST", url, {}, b"question") as response:
-        return await response.read()
 
 
 @pytest.mark.parametrize(

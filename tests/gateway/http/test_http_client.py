@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import anyio
 import pytest
-from support.raw_http import Peer, echo, serving
+from support.raw_http import Peer, a_client, ask, echo, serving
 
 from gateway.http.event_stream import PAUSE_BYTES
-from gateway.http.http_client import HttpClient, split_url
+from gateway.http.http_client import split_url
 from gateway.protocol.gateway_errors import ConnectionLost, HttpStatusError, UnusableAnswer
-
-
-@asynccontextmanager
-async def a_client(**options: Any) -> AsyncIterator[HttpClient]:
-    client = HttpClient(**options)
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-async def ask(client: HttpClient, url: str, body: bytes = b"question", **headers: str) -> bytes:
-    async with client.send("POST", url, headers, body) as response:
-        return await response.read()
 
 
 async def test_idle_connection_is_reused() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import socket
 import stat
+import struct
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -300,9 +301,8 @@ def test_bundle_writing_outside_its_folder_is_refused(name: str, double: Double,
 
 
 def test_bundle_with_a_link_or_a_zip_bomb_is_refused(
-    double: Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    double: Double, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gateway.onboarding.bundles._MAX_UNPACKED_BYTES", 8 * 1024 * 1024)
     path = tmp_path / "weather.mcpb"
     bundle(path)
     with zipfile.ZipFile(path, "a") as archive:
@@ -310,12 +310,14 @@ def test_bundle_with_a_link_or_a_zip_bomb_is_refused(
         link.external_attr = (stat.S_IFLNK | 0o777) << 16
         archive.writestr(link, "/etc/passwd")
     assert added(tmp_path, str(path), code=1) == {}
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("manifest.json", json.dumps(manifest()))
-        with archive.open("bomb", "w", force_zip64=True) as sink:
-            for _ in range(9):
-                sink.write(b"\0" * 1024 * 1024)
+    bundle(path, bomb="0")
+    content = bytearray(path.read_bytes())
+    # The size of the last entry when unpacked, as the directory at the end of the archive states it.
+    struct.pack_into("<I", content, content.rindex(b"PK\x01\x02") + 24, 1024 * 1024 * 1024 + 1)
+    path.write_bytes(content)
+    capsys.readouterr()
     assert added(tmp_path, str(path), code=1) == {}
+    assert "unpacks to more than 1024 MiB" in capsys.readouterr().err
     path.write_bytes(b"PK no archive")
     assert added(tmp_path, str(path), code=1) == {}
 
