@@ -195,7 +195,7 @@ async def test_caller_signs_in_for_itself_as_the_page_says(
         printed = capsys.readouterr().err
         assert any(symptom in printed for symptom in symptoms("sign-in")), printed
         link = text_of(await gateway.call("wiki__sign_in", headers=head)).rpartition(" ")[2]
-        async with httpx2.AsyncClient() as browser:
+        async with httpx2.AsyncClient(timeout=30) as browser:
             page = await browser.get(link)
             assert "Enter the API key" in page.text
             ticket = {"ticket": link.rpartition("=")[2]}

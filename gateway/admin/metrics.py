@@ -14,13 +14,12 @@ from prometheus_client.utils import floatToGoString
 
 from gateway import __version__
 from gateway.audit.recording import Audit
-from gateway.calls.advice.call_stats import CallStats
+from gateway.calls.call_stats import CallStats, Durations
 from gateway.calls.call_targets import Permission
 from gateway.calls.result_store import ResultStore
 from gateway.fleet.fleet import Fleet
 from gateway.hooks.hook_loading import ActiveHooks
-from gateway.telemetry.durations import OTHER, Durations
-from gateway.telemetry.trace_context import BUCKETS_S
+from gateway.telemetry.trace_context import BUCKETS_S, OTHER
 from gateway.upstream.caller_links import PrivateLinks
 from gateway.upstream.link_states import Idle, SignInNeeded
 from registry.catalog.registry import Registry

@@ -99,7 +99,7 @@ async def explain(question: Question, *, auth: AuthConfig, views: ProfileViews, 
             **_denied_row(f"the key or token of {principal.name} does not open the profile {question.profile}"),
         }
     view = await views.prepared(question.profile, principal)
-    wrapper = registry.catalog.get(question.name)
+    wrapper = registry.catalog.by_name.get(question.name)
     catalog = registry.catalog_of(views.owner(principal))
     rules = views.policy.rules
 
@@ -121,8 +121,8 @@ def _decide(question: Question, view: View, registry: Registry, catalog: Catalog
     name, grant = question.name, view.grant
     if name in OWN_NAMES:
         return _own_tool_row(name, view)
-    visible_wrapper = view.catalog.get(name)
-    if (wrapper := visible_wrapper or catalog.get(name)) is not None:
+    visible_wrapper = view.catalog.by_name.get(name)
+    if (wrapper := visible_wrapper or catalog.by_name.get(name)) is not None:
         return {
             "kind": "tool",
             "server": wrapper.server,
@@ -247,7 +247,7 @@ class _Item:
     @classmethod
     def find(cls, name: str, registry: Registry, catalog: Catalog) -> _Item | None:
         """Return the tool, prompt or resource with this name, or None."""
-        found = catalog.get(name) or catalog.prompts_and_resources.prompt(name)
+        found = catalog.by_name.get(name) or catalog.prompts_and_resources.prompt(name)
         owners = catalog.prompts_and_resources.owners(name) if found is None and ":" in name else ()
         return cls(found or owners[0], registry) if found is not None or owners else None
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from gateway.admin.activity import ServerState
-from gateway.calls.advice.call_stats import SENT_UNCHECKED
+from gateway.calls.call_stats import SENT_UNCHECKED
 from gateway.config.model import LeftOut
 from gateway.config.server import ServerConfig
 from gateway.config.upstream_types.http_config import CredentialsConfig

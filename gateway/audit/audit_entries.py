@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import Struct
 
 from gateway.access.principal import Principal
-from gateway.audit.log_reader import format_time
 from gateway.process.secrets import SECRETS
 from gateway.protocol import json_bytes
 from gateway.protocol.gateway_errors import RpcError
@@ -78,6 +78,18 @@ class AuditedCaller(Protocol):
     @property
     def peer(self) -> str:
         """The remote address and port, or `STDIO`."""
+
+
+class ApprovalGiven(Protocol):
+    """The decision about a call that needs an approval."""
+
+    @property
+    def by(self) -> str:
+        """Who decided: `host` or `administrator`; empty without a decision."""
+
+    @property
+    def lasts(self) -> str:
+        """The scope of the decision: `once`, `session` or `tool`."""
 
 
 class Outcome(NamedTuple):
@@ -356,3 +368,15 @@ class EntryLimit:
         if len(self._counts) > _MAX_SOURCES:
             self._counts.popitem(last=False)
         return int(suppressed) if is_admitted else None
+
+
+def format_time(seconds: float) -> str:
+    """Format a time for an entry. The formatted times sort as strings."""
+    full_seconds = int(seconds)
+    return f"{_format_second(full_seconds)}.{int((seconds - full_seconds) * 1000):03d}Z"
+
+
+@lru_cache(maxsize=8)
+def _format_second(seconds: int) -> str:
+    # The result is cached, because formatting is slow and hundreds of entries can have the same second.
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from gateway.audit.audit_entries import format_time
 from gateway.audit.log_writer import (
     GENESIS,
     LogFile,
@@ -187,18 +187,6 @@ def parse_since(text: str, now: datetime | None = None) -> str:
         # The time is local, unless the text states a time zone.
         moment = moment.astimezone(UTC)
     return format_time(moment.timestamp())
-
-
-def format_time(seconds: float) -> str:
-    """Format a time for an entry. The formatted times sort as strings."""
-    full_seconds = int(seconds)
-    return f"{_format_second(full_seconds)}.{int((seconds - full_seconds) * 1000):03d}Z"
-
-
-@lru_cache(maxsize=8)
-def _format_second(seconds: int) -> str:
-    # The result is cached, because formatting is slow and hundreds of entries can have the same second.
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
 def _backwards(path: Path, before: int | None) -> Iterator[bytes]:

@@ -14,8 +14,8 @@ import anyio
 
 from gateway.access.principal import LOCAL, Principal
 from gateway.access.signing import BadSignature, Signer
-from gateway.calls.advice.call_stats import client_key
 from gateway.calls.approval_store import LASTS, ApprovalBackend, Decision, Lasts, Question, TooManyWaiting
+from gateway.calls.call_stats import client_key
 from gateway.calls.caller import Caller
 from gateway.config.operation_config import Approver
 from gateway.process.secrets import SECRETS

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Protocol, get_args
 
 import anyio
 
-from gateway.audit.log_reader import format_time
+from gateway.audit.audit_entries import format_time
 from gateway.audit.recording import Audit
 from gateway.config.active_config import Apply, ConfigChange, Reconfigurable
 from gateway.config.operation_config import ApprovalsConfig, Approver

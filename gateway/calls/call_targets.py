@@ -90,7 +90,7 @@ class Permission:
         catalog = self._registry.catalog_of(caller.principal.name)
         if server is None:
             server, _, tool = name.partition(NAME_SEPARATOR)
-            wrapper = catalog.get(name) or catalog.get_by_tool(server, tool)
+            wrapper = catalog.by_name.get(name) or catalog.by_tool.get((server, tool))
         else:
             wrapper = catalog.find(server, name)
         if wrapper is None:
@@ -207,7 +207,7 @@ class CallTargets:
             return await self._call_own(name, arguments, caller, self._search_tools.call)
         if name == READ_RESULT["name"] and view.result_rules:
             return await self._call_own(name, arguments, caller, self._read_result)
-        wrapper = view.catalog.get(name)
+        wrapper = view.catalog.by_name.get(name)
         repairs: tuple[Repair, ...] = ()
         if wrapper is None and (wrapper := self._unknown_tool.under_former_name(view, name)) is not None:
             repairs = (Repair(name="former_name", was=name),)

@@ -86,7 +86,7 @@ class TaskIds:
         encoded_tool, _, remainder = remainder.partition(".")
         mark, separator, original = remainder.partition(".")
         task = Task(server, encoded_tool.replace(":", "."), original, mark.partition("~")[2])
-        wrapper = view.catalog.get(task.wrapper)
+        wrapper = view.catalog.by_name.get(task.wrapper)
         if not separator or self._name(task, identity) != exposed or wrapper is None or wrapper.server != server:
             raise RpcError(INVALID_PARAMS, "Unknown task")
         return task

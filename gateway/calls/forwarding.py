@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from gateway.access.principal import LOCAL
 from gateway.access.signing import BadSignature, Signer
+from gateway.calls.call_stats import Durations
 from gateway.calls.caller import Caller
 from gateway.calls.process_choice import ProcessesOfCallers, ProcessOfCaller, StateRefused
 from gateway.calls.results import parse_result, with_item
@@ -40,7 +41,6 @@ from gateway.protocol.versions import (
     can_be_asked,
 )
 from gateway.telemetry import trace_context
-from gateway.telemetry.durations import Durations
 from gateway.telemetry.trace_context import CURRENT, with_context
 from gateway.telemetry.tracing import Span, Tracing, UnrecordedSpan, uri_of
 from gateway.upstream.caller_links import Instance, PrivateLinks, UserLinks
@@ -434,7 +434,7 @@ def _leave_out_connection(params: dict[str, Any]) -> None:
 def _concerns_app(server: str, method: str, params: Mapping[str, Any], caller: Caller) -> bool:
     """Return whether a request is for an app (an extension of MCP), or for a tool that has an app."""
     if method == "tools/call":
-        wrapper = caller.view.catalog.get_by_tool(server, params["name"])
+        wrapper = caller.view.catalog.by_tool.get((server, params["name"]))
         return wrapper is not None and wrapper.app.has_app
     return method == "resources/read" and str(params.get("uri")).startswith(UI_PREFIX)
 

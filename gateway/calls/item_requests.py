@@ -293,7 +293,7 @@ class PromptsAndResources(Reconfigurable):
         sent = params
         if rule.owner == "tool":
             name = _required_text(params, rule.member)
-            wrapper = caller.view.catalog.get(name)
+            wrapper = caller.view.catalog.by_name.get(name)
             if wrapper is None or wrapper.server not in declaring:
                 raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:MAX_QUOTED_CHARS]}")
             if wrapper.held is not None:

@@ -16,16 +16,16 @@ from functools import partial
 from typing import Any, Final
 
 from gateway.calls.advice import error_hints
-from gateway.calls.advice.call_stats import CallStats, Failure
 from gateway.calls.approval_requests import Approvals, Verdict
 from gateway.calls.builtin_tools import SearchTools
+from gateway.calls.call_stats import CallStats, Failure
 from gateway.calls.call_targets import OWN_NAMES, REPAIRS_KEY, UNCHECKED_KEY, CallTarget, CallTargets, Permission
 from gateway.calls.caller import Caller
 from gateway.calls.caller_ids import TaskIds
 from gateway.calls.process_choice import StateRefused
 from gateway.calls.result_parts import ResultRequest
 from gateway.calls.result_store import HandleRefused
-from gateway.calls.results import ResourceUris, adapt, adapt_off_loop, without_invalid_structure
+from gateway.calls.results import ResourceUris, adapt, adapt_off_loop, may_complain, without_invalid_structure
 from gateway.calls.selection import SelectionRefused
 from gateway.calls.tool_call import UNRECORDED, CallParts, ToolCall, held_text
 from gateway.hooks.hook import CallRoute
@@ -137,7 +137,7 @@ class CallPipeline:
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:MAX_QUOTED_CHARS]}")
         via: CallRoute = "wrapper"
         repairs: tuple[Repair, ...] = ()
-        wrapper = view.catalog.get(name) if name not in OWN_NAMES else None
+        wrapper = view.catalog.by_name.get(name) if name not in OWN_NAMES else None
         if wrapper is None:
             target = await self._targets.resolve(name, params, caller)
             if not isinstance(target, CallTarget):
@@ -307,9 +307,11 @@ class CallPipeline:
         caller, server = call.caller, call.wrapper.server
         if call.prepared.unchecked or call.wrapper.unchecked is not None:
             self._record_unchecked(call)
-        if invocation is not PASS_THROUGH:
+        if invocation is PASS_THROUGH:
+            result = await call.send()
+        else:
             invocation.use_connection(link.epoch)
-        result = await invocation.send(call.checked, call)
+            result = await invocation.send(call.checked, call)
         if invocation.answer is None:
             call.outcome = call.outcome.answered(result)
         if call.allowed and isinstance(result, dict) and result.get("resultType") == "input_required":
@@ -349,7 +351,7 @@ class CallPipeline:
         """Add information to a result: a hint about an error, the repairs, and the arguments that were not checked."""
         # If the call was refused after hooks changed its arguments, the result already names the hooks.
         is_named = invocation.answer is not None and invocation.changed_by
-        if error_hints.may_complain(result) and not is_named:
+        if may_complain(result) and not is_named:
             result = self._with_hint(result, call, invocation)
         if call.repairs or call.prepared.repairs:
             result = self._with_repairs(result, call)

@@ -81,6 +81,7 @@ class ProfileViews(Reconfigurable):
         self._own: dict[_Key, _CachedView] = {}
         self._being_built: dict[_Key, anyio.Event] = {}
         self.policy = policy or Policy()
+        self._grants: dict[int, tuple[Principal, Grant]] = {}
         self.profiles: dict[str, Profile] = {DEFAULT_PROFILE: Profile(), **profiles}
         self.cached_views: dict[ViewCaller, View] = {}
         registry.subscribe(lambda change: self._clear_cached_views(), always=True)
@@ -196,7 +197,18 @@ class ProfileViews(Reconfigurable):
 
     def grant(self, principal: Principal | None) -> Grant:
         """Return the caller's rights. An operator (None) has all rights."""
-        return EVERYTHING if principal is None else self.policy.grant(principal)
+        if principal is None:
+            return EVERYTHING
+        # Usually it is the same object as in an earlier request, and `Policy.grant` hashes it, which is slower. An
+        # entry keeps its principal alive, so that no other object gets the same id.
+        latest = self._grants.get(id(principal))
+        if latest is not None:
+            return latest[1]
+        if len(self._grants) >= _MAX_CACHED_VIEWS:
+            self._grants.clear()
+        grant = self.policy.grant(principal)
+        self._grants[id(principal)] = principal, grant
+        return grant
 
     def unmatched_rules(self) -> list[str]:
         """Return a warning for each rule, pattern and condition that matches nothing in the servers' current lists."""
@@ -223,4 +235,4 @@ class ProfileViews(Reconfigurable):
         self._own = {key: cached for key, cached in self._own.items() if key[0] in self.profiles}
         if policy is not None:
             # New rules produce new `Grant` objects, so the views cached for the previous grants are obsolete.
-            self.policy, self._narrowed, self._own = policy, {}, {}
+            self.policy, self._grants, self._narrowed, self._own = policy, {}, {}, {}

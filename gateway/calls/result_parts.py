@@ -140,7 +140,7 @@ class StoredValues(Reconfigurable):
 
         The first matching rule decides. If no rule matches, results may flow to tools without `openWorldHint: true`.
         """
-        origin = caller.view.catalog.get(source)
+        origin = caller.view.catalog.by_name.get(source)
         assert origin is not None, "checked when the result was loaded"
         for rule in self._flows:
             if _matches(rule.from_, origin) and _matches(rule.to, target):
@@ -155,7 +155,7 @@ class StoredValues(Reconfigurable):
         """
         stored = await self.store.load(handle, owner_of(caller))
         view = caller.view
-        wrapper = view.catalog.get(stored.wrapper) if view.opens_tools else None
+        wrapper = view.catalog.by_name.get(stored.wrapper) if view.opens_tools else None
         if wrapper is None or wrapper.held is not None:
             raise HandleRefused(
                 f"the tool that returned the result, {stored.wrapper}, is not available to you any more"
@@ -334,7 +334,7 @@ class ResultParts:
         could not be read. Such a result is therefore not cut, except if the caller selected a part.
         """
         view = caller.view
-        wrapper = view.catalog.get(task.wrapper)
+        wrapper = view.catalog.by_name.get(task.wrapper)
         rules = view.result_rules.get(task.wrapper)
         if wrapper is None or rules is None or not isinstance(result, dict):
             return result

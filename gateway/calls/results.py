@@ -21,7 +21,6 @@ from registry.catalog.names import ServerName
 from registry.catalog.uris import UI_PREFIX, qualified_uri, with_renamed
 from registry.errors import NotChecked, SchemaRejected
 from registry.intake.content import (
-    is_sound_text,
     repair_completion,
     repair_content,
     repair_contents,
@@ -94,6 +93,21 @@ class ResourceUris:
                 if caller.session_id is not None:
                     self._mentioned_by[caller.session_id, uri] = server
         return exposed
+
+
+def may_complain(result: dict[str, Any]) -> bool:
+    """Return whether a result is an error, or may contain an error object in a text.
+
+    This function is called for every result, so it does not parse texts.
+    """
+    if result.get("isError") is True:
+        return True
+    content = result.get("content")
+    if type(content) is list:
+        for item in content:
+            if type(item) is dict and type(text := item.get("text")) is str and '"error"' in text:
+                return True
+    return False
 
 
 def rename_uri_members(value: Any, rename: Callable[[str], str]) -> Any:
@@ -178,8 +192,8 @@ _MAX_CHECKED_BYTES: Final = 1 << 20
 # byte.
 _MAX_INLINE_BYTES: Final = 200_000
 
-# A result with only these members and a list of content is valid in every version.
-_PLAIN_MEMBERS: Final = frozenset({"content", "isError", "resultType"})
+# The members of most results.
+_PLAIN_MEMBERS: Final = frozenset({"content", "isError", "resultType", "structuredContent"})
 
 _LEFT_OUT = {
     "type": "text",
@@ -218,22 +232,13 @@ def adapt(answer: Any, *, server: str, version: str, renaming: Callable[[], Rena
         UpstreamProtocolError: The answer is not a result of a tool call.
     """
     modern = version in MODERN_VERSIONS
-    if (
-        # Fast path for most results.
-        type(answer) is dict
-        and _PLAIN_MEMBERS.issuperset(answer)
-        and type(answer.get("content")) is list
-        and all(map(is_sound_text, answer["content"]))
-        and type(answer.get("isError", False)) is bool
-        and answer.get("resultType", "complete") == "complete"
-        and (modern or version >= _LINKS_SINCE)
-    ):
-        if modern:
-            answer["resultType"] = "complete"
-        else:
-            answer.pop("resultType", None)
-        return answer
     result = _as_object(answer, server)
+    if _is_plain(result, version, modern=modern):
+        if modern:
+            result["resultType"] = "complete"
+        else:
+            result.pop("resultType", None)
+        return result
     kind = result.get("resultType", "complete")
     if not modern and kind != "complete":
         return error_result(
@@ -378,6 +383,23 @@ def _repair_result(result: dict[str, Any], method: str, params: dict[str, Any]) 
         notes.append(("wrong_type", f"of the wrong type: {', '.join(wrong)}"))
         result = without_keys(result, wrong)
     return with_notes(result, notes)
+
+
+def _is_plain(result: dict[str, Any], version: str, *, modern: bool) -> bool:
+    """Return whether a result, like most, consists of texts and of a structured form that this version supports."""
+    content = result.get("content")
+    if type(content) is not list or not _PLAIN_MEMBERS.issuperset(result) or not (modern or version >= _LINKS_SINCE):
+        return False
+    for item in content:
+        if not (type(item) is dict and len(item) == 2 and item.get("type") == "text" and type(item.get("text")) is str):
+            return False
+    if type(result.get("isError", False)) is not bool or result.get("resultType", "complete") != "complete":
+        return False
+    if "structuredContent" not in result:
+        return True
+    # Texts must accompany the structured form. Errors are parsed completely, because hints are derived from them.
+    structured = result["structuredContent"]
+    return bool(content) and result.get("isError") is not True and (modern or _is_object(structured))
 
 
 def _repair_tool_result(result: dict[str, Any], server: str, notes: RepairNotes) -> None:

@@ -25,15 +25,18 @@ from gateway.hooks.invocation import PASS_THROUGH, Invocation, Rejection
 from gateway.protocol.gateway_errors import CallRefused, UpstreamUnavailable
 from gateway.upstream.session import NO_HEADER_MAP
 from registry.arguments import problems
-from registry.arguments.coercion import Repair
+from registry.arguments.coercion import WRAPPER_SPELLINGS, Repair
 from registry.arguments.diagnosis import ArgumentProblem
-from registry.arguments.prepare import Prepared, apply_current_names, passes, prepare, refuse_unchecked
+from registry.arguments.prepare import Prepared, apply_current_names, prepare, refuse_unchecked
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.drift import Drift
 from registry.catalog.registry import Registry
+from registry.catalog.shape import RepairLevel
 from registry.dialects.definitions import map_arguments
-from registry.errors import NotChecked
+from registry.errors import NotChecked, SchemaRejected
 from registry.policy.policy import ALLOWED, Decision
+from registry.schema import schemas
+from registry.schema.validators import Validator
 from registry.views.view import View
 
 UNRECORDED: Final = (
@@ -196,7 +199,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
 
     def current(self, server: str, tool: str) -> ToolWrapper | None:
         """Return the tool from the server's latest tool list, which some servers provide for each caller separately."""
-        return self.parts.registry.catalog_of(self.caller.principal.name).get_by_tool(server, tool)
+        return self.parts.registry.catalog_of(self.caller.principal.name).by_tool.get((server, tool))
 
     def not_permitted(self, current: ToolWrapper) -> str | None:
         """Return the reason why the caller may not call the current version of the tool; None if the caller may.
@@ -321,3 +324,22 @@ def prepare_shown(registry: Registry, view: View, wrapper: ToolWrapper, argument
     return prepare(
         wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
     )
+
+
+def passes(wrapper: ToolWrapper, arguments: Any, level: RepairLevel) -> bool:
+    """Return whether arguments can be sent unchanged, provided that there are no defaults and no names to map back.
+
+    Also return false if this quick check cannot decide. If the result is false, call `prepare`.
+
+    Raises:
+        NotChecked: The arguments have too many values; see `prepare`.
+    """
+    if type(arguments) is not dict or (level != "off" and not WRAPPER_SPELLINGS.isdisjoint(arguments)):
+        return False
+    cached = schemas.VALIDATORS.get(wrapper.schema_digest)
+    if type(cached) is Validator:
+        return cached.passes(arguments)
+    try:
+        return schemas.validator(wrapper.checked_schema, wrapper.schema_digest).passes(arguments)
+    except SchemaRejected:
+        return False

@@ -14,8 +14,8 @@ from typing import Any, Final
 import anyio
 
 from gateway.admin.activity import EventFeed
-from gateway.calls.advice.call_stats import CallStats, Failure
 from gateway.calls.approval_store import ApprovalStore, Decision, Lasts, Question, TooManyWaiting
+from gateway.calls.call_stats import CallStats, Failure
 from gateway.cluster.roles import FIRST, PeerLost, Peers, Reply
 from gateway.fleet.operator_notes import OperatorNotes
 from gateway.protocol import json_bytes

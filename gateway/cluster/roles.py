@@ -12,8 +12,8 @@ from typing import Final, Literal
 import anyio
 
 from gateway.access.quotas import Sharing
-from gateway.calls.advice.call_stats import Failure
 from gateway.calls.approval_store import ApprovalBackend, ApprovalStore
+from gateway.calls.call_stats import Failure
 from gateway.calls.result_store import Fetch
 from gateway.cluster.session_forwarding import ForwardingOptions, forward_request
 from gateway.config.model import Config

@@ -15,8 +15,8 @@ import anyio
 from gateway.access.quotas import Sharing
 from gateway.admin.activity import EventFeed
 from gateway.admin.routes import REPEATED, WHOLE
-from gateway.calls.advice.call_stats import CallStats
 from gateway.calls.approval_store import ApprovalStore
+from gateway.calls.call_stats import CallStats
 from gateway.calls.result_store import ResultStore
 from gateway.cluster import relays, roles, worker_state
 from gateway.cluster.administration import FLUSH, OWN, PASSED_ON, PEER, PROCESS, Administration, send_reply

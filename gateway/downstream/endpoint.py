@@ -18,10 +18,12 @@ from typing import Any, Final
 from gateway.access.principal import Authenticator, Principal
 from gateway.access.quotas import Account
 from gateway.calls.profile_views import ProfileViews
-from gateway.downstream.http_callers import (
+from gateway.downstream.admission import (
     AuthenticatedCaller,
     Callers,
+    ForwardedRequests,
     ParsedHeaderBlock,
+    SessionForwarder,
     UnverifiedCaller,
     check_agreement,
     check_param_headers,
@@ -30,7 +32,6 @@ from gateway.downstream.http_callers import (
 from gateway.downstream.mcp_server import McpServer
 from gateway.downstream.messages import McpRequest, McpResponse, error_response
 from gateway.downstream.resumption import ResumableAnswer
-from gateway.downstream.router import ForwardedRequests, SessionForwarder
 from gateway.downstream.sessions import Emit, Running, Session, SessionTable
 from gateway.http.http_request import (
     EVENT_STREAM,

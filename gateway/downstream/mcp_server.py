@@ -17,13 +17,16 @@ import anyio
 
 from gateway.access.credentials import Credentials
 from gateway.audit.recording import Audit
+from gateway.calls.call_stats import Durations
 from gateway.calls.caller import Caller
 from gateway.calls.item_requests import PromptsAndResources, Reached
 from gateway.calls.pipeline import CallPipeline
 from gateway.calls.profile_views import ProfileViews
 from gateway.downstream.declarations import FirstLists, instructions, merge_capabilities
-from gateway.downstream.lists import LIST_METHODS, SERVER_INFO, ListResults
 from gateway.downstream.messages import (
+    LIST_METHODS,
+    SERVER_INFO,
+    ListResults,
     McpRequest,
     McpResponse,
     call_response,
@@ -48,7 +51,6 @@ from gateway.protocol.gateway_errors import (
 )
 from gateway.protocol.versions import LOG_LEVELS, MODERN_VERSIONS, SERVER_INFO_KEY, negotiate
 from gateway.telemetry import trace_context
-from gateway.telemetry.durations import Durations
 from gateway.telemetry.trace_context import CURRENT
 from gateway.telemetry.tracing import Span, Tracing, UnrecordedSpan, content_of
 from gateway.upstream.caller_links import PrivateLinks
@@ -61,6 +63,8 @@ log = logging.getLogger(__name__)
 _DISCOVERY_TTL_MS: Final = 3_600_000
 # Unknown method names are truncated to this length in error messages. No existing name is longer.
 _METHOD_LENGTH: Final = 200
+# The lists of the protocol itself, as opposed to those of extensions.
+_LISTS: Final = LIST_METHODS.keys() - {"skills/list"}
 # The methods whose duration is measured here. Other methods are excluded, because each unknown method name would create
 # a time series.
 _MEASURED: Final = frozenset(
@@ -215,7 +219,7 @@ class McpServer:
     async def _result(self, request: McpRequest) -> json_bytes.Pieces:
         method, params = request.method, request.params
         owners = self._prompts_and_resources
-        extension = owners.extensions.method(method, modern=request.modern)
+        extension = None if method in _LISTS else owners.extensions.method(method, modern=request.modern)
         if method in LIST_METHODS and (extension is None or self._declares(extension[0], request)):
             return await self._list_items(request)
         if method == "prompts/get":

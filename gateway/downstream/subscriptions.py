@@ -17,7 +17,7 @@ from gateway.calls.profile_views import ProfileViews
 from gateway.calls.results import ResourceUris
 from gateway.downstream.declarations import UpstreamStates
 from gateway.downstream.list_changes import ChangeAnnouncer
-from gateway.downstream.lists import SERVER_INFO
+from gateway.downstream.messages import SERVER_INFO
 from gateway.downstream.sessions import Emit, Session
 from gateway.protocol import json_bytes
 from gateway.protocol.gateway_errors import INTERNAL_ERROR, INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError

@@ -49,6 +49,9 @@ class OperatorNotes:
         state_dir: The directory of the file; None to store the notes only in memory.
         writes: Whether this process writes the file. If there are several processes, only one of them does.
         on_cleared: Called with the server and the tool after a successful call has removed the tool's failure notes.
+
+    Attributes:
+        with_failure_notes: The tools (server and tool) that have notes about failures; always the same set.
     """
 
     def __init__(
@@ -66,6 +69,8 @@ class OperatorNotes:
         self._path = state_dir / FILE_NAME if state_dir is not None else None
         self._clock = clock
         self._notes: dict[tuple[str, str], tuple[Note, ...]] = self._read_notes()
+        self.with_failure_notes: set[tuple[str, str]] = set()
+        self._find_failure_notes()
         self._changed = anyio.Event()
         registry.subscribe(self._on_catalog_change)
 
@@ -115,7 +120,7 @@ class OperatorNotes:
 
     def succeeded(self, wrapper: ToolWrapper) -> None:
         """Remove the failure notes of a tool after a successful call."""
-        if self._notes and self.clear(wrapper.server, wrapper.tool):
+        if self.clear(wrapper.server, wrapper.tool):
             self._on_cleared(wrapper.server, wrapper.tool)
 
     def clear(self, server: str, tool: str) -> bool:
@@ -184,6 +189,7 @@ class OperatorNotes:
         # Change only these servers' settings in the registry, so that cached values for other servers remain valid.
         touched = {ServerName(server) for server, _ in {*notes, *self._notes}}
         self._notes = notes
+        self._find_failure_notes()
         self._changed.set()
         self._write()
         shape = self._registry.shape
@@ -191,6 +197,12 @@ class OperatorNotes:
         for alias in touched & servers.keys():
             servers[alias] = replace(servers[alias], notes=self.for_server(alias))
         self._registry.reshape(Shape(max_length=shape.max_length, servers=servers))
+
+    def _find_failure_notes(self) -> None:
+        self.with_failure_notes.clear()
+        self.with_failure_notes.update(
+            tool for tool, notes in self._notes.items() if any(note.of_failure for note in notes)
+        )
 
     def _read_notes(self) -> dict[tuple[str, str], tuple[Note, ...]]:
         try:

@@ -319,7 +319,7 @@ class ActiveHooks(Reconfigurable):
 
     def task_result(self, server: str, wrapper_name: str, caller: HookCaller) -> Invocation:
         """Return the object that runs the hooks on a task's result: the hooks of the tool that started the task."""
-        wrapper = self._registry.catalog.get(wrapper_name)
+        wrapper = self._registry.catalog.by_name.get(wrapper_name)
         if wrapper is None or wrapper.server != server:
             # The tool no longer exists, so its conditions cannot be checked. Run every hook that may apply: otherwise,
             # for example, a result might not be redacted.

@@ -1,4 +1,4 @@
-"""Detached tasks, movable deadlines, work in threads, and signals as a stream.
+"""Detached tasks, work in threads, and signals as a stream.
 
 When a caller disconnects, cancels, times out or ends its session, its task is cancelled with `asyncio.Task.cancel()`,
 which ignores the anyio shields of the task. Work that must not be interrupted therefore runs in a *detached* task of
@@ -8,22 +8,19 @@ which respects shields.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import math
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Lock, get_ident
-from types import FrameType, TracebackType
-from typing import Any, Final, Self, TypeVar
+from threading import Lock
+from types import FrameType
+from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
-from msgspec import Struct
 
 from gateway.protocol.gateway_errors import GatewayError
 
@@ -176,114 +173,3 @@ class OwnedTasks:
     def _forget(self, task: _Task, key: Hashable) -> None:
         if self._shared.get(key) is task:
             del self._shared[key]
-
-
-_OUTSIDE_TASK: Final = "a deadline must be entered inside the task that it bounds"
-
-
-class _Alarm:
-    """The single timer of an event loop, set to the earliest deadline. A timer for each call would be slower."""
-
-    __slots__ = ("_timer", "due_s", "loop", "set_to_s", "thread")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.thread = get_ident()
-        # Removing a deadline does not reset the timer; `_ring` skips removed deadlines.
-        self.due_s: dict[Deadline, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self.set_to_s = math.inf
-
-    def set(self, at_s: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self.set_to_s = self.loop.call_at(at_s, self._ring), at_s
-
-    def _ring(self) -> None:
-        self._timer, self.set_to_s = None, math.inf
-        now_s = self.loop.time()
-        over = [deadline for deadline, due_s in self.due_s.items() if due_s <= now_s]
-        for deadline in over:
-            del self.due_s[deadline]
-            deadline.expire()
-        if self.due_s:
-            self.set(min(self.due_s.values()))
-
-
-# The timer of the event loop that was used last. A serving process has only one event loop.
-_alarm: _Alarm | None = None
-
-
-class Deadline(Struct, eq=False):
-    """A context manager that cancels its task when the time is up, and then raises `TimeoutError` on exit.
-
-    It is equivalent to `anyio.fail_after`, but ten times faster. The speed matters because every call uses a deadline.
-
-    Args:
-        seconds: The time until the deadline. It starts at the entry, and restarts at each `extend`.
-
-    Raises:
-        TimeoutError: On exit, if the time was up and nothing else had cancelled the task.
-    """
-
-    _seconds: float
-    _alarm: _Alarm | None = None
-    _task: asyncio.Task[object] | None = None
-    _cancelling: int = 0
-    _held: int = 0
-    _expired: bool = False
-
-    def __enter__(self) -> Self:
-        global _alarm
-        # Read the global once, because another thread may replace it. Compare threads instead of calling
-        # `get_running_loop`, which makes a system call in Python 3.11.
-        alarm = _alarm
-        if alarm is None or alarm.thread != get_ident() or (task := asyncio.current_task(alarm.loop)) is None:
-            alarm = _alarm = _Alarm(asyncio.get_running_loop())
-            task = asyncio.current_task(alarm.loop)
-            assert task is not None, _OUTSIDE_TASK
-        self._alarm, self._task = alarm, task
-        # Count cancellations that are already pending, to distinguish them on exit from the cancellation by `expire`.
-        if cancelling := task.cancelling():
-            self._cancelling = cancelling
-        if not self._held:
-            self._start(alarm)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        task, alarm, self._task = self._task, self._alarm, None
-        if alarm is not None:
-            alarm.due_s.pop(self, None)
-        if not self._expired or task is None:
-            return
-        # As in `asyncio.timeout`: if something else has cancelled the task as well, propagate the cancellation.
-        if task.uncancel() <= self._cancelling and kind is not None and issubclass(kind, asyncio.CancelledError):
-            raise TimeoutError from error
-
-    def extend(self) -> None:
-        """Restart the clock, because the upstream has reported progress."""
-        # The clock is not running before the entry, after `expire`, or while `hold` stops it.
-        if self._task is not None and self._alarm is not None and not self._expired and not self._held:
-            self._start(self._alarm)
-
-    def hold(self) -> None:
-        """Stop the clock until `release` has been called as often as `hold`, for example while a user gives input."""
-        self._held += 1
-        if self._alarm is not None:
-            self._alarm.due_s.pop(self, None)
-
-    def release(self) -> None:
-        """Undo one call of `hold`. If all calls are undone, restart the clock from the beginning."""
-        self._held = max(0, self._held - 1)
-        self.extend()
-
-    def expire(self) -> None:
-        """Cancel the task, because the time is up."""
-        self._expired = True
-        if self._task is not None:
-            self._task.cancel()
-
-    def _start(self, alarm: _Alarm) -> None:
-        due_s = alarm.due_s[self] = alarm.loop.time() + self._seconds
-        if due_s < alarm.set_to_s:
-            alarm.set(due_s)

@@ -24,11 +24,11 @@ from gateway.access.principal import LOCAL
 from gateway.access.quotas import Quotas
 from gateway.access.signing import Signer
 from gateway.audit.recording import Audit
-from gateway.calls.advice.call_stats import CallStats
 from gateway.calls.advice.unknown_tool import UnknownToolErrors
 from gateway.calls.approval_requests import Approvals
 from gateway.calls.approval_store import ApprovalStore
 from gateway.calls.builtin_tools import SearchTools
+from gateway.calls.call_stats import CallStats, Durations
 from gateway.calls.call_targets import Permission
 from gateway.calls.caller import Caller
 from gateway.calls.caller_ids import TaskIds, UpstreamSubscriptions, UpstreamUpdates
@@ -61,7 +61,6 @@ from gateway.hooks.hook_loading import ActiveHooks, load_hooks
 from gateway.hooks.runner import HookRunner
 from gateway.http.http_client import HttpClient
 from gateway.process.tasks import OwnedTasks
-from gateway.telemetry.durations import Durations
 from gateway.telemetry.otel_export import resolve_telemetry
 from gateway.telemetry.tracing import Tracing
 from gateway.upstream.caller_links import PrivateLinks, UserLinks, UserPorts
@@ -217,6 +216,7 @@ class Gateway:
         duration_export = self._tracing.duration_export if self._tracing is not None else None
         self.call_stats = CallStats(
             on_success=self.notes.succeeded,
+            awaited=self.notes.with_failure_notes,
             on_failure=role.on_failure if role is not None else None,
             durations=Durations(duration_export.exporter_of if duration_export is not None else None),
         )

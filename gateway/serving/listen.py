@@ -25,7 +25,7 @@ from gateway.admin.pages import PAGE_HEADERS, callback_page
 from gateway.config.auth_config import STRONG_BITS
 from gateway.config.model import Config
 from gateway.config.server_entries import check_per_user
-from gateway.downstream.router import AdminRouter
+from gateway.downstream.admission import AdminRouter
 from gateway.http.origins import LOOPBACK, HostCheck
 from gateway.http.responder import AsgiHandler
 from gateway.http.server_connection import HttpProtocol

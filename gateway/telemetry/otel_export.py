@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from gateway.config.operation_config import EXTRA, TelemetryConfig
 from gateway.process.extras import install_command
 from gateway.telemetry import trace_context
-from gateway.telemetry.durations import MAX_NAMED_TOOLS, OTHER, Key, Side
+from gateway.telemetry.trace_context import MAX_NAMED_TOOLS, OTHER, Key, Side
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricExporter

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 METHOD: Final = "mcp.method.name"
 PROTOCOL_VERSION: Final = "mcp.protocol.version"
@@ -36,6 +36,33 @@ SERVER_DURATION: Final = "mcp.server.operation.duration"
 CLIENT_DURATION: Final = "mcp.client.operation.duration"
 BUCKETS_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Upper bounds of the histogram buckets of both metrics, in seconds."""
+
+
+Side = Literal["server", "client"]
+MAX_NAMED_TOOLS: Final = 200
+"""Maximum number of tools with separate time series, the busiest first. All other tools are counted as `other`.
+
+A tool has sixteen time series for each kind of outcome, and a monitoring system stores all of them at every scrape.
+"""
+OTHER: Final = "other"
+
+
+class Key(NamedTuple):
+    """The attributes of the requests that one histogram counts.
+
+    Attributes:
+        side: `server` for requests from callers, `client` for requests to upstreams.
+        method: The MCP method.
+        server: The alias of the upstream; empty if there is none.
+        tool: The name of the tool; empty if the request does not concern a tool.
+        error: The kind of error, or empty for success.
+    """
+
+    side: Side
+    method: str
+    server: str = ""
+    tool: str = ""
+    error: str = ""
 
 
 class Span(Protocol):

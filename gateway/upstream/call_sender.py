@@ -175,7 +175,8 @@ class CallSender:
                 else:
                     if self._breaker is not CLOSED:
                         self._breaker = self._breaker.succeeded()
-                    connection.note_served()
+                    if not connection.served:
+                        connection.note_served()
                     # Remove secrets only from error results, because servers may repeat parts of the request in errors.
                     if type(result) is dict and result.get("isError"):
                         return await self._without_secrets(result)

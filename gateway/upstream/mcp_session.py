@@ -34,6 +34,7 @@ from gateway.protocol.versions import (
     LOG_LEVELS,
     MODERN_VERSIONS,
     NAMED_BY,
+    SERVER_INFO_KEY,
     envelope,
     gateways_of,
     header_value,
@@ -86,6 +87,8 @@ _MAX_CACHED_HEADERS: Final = 1_024
 _MAX_CACHED_NAME_CHARS: Final = 256
 # Checking this many names takes about 15 ms; the `_meta` of real servers has fewer than ten members.
 _MAX_META_MEMBERS: Final = 10_000
+# Nearly every result of 2026-07-28 has just this member.
+_USUAL_META: Final = {SERVER_INFO_KEY}
 _TOO_LARGE: Final = f"it had more than {_MAX_META_MEMBERS:,} members or {json_bytes.MAX_META_COMMAS:,} values"
 _OPTIONAL: Final[tuple[ListKind, ...]] = ("prompts", "resources")
 _LISTS: Final[Mapping[ListKind, tuple[ItemKind, ...]]] = {
@@ -310,7 +313,7 @@ class McpSession:
         meta, requests = result.get("_meta"), result.get("inputRequests")
         if type(meta) is json_bytes.UnparsedJson or (isinstance(meta, dict) and len(meta) > _MAX_META_MEMBERS):
             result = {**result, "_meta": {LEFT_OUT_KEY: {"_meta": _TOO_LARGE}}}
-        elif isinstance(meta, dict) and any(map(is_own_meta, meta)):
+        elif isinstance(meta, dict) and meta.keys() != _USUAL_META and any(map(is_own_meta, meta)):
             result = {**result, "_meta": {name: value for name, value in meta.items() if not is_own_meta(name)}}
         if isinstance(requests, dict):
             result = {

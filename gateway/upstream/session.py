@@ -1,18 +1,21 @@
 """The interfaces that every type of upstream implements: sessions, and connectors that open sessions.
 
-This module also defines the calls, listings and callbacks that these interfaces pass. A "host" is an MCP client that is
-connected to the gateway.
+This module also defines the calls, deadlines, listings and callbacks that these interfaces pass. A "host" is an MCP
+client that is connected to the gateway.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from importlib import import_module
-from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol
+from threading import get_ident
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Literal, Protocol, Self
 
 import anyio
 from msgspec import Struct, field
@@ -20,7 +23,6 @@ from msgspec import Struct, field
 from gateway.config.server import ServerConfig
 from gateway.http.http_client import HttpClient
 from gateway.process.secrets import SECRETS
-from gateway.process.tasks import Deadline
 from gateway.upstream.transport.process_start import ProcessStart
 from gateway.upstream.upstream_credentials import Credentials
 from registry.catalog.catalog import ListKind
@@ -125,6 +127,117 @@ class HostSession:
     ask: Ask
     notify: OnParams
     roots: KnownRoots = dataclass_field(default_factory=KnownRoots)
+
+
+_OUTSIDE_TASK: Final = "a deadline must be entered inside the task that it bounds"
+
+
+class _Alarm:
+    """The single timer of an event loop, set to the earliest deadline. A timer for each call would be slower."""
+
+    __slots__ = ("_timer", "due_s", "loop", "set_to_s", "thread")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.thread = get_ident()
+        # Removing a deadline does not reset the timer; `_ring` skips removed deadlines.
+        self.due_s: dict[Deadline, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self.set_to_s = math.inf
+
+    def set(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self.set_to_s = self.loop.call_at(at_s, self._ring), at_s
+
+    def _ring(self) -> None:
+        self._timer, self.set_to_s = None, math.inf
+        now_s = self.loop.time()
+        over = [deadline for deadline, due_s in self.due_s.items() if due_s <= now_s]
+        for deadline in over:
+            del self.due_s[deadline]
+            deadline.expire()
+        if self.due_s:
+            self.set(min(self.due_s.values()))
+
+
+# The timer of the event loop that was used last. A serving process has only one event loop.
+_alarm: _Alarm | None = None
+
+
+class Deadline(Struct, eq=False):
+    """A context manager that cancels its task when the time is up, and then raises `TimeoutError` on exit.
+
+    It is equivalent to `anyio.fail_after`, but ten times faster. The speed matters because every call uses a deadline.
+
+    Args:
+        seconds: The time until the deadline. It starts at the entry, and restarts at each `extend`.
+
+    Raises:
+        TimeoutError: On exit, if the time was up and nothing else had cancelled the task.
+    """
+
+    _seconds: float
+    _alarm: _Alarm | None = None
+    _task: asyncio.Task[object] | None = None
+    _cancelling: int = 0
+    _held: int = 0
+    _expired: bool = False
+
+    def __enter__(self) -> Self:
+        global _alarm
+        # Read the global once, because another thread may replace it. Compare threads instead of calling
+        # `get_running_loop`, which makes a system call in Python 3.11.
+        alarm = _alarm
+        if alarm is None or alarm.thread != get_ident() or (task := asyncio.current_task(alarm.loop)) is None:
+            alarm = _alarm = _Alarm(asyncio.get_running_loop())
+            task = asyncio.current_task(alarm.loop)
+            assert task is not None, _OUTSIDE_TASK
+        self._alarm, self._task = alarm, task
+        # Count cancellations that are already pending, to distinguish them on exit from the cancellation by `expire`.
+        if cancelling := task.cancelling():
+            self._cancelling = cancelling
+        if not self._held:
+            self._start(alarm)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        task, alarm, self._task = self._task, self._alarm, None
+        if alarm is not None:
+            alarm.due_s.pop(self, None)
+        if not self._expired or task is None:
+            return
+        # As in `asyncio.timeout`: if something else has cancelled the task as well, propagate the cancellation.
+        if task.uncancel() <= self._cancelling and kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise TimeoutError from error
+
+    def extend(self) -> None:
+        """Restart the clock, because the upstream has reported progress."""
+        # The clock is not running before the entry, after `expire`, or while `hold` stops it.
+        if self._task is not None and self._alarm is not None and not self._expired and not self._held:
+            self._start(self._alarm)
+
+    def hold(self) -> None:
+        """Stop the clock until `release` has been called as often as `hold`, for example while a user gives input."""
+        self._held += 1
+        if self._alarm is not None:
+            self._alarm.due_s.pop(self, None)
+
+    def release(self) -> None:
+        """Undo one call of `hold`. If all calls are undone, restart the clock from the beginning."""
+        self._held = max(0, self._held - 1)
+        self.extend()
+
+    def expire(self) -> None:
+        """Cancel the task, because the time is up."""
+        self._expired = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def _start(self, alarm: _Alarm) -> None:
+        due_s = alarm.due_s[self] = alarm.loop.time() + self._seconds
+        if due_s < alarm.set_to_s:
+            alarm.set(due_s)
 
 
 class RequestCallbacks(Struct, eq=False):

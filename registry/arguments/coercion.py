@@ -320,7 +320,7 @@ def is_map(schema: dict[str, Any]) -> bool:
 
 # The names of wrapper objects, as normalized by `normalized_parameter`.
 WRAPPER_KEYS: Final = frozenset({"arguments", "params", "args", "input", "parameters", "kwargs"})
-_SPELLINGS: Final = WRAPPER_KEYS | {key.capitalize() for key in WRAPPER_KEYS}
+WRAPPER_SPELLINGS: Final = WRAPPER_KEYS | {key.capitalize() for key in WRAPPER_KEYS}
 SERVER_KEYS: Final = ("server", "servername")
 TOOL_KEYS: Final = ("tool", "toolname", "name")
 ADDRESS_KEYS: Final = frozenset({*SERVER_KEYS, *TOOL_KEYS})
@@ -349,7 +349,7 @@ class ToolAddress:
 
 def may_be_wrapped(arguments: Mapping[str, Any]) -> bool:
     """Return whether an object may contain a wrapper object. It runs for every valid call, so it only checks keys."""
-    return not _SPELLINGS.isdisjoint(arguments)
+    return not WRAPPER_SPELLINGS.isdisjoint(arguments)
 
 
 def unwrap(
@@ -393,7 +393,7 @@ def find_mixed_wrapper(arguments: Mapping[str, Any], declared: Collection[str]) 
     """Return the key of an apparent wrapper object that has other parameters next to it; None if there is none."""
     if len(arguments) < 2:
         return None
-    for key in _SPELLINGS.intersection(arguments):
+    for key in WRAPPER_SPELLINGS.intersection(arguments):
         inner = arguments[key]
         inner = _parse_object(inner) if isinstance(inner, str) else inner
         if key in declared or not isinstance(inner, dict) or not inner.keys() <= set(declared):

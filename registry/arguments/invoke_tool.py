@@ -90,7 +90,7 @@ def resolve_invoke_tool(
     tool = named_tool if isinstance(named_tool, str) and named_tool else None
     server = named_server if isinstance(named_server, str) and named_server else None
     # A wrapper name determines the server.
-    by_wrapper_name = catalog.get(tool) if tool is not None and named_server in (None, "") else None
+    by_wrapper_name = catalog.by_name.get(tool) if tool is not None and named_server in (None, "") else None
     if by_wrapper_name is not None:
         server = by_wrapper_name.server
     if server is None or tool is None:
@@ -153,7 +153,7 @@ def _find_server(server: str, servers: Iterable[str]) -> str | None:
 def _find_tool(
     catalog: Catalog, server: str, tool: str, repairs: list[Repair], retired: Callable[[str, str], bool]
 ) -> ToolWrapper | None:
-    if (exact := catalog.get_by_tool(server, tool)) is not None:
+    if (exact := catalog.by_tool.get((server, tool))) is not None:
         return exact
     if (by_wrapper_name := catalog.find(server, tool)) is not None:
         repairs.append(Repair(name="typed_name", path=("tool",)))

@@ -61,25 +61,6 @@ def fill_defaults(schema: Any, arguments: dict[str, Any], defaults: Mapping[str,
     return {**arguments, **added} if added else arguments
 
 
-def passes(wrapper: ToolWrapper, arguments: Any, level: RepairLevel) -> bool:
-    """Return whether arguments can be sent unchanged, provided that there are no defaults and no names to map back.
-
-    Also return false if this quick check cannot decide. If the result is false, call `prepare`.
-
-    Raises:
-        NotChecked: The arguments have too many values; see `prepare`.
-    """
-    if type(arguments) is not dict or (level != "off" and may_be_wrapped(arguments)):
-        return False
-    cached = schemas.VALIDATORS.get(wrapper.schema_digest)
-    if type(cached) is Validator:
-        return cached.passes(arguments)
-    try:
-        return schemas.validator(wrapper.checked_schema, wrapper.schema_digest).passes(arguments)
-    except SchemaRejected:
-        return False
-
-
 def prepare(
     wrapper: ToolWrapper,
     arguments: Any,

@@ -173,6 +173,8 @@ class Catalog:
 
     Attributes:
         digest: Digest of the names and definitions of all wrappers.
+        by_name: The wrappers by name.
+        by_tool: The wrappers by the server and the upstream's name of the tool.
         parts: Each server's part, reused by the next build.
         refused: Tools without a wrapper, because other wrappers have their names; reused by the next build.
         naming_inputs: The configuration that determined names, which the next build compares with its own.
@@ -188,9 +190,9 @@ class Catalog:
     parts: Mapping[ServerName, ServerPart] = field(default_factory=dict, repr=False, compare=False)
     refused: tuple[tuple[ServerName, ItemIssue], ...] = field(default=(), repr=False, compare=False)
     naming_inputs: object = field(default=None, repr=False, compare=False)
-    _by_name: Mapping[str, ToolWrapper] = field(default_factory=dict, repr=False, compare=False)
+    by_name: Mapping[str, ToolWrapper] = field(default_factory=dict, repr=False, compare=False)
     _by_server: Mapping[str, tuple[ToolWrapper, ...]] = field(default_factory=dict, repr=False, compare=False)
-    _by_tool: Mapping[tuple[str, str], ToolWrapper] = field(default_factory=dict, repr=False, compare=False)
+    by_tool: Mapping[tuple[str, str], ToolWrapper] = field(default_factory=dict, repr=False, compare=False)
 
     def resolve(self, name: str) -> ToolWrapper:
         """Return the wrapper with this name.
@@ -198,26 +200,18 @@ class Catalog:
         Raises:
             UnknownTool: The catalog has no such wrapper.
         """
-        wrapper = self._by_name.get(name)
+        wrapper = self.by_name.get(name)
         if wrapper is None:
             raise UnknownTool(name)
         return wrapper
 
-    def get(self, name: str) -> ToolWrapper | None:
-        """Return the wrapper with this name, or None."""
-        return self._by_name.get(name)
-
-    def get_by_tool(self, server: str, tool: str) -> ToolWrapper | None:
-        """Return the wrapper of an upstream's tool, or None."""
-        return self._by_tool.get((server, tool))
-
     def find(self, server: str, tool: str) -> ToolWrapper | None:
         """Return a server's wrapper by the upstream's tool name, or by the wrapper name with or without the alias."""
-        wrapper = self.get_by_tool(server, tool)
+        wrapper = self.by_tool.get((server, tool))
         if wrapper is not None:
             return wrapper
         for name in (tool, server + NAME_SEPARATOR + tool):
-            if (wrapper_of_name := self._by_name.get(name)) is not None and wrapper_of_name.server == server:
+            if (wrapper_of_name := self.by_name.get(name)) is not None and wrapper_of_name.server == server:
                 return wrapper_of_name
         return None
 
@@ -278,9 +272,9 @@ class Catalog:
             self,
             wrappers=wrappers,
             digest=digest([[wrapper.name, wrapper.digest] for wrapper in wrappers]),
-            _by_name={wrapper.name: wrapper for wrapper in wrappers},
+            by_name={wrapper.name: wrapper for wrapper in wrappers},
             _by_server={server: tuple(own) for server, own in by_server.items()},
-            _by_tool={(wrapper.server, wrapper.tool): wrapper for wrapper in wrappers},
+            by_tool={(wrapper.server, wrapper.tool): wrapper for wrapper in wrappers},
         )
 
     def with_wrappers_of(self, other: Catalog) -> Catalog:
@@ -289,9 +283,9 @@ class Catalog:
             self,
             wrappers=other.wrappers,
             digest=other.digest,
-            _by_name=other._by_name,
+            by_name=other.by_name,
             _by_server=other._by_server,
-            _by_tool=other._by_tool,
+            by_tool=other.by_tool,
         )
 
 
@@ -316,9 +310,9 @@ class CatalogChange:
                 set_field(self, each, ())
             set_field(self, "kinds", frozenset(self._changed_kinds()))
             return
-        set_field(self, "added", tuple(w.name for w in new.wrappers if old.get(w.name) is None))
-        set_field(self, "removed", tuple(w.name for w in old.wrappers if new.get(w.name) is None))
-        pairs = [(old.get(w.name), w) for w in new.wrappers]
+        set_field(self, "added", tuple(w.name for w in new.wrappers if old.by_name.get(w.name) is None))
+        set_field(self, "removed", tuple(w.name for w in old.wrappers if new.by_name.get(w.name) is None))
+        pairs = [(old.by_name.get(w.name), w) for w in new.wrappers]
         set_field(self, "changed", tuple(w.name for was, w in pairs if was and was.digest != w.digest))
         set_field(self, "kinds", frozenset(self._changed_kinds()))
 

@@ -226,7 +226,7 @@ class Drift:
         )
         for wrapper in removed:
             # The same tool may have a new name now, because another tool of its server has a similar name.
-            renamed = change.after.get_by_tool(wrapper.server, wrapper.tool)
+            renamed = change.after.by_tool.get((wrapper.server, wrapper.tool))
             replacement = renamed or by_schema.get(wrapper) or by_description.get(wrapper)
             successor = replacement.name if replacement is not None else None
             self._removed[wrapper.name] = RemovedWrapper(wrapper=wrapper, successor=successor)
@@ -258,7 +258,7 @@ class Drift:
         seen: set[str] = set()
         following: RemovedWrapper | None = removed
         while following is not None and following.successor is not None and following.successor not in seen:
-            current = catalog.get(following.successor)
+            current = catalog.by_name.get(following.successor)
             if current is not None:
                 return current
             seen.add(following.successor)

@@ -192,11 +192,6 @@ _MAX_COMPLETIONS: Final = 100
 _NAMELESS_URI: Final = "resource:content"
 
 
-def is_sound_text(item: Any) -> bool:
-    """Return whether an item is plain valid text, as most items are; other items are checked in detail."""
-    return type(item) is dict and len(item) == 2 and item.get("type") == "text" and type(item.get("text")) is str
-
-
 def repair_content(content: list[Any], notes: RepairNotes) -> list[Any]:
     """Return content items that no client rejects; the same list if all items are valid."""
     repaired = map_items(content, lambda item: repair_item(item, notes))
@@ -208,7 +203,7 @@ def repair_content(content: list[Any], notes: RepairNotes) -> list[Any]:
 
 def repair_item(item: Any, notes: RepairNotes) -> Any:
     """Return a content item that no client rejects; the same object if it is valid, None for null."""
-    if is_sound_text(item) or item is None:
+    if item is None:
         return item
     if not isinstance(item, dict):
         notes.append(("content", "an item was not an object, and is shown as text"))

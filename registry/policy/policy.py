@@ -373,23 +373,10 @@ class Policy:
         self.default: Default = default
         self._max_length = max_length
         self._by_subject: dict[Subject, Grant] = {}
-        self._by_identity: dict[int, tuple[Subject, Grant]] = {}
         self._by_rights: dict[tuple[tuple[tuple[int, bool | None], ...], frozenset[str]], Grant] = {}
 
     def grant(self, subject: Subject) -> Grant:
         """Return the grant of a caller; the same object for callers with the same rights."""
-        # Fast path by identity: usually `subject` is the same object as in an earlier call, and hashing is slower.
-        # An entry keeps its subject alive, so that no other object gets the same id.
-        latest = self._by_identity.get(id(subject))
-        if latest is not None:
-            return latest[1]
-        if len(self._by_identity) >= _MAX_REMEMBERED:
-            self._by_identity.clear()
-        grant = self._grant_for_subject(subject)
-        self._by_identity[id(subject)] = subject, grant
-        return grant
-
-    def _grant_for_subject(self, subject: Subject) -> Grant:
         cached = self._by_subject.get(subject)
         if cached is not None:
             return cached

@@ -106,6 +106,7 @@ class View:
         mirrors_arguments: Whether calls of at least one tool repeat arguments in HTTP headers.
         opens_tools: Whether the scopes of the callers permit any tools.
         checks_results: Whether clients of the dialect validate structured results.
+        key: The profile, the rights and the owner. A new view replaces an earlier view with the same key.
     """
 
     profile: Profile
@@ -128,6 +129,7 @@ class View:
     mirrors_arguments: bool = field(init=False)
     opens_tools: bool = field(init=False)
     checks_results: bool = field(init=False)
+    key: tuple[str, Grant, str] = field(init=False, repr=False)
     _by_name: Mapping[str, ViewEntry] = field(default_factory=dict, repr=False)
     _plain_levels: dict[str, tuple[ToolWrapper, RepairLevel]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -139,11 +141,7 @@ class View:
         put(self, "mirrors_arguments", any(entry.wrapper.headers for entry in self.entries))
         put(self, "opens_tools", self.grant.opens("tools"))
         put(self, "checks_results", DIALECTS[self.profile.dialect].checks_results)
-
-    @property
-    def key(self) -> tuple[str, Grant, str]:
-        """The profile, the rights and the owner. A new view replaces an earlier view with the same key."""
-        return self.profile.name, self.grant, self.owner
+        put(self, "key", (self.profile.name, self.grant, self.owner))
 
     def permits(self, wrapper: ToolWrapper, shape: ServerShape) -> bool:
         """Return whether callers may see and call a wrapper. The wrapper may be newer than this view."""
@@ -455,8 +453,8 @@ def _warnings(profile: Profile, narrowed: Catalog, catalog: Catalog, shape: Shap
         warnings.append("it selects no tool at all")
     warnings += [f"guidance: {tag} selects nothing{near('tags', tag)}" for tag in profile.guidance if tag not in tags]
     for wrapper in profile.supplements:
-        if narrowed.get(wrapper) is None:
-            what = "is not in this profile" if catalog.get(wrapper) is not None else "is not a wrapper"
-            hint = "" if catalog.get(wrapper) is not None else near("tools", wrapper)
+        if wrapper not in narrowed.by_name:
+            what = "is not in this profile" if wrapper in catalog.by_name else "is not a wrapper"
+            hint = "" if wrapper in catalog.by_name else near("tools", wrapper)
             warnings.append(f"supplements: {wrapper} {what}{hint}")
     return list(dict.fromkeys(warnings))

@@ -91,7 +91,7 @@ async def test_replica_that_cannot_know_revocations_accepts_no_key_and_reports_i
                 assert refused.headers["retry-after"] == "2"
                 assert "which keys were revoked" in refused.text
                 assert await opens(one, "k-nobody") == 401
-                async with httpx2.AsyncClient() as client:
+                async with httpx2.AsyncClient(timeout=30) as client:
                     ready = await client.get(f"{one.origin}/readyz")
                 assert (ready.status_code, ready.text) == (503, "waiting for the shared store\n")
             await store.start()

@@ -101,7 +101,7 @@ def outcome_of(case: Case, catalog: Catalog) -> Outcome:
         repairs += [repair.name for repair in found.repairs]
         prefix = f"{wrapper.server}/{wrapper.tool} "
     else:
-        exact = catalog.get_by_tool(case.server, case.tool or "")
+        exact = catalog.by_tool.get((case.server, case.tool or ""))
         assert exact is not None, f"{case.where}: no such tool"
         wrapper = exact
     prepared = prepare(wrapper, arguments, level=case.level)

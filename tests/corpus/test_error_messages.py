@@ -54,7 +54,7 @@ def test_missing_parameter_is_found_in_errors_of_thirteen_real_servers() -> None
         async with turns, raw_stdio(config) as process:
             await process.initialize("2025-06-18")
             result = await answer(process, tool, arguments, server)
-        wrapper = catalog.get_by_tool(server, tool)
+        wrapper = catalog.by_tool.get((server, tool))
         assert wrapper is not None
         enriched = with_hint(result, wrapper, arguments)
         assert enriched["content"][:-1] == result["content"], (server, result)

@@ -85,7 +85,7 @@ async def prometheus(tmp_path: Path, target: str) -> AsyncIterator[str]:
         process = await anyio.open_process(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
-        async with httpx2.AsyncClient() as client:
+        async with httpx2.AsyncClient(timeout=30) as client:
             with anyio.fail_after(20):
                 while not await _is_ready(client, url):
                     await brief_pause()

@@ -88,7 +88,7 @@ async def direct_lane(
 ) -> AsyncIterator[Lane]:
     """Connect a host directly to a server."""
     log, capabilities = tmp_path / f"{server.name}.log", None if declared is None else dict(declared)
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=30) as client:
         if server.over_http:
             opened: Any = http_host(server.config["url"], version, client, declared=capabilities)
         else:

@@ -121,7 +121,7 @@ async def test_verified_caller_cannot_hand_the_sign_in_to_another_browser(tmp_pa
         link = link_in(await one.gateway.call("shop__whoami", headers=head))
         await one.use_browser_as("ann")
         # Ann follows the link up to the server's issuer, and then sends the address to bob, who would sign in there.
-        async with httpx2.AsyncClient() as browser:
+        async with httpx2.AsyncClient(timeout=30) as browser:
             url = link
             while not url.startswith(f"{one.issuer.url}/auth?"):
                 url = (await browser.get(url)).headers["location"]
@@ -141,7 +141,7 @@ async def test_caller_with_a_key_is_asked_for_it(tmp_path: Path) -> None:
         for key, status in (("the key of somebody else", 400), (KEY, 200)):
             link = link_in(await one.gateway.call("shop__whoami", headers=head))
             ticket = parse_qs(urlsplit(link).query)["ticket"][0]
-            async with httpx2.AsyncClient() as browser:
+            async with httpx2.AsyncClient(timeout=30) as browser:
                 page = await browser.get(link)
                 assert page.status_code == 200
                 assert "form" in page.text
@@ -176,7 +176,7 @@ async def test_sign_in_to_the_page_of_callers_ends_only_in_its_own_browser(tmp_p
         async def fetch(browser: httpx2.AsyncClient, ticket: str) -> httpx2.Response:
             return await browser.post(f"{me}/provider/token", json={"ticket": ticket})
 
-        async with httpx2.AsyncClient() as browser, httpx2.AsyncClient() as other:
+        async with httpx2.AsyncClient(timeout=30) as browser, httpx2.AsyncClient(timeout=30) as other:
             offered = (await browser.get(f"{me}/provider")).json()["providers"]
             assert offered == [{"issuer": one.identity.url, "name": one.identity.url.partition("://")[2]}]
             assert (await start(browser, origin="https://evil.example.test")).status_code == 403

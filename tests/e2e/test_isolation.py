@@ -95,7 +95,7 @@ async def test_each_of_fifty_callers_receives_only_its_own_messages(way: str, tm
         asking = await stack.enter_async_context(full_http(tmp_path, "asking", modern=False, elicitation=True, **many))
         shared = await stack.enter_async_context(full_http(tmp_path, "shared", modern=False, **many))
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-        client = await stack.enter_async_context(httpx2.AsyncClient(limits=limits))
+        client = await stack.enter_async_context(httpx2.AsyncClient(timeout=30, limits=limits))
         through = way != "directly"
         if through:
             block = entries([modern, asking, shared])

@@ -130,7 +130,7 @@ async def hosts_of(
         own = MODERN if modern else OLDER[0]
         lanes = [await stack.enter_async_context(direct_lane(tmp_path, server, own))]
         gateway = await stack.enter_async_context(running_gateway(tmp_path, entries([server])))
-        client = await stack.enter_async_context(httpx2.AsyncClient())
+        client = await stack.enter_async_context(httpx2.AsyncClient(timeout=30))
         for version in versions:
             host = await stack.enter_async_context(http_host(gateway.url, version, client))
             lanes.append(Lane(host=host, server=server, through=True))

@@ -140,7 +140,7 @@ async def test_modern_caller_is_counted_once_across_connections(tmp_path: Path) 
         head = {"accept": "application/json, text/event-stream", "mcp-protocol-version": MODERN}
         head |= {"mcp-method": "tools/call", "mcp-name": name}
         # Each client uses a separate connection.
-        async with httpx2.AsyncClient() as connection:
+        async with httpx2.AsyncClient(timeout=30) as connection:
             answer = await connection.post(gateway.url, json=body, headers=head)
         assert answer.json()["result"]["isError"], answer.text
 

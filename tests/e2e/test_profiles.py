@@ -83,7 +83,10 @@ async def test_lazy_lists_builtin_and_pinned_tools_and_finds_the_rest(era: str, 
 
 async def test_modern_list_does_not_depend_on_earlier_requests(tmp_path: Path) -> None:
     config, _ = server(tmp_path, "office", [MAIL, tool("count_days")])
-    async with running_gateway(tmp_path, {"office": config}, gateway=LAZY) as gateway, httpx2.AsyncClient() as other:
+    async with (
+        running_gateway(tmp_path, {"office": config}, gateway=LAZY) as gateway,
+        httpx2.AsyncClient(timeout=30) as other,
+    ):
         await until_all_ready(gateway, "office")
         mine = Visitor(gateway=gateway, era="2026-07-28")
         before = (await mine.sent("tools/list")).content

@@ -95,7 +95,7 @@ async def test_demo_prints_a_working_command_and_leaves_no_process(tmp_path: Pat
         [page] = [line for line in printed if line.startswith("admin page: ")]
         address = page.split()[2]
         assert address == url.removesuffix("/mcp") + "/admin/"
-        async with httpx2.AsyncClient() as client:
+        async with httpx2.AsyncClient(timeout=30) as client:
             assert "<title>typegate</title>" in (await client.get(address)).text
         ready = [shlex.split(line) for line in printed if f"--url {url} " in line]
         ran = [await anyio.run_process(line, cwd=_ROOT, check=False) for line in ready]

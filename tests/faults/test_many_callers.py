@@ -144,7 +144,7 @@ async def test_callers_cannot_exhaust_the_descriptors_upstreams_need(tmp_path: P
             for caller in callers:
                 caller.close()
         await eventually(lambda: descriptors_of(pid) <= descriptors + 4)
-        async with httpx2.AsyncClient() as newcomer:
+        async with httpx2.AsyncClient(timeout=30) as newcomer:
             assert (await newcomer.get(f"{gateway.origin}/healthz")).status_code == 200
         assert "Traceback" not in gateway.logged()
 

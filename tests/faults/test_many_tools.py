@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from gateway.config.load import loaded
-from gateway.downstream.lists import ListResults
+from gateway.downstream.messages import ListResults
 from gateway.process.memory import freeze_settled
 from gateway.serving.app import Gateway, open_gateway
 

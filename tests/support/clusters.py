@@ -55,7 +55,7 @@ class Balancer:
         return [port for port in turned if port in self.ready]
 
     async def _look(self) -> None:
-        async with httpx2.AsyncClient() as client:
+        async with httpx2.AsyncClient(timeout=30) as client:
             while True:
                 for port in self.ports:
                     try:
@@ -141,7 +141,7 @@ async def running_cluster(
         stack.callback(group.cancel_scope.cancel)
         await group.start(lambda task_status: balancer.run(task_status=task_status))
         fresh = httpx2.Limits(max_keepalive_connections=0)
-        client = await stack.enter_async_context(httpx2.AsyncClient(limits=fresh))
+        client = await stack.enter_async_context(httpx2.AsyncClient(timeout=30, limits=fresh))
         through = replace(gateways[0], origin=f"http://127.0.0.1:{balancer.port}", client=client)
         yield Cluster(names, gateways, through, balancer, folder)
 

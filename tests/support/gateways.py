@@ -211,7 +211,7 @@ async def serving(
             process = await anyio.open_process(program, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=env)
     try:
         origin = await _until_listening(process, log, said_before)
-        async with httpx2.AsyncClient() as client:
+        async with httpx2.AsyncClient(timeout=30) as client:
             yield RunningGateway(process=process, origin=origin, state_dir=state, config=config, client=client, log=log)
     except BaseException:
         await terminate(process)

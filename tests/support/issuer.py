@@ -83,7 +83,7 @@ class RunningIssuer:
 
     async def approve(self, authorization_url: str) -> str:
         """Follow an authorization request as a browser whose user agrees at once; returns where it is sent back to."""
-        async with httpx2.AsyncClient() as browser:
+        async with httpx2.AsyncClient(timeout=30) as browser:
             url = authorization_url
             for _ in range(_MAX_STEPS):
                 response = await browser.get(url, follow_redirects=False)
@@ -149,7 +149,7 @@ async def running_issuer(
             # Its notices come first.
             while not (line := await lines.receive_until(b"\n", 4096)).startswith(b"{"):
                 pass
-        async with httpx2.AsyncClient() as client:
+        async with httpx2.AsyncClient(timeout=30) as client:
             yield RunningIssuer(url=json.loads(line)["issuer"], client=client)
     finally:
         await terminate(process)

@@ -142,7 +142,7 @@ async def protected_server(
 
 async def follow(url: str, *, cookies: httpx2.Cookies | None = None, steps: int = 40) -> httpx2.Response:
     """Follow a link through every redirect as a browser does, with its cookies, up to a page."""
-    async with httpx2.AsyncClient(cookies=cookies) as browser:
+    async with httpx2.AsyncClient(timeout=30, cookies=cookies) as browser:
         page = await browser.get(url)
         for _ in range(steps):
             if not page.is_redirect:

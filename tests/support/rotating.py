@@ -108,7 +108,7 @@ async def sign_in_to(gateway: RunningGateway, name: str = "shop") -> None:
             await brief_pause()
     link = (await gateway.admin(f"servers/{name}/sign-in", "POST")).json()["url"]
     state = parse_qs(link.partition("?")[2])["state"][0]
-    async with httpx2.AsyncClient() as browser:
+    async with httpx2.AsyncClient(timeout=30) as browser:
         page = await browser.get(f"{gateway.origin}/oauth/callback?code=abc&state={state}")
     assert page.status_code == 200, page.text
     await gateway.until_listed(f"{name}__look")

@@ -23,7 +23,7 @@ async def running_workers(
     arguments = ("--workers", str(workers), *options.pop("arguments", ()))
     async with (
         running_gateway(tmp_path, servers, arguments=arguments, **options) as gateway,
-        httpx2.AsyncClient(limits=httpx2.Limits(max_keepalive_connections=0)) as client,
+        httpx2.AsyncClient(timeout=30, limits=httpx2.Limits(max_keepalive_connections=0)) as client,
     ):
         gateway.client = client
         yield gateway
@@ -37,7 +37,9 @@ async def each_worker(gateway: RunningGateway, workers: int = 2) -> AsyncIterato
         with anyio.fail_after(25):
             while len(found) < workers:
                 only = httpx2.Limits(max_connections=1, max_keepalive_connections=1)
-                one = replace(gateway, client=await stack.enter_async_context(httpx2.AsyncClient(limits=only)))
+                one = replace(
+                    gateway, client=await stack.enter_async_context(httpx2.AsyncClient(timeout=30, limits=only))
+                )
                 found.setdefault(await worker_index_of(one), one)
         yield [found[index] for index in range(workers)]
 

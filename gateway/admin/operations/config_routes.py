@@ -13,7 +13,7 @@ from starlette.responses import Response
 from gateway.access.administrators import Administrator
 from gateway.admin import routes
 from gateway.admin.routes import ADMINISTRATOR, Combined, JsonDocument, Merge, Refusal, missing, read_body, route
-from gateway.audit.log_reader import format_time
+from gateway.audit.audit_entries import format_time
 from gateway.config.model import Config, NoteRequest
 from gateway.config.overlay import MAX_CHANGES, Change, Edit
 from gateway.embeddings.tool_vectors import ToolVectors
@@ -329,7 +329,7 @@ class NoteRoutes:
             404: The wrapper does not exist.
         """
         requested = await read_body(request, NoteRequest)
-        wrapper = self._registry.catalog.get(requested.wrapper)
+        wrapper = self._registry.catalog.by_name.get(requested.wrapper)
         if wrapper is None:
             raise missing("wrapper", requested.wrapper)
         try:

@@ -15,8 +15,8 @@ from starlette.responses import Response
 
 from gateway.admin.operations.config_routes import administrator_name, apply_edit, check_state, etag_of
 from gateway.admin.routes import Combined, JsonDocument, Merge, missing, read_body, route
-from gateway.calls.advice.call_stats import CallStats
 from gateway.calls.advice.mistakes import all_mistakes
+from gateway.calls.call_stats import CallStats
 from gateway.config.overlay import Change, Edit
 from gateway.config.section import Section, fault
 from gateway.config.server import ToolConfig
@@ -167,7 +167,7 @@ class OverrideRoutes:
         )
         await apply_edit(self._reloader, Edit(add=(added,) if entry else (), remove=self._earlier(wrapper)))
         log.info("tool overrides changed", extra={"server": wrapper.server, "tool": wrapper.tool})
-        return self._override_response(self._registry.catalog.get_by_tool(wrapper.server, wrapper.tool) or wrapper)
+        return self._override_response(self._registry.catalog.by_tool.get((wrapper.server, wrapper.tool)) or wrapper)
 
     @route(
         "DELETE",
@@ -189,7 +189,7 @@ class OverrideRoutes:
         """
         wrapper = self._requested_wrapper(request)
         await apply_edit(self._reloader, Edit(remove=self._earlier(wrapper)))
-        return self._override_response(self._registry.catalog.get_by_tool(wrapper.server, wrapper.tool) or wrapper)
+        return self._override_response(self._registry.catalog.by_tool.get((wrapper.server, wrapper.tool)) or wrapper)
 
     def _override_response(self, wrapper: ToolWrapper) -> Response:
         file_entry, used = self._file_entry(wrapper), self._entry(wrapper)
@@ -240,7 +240,7 @@ class OverrideRoutes:
             Refusal: The wrapper does not exist.
         """
         name = request.path_params["name"]
-        wrapper = self._registry.catalog.get(name)
+        wrapper = self._registry.catalog.by_name.get(name)
         if wrapper is None:
             raise missing("wrapper", name)
         return wrapper

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from gateway.access.administrators import CODE_S, SESSION_S, Administrator, Administrators
 from gateway.admin.operations.config_routes import etag_of
 from gateway.admin.routes import ADMINISTRATOR, JsonDocument, Merge, Refusal, missing, route
-from gateway.audit.log_reader import format_time
+from gateway.audit.audit_entries import format_time
 
 _TYPES: Final = {
     "html": "text/html; charset=utf-8",

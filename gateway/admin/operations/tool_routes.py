@@ -37,7 +37,7 @@ from gateway.admin.routes import (
     read_body,
     route,
 )
-from gateway.calls.advice.call_stats import CallStats
+from gateway.calls.call_stats import CallStats
 from gateway.calls.profile_views import ProfileViews
 from gateway.calls.tool_call import prepare_shown
 from gateway.config.auth_config import AuthConfig
@@ -259,7 +259,7 @@ class ToolRoutes:
                 change_ids[each.target].add(each.id)
         for name, ids in change_ids.items():
             check_length("a name", name)
-            if not ids and self._registry.catalog.get(name) is None:
+            if not ids and self._registry.catalog.by_name.get(name) is None:
                 raise missing("wrapper", name)
         return {name: frozenset(ids) for name, ids in change_ids.items()}
 
@@ -482,7 +482,7 @@ class TryRoutes:
         answers = {"inputResponses": requested.answers, "requestState": requested.state}
         params |= {name: value for name, value in answers.items() if value is not None}
         params["_meta"] = meta
-        wrapper = self._registry.catalog.get(requested.wrapper or "")
+        wrapper = self._registry.catalog.by_name.get(requested.wrapper or "")
         in_session = reports and requested.asks and wrapper is not None and self._has_sessions(wrapper.server)
         if in_session:
             params["_meta"] = {"progressToken": "try"}
@@ -563,7 +563,7 @@ class TryRoutes:
             view = await self._views.prepared(profile)
         except KeyError:
             return []  # the profile was removed during the call
-        wrapper = view.catalog.get(name or "")
+        wrapper = view.catalog.by_name.get(name or "")
         if wrapper is None:
             return []
         try:

@@ -290,21 +290,6 @@ _NO_SUCH_TOOL = re.compile(r"(?:unknown|no such) tool\b|\btool\b[^\n]{0,140}\bno
 _INVALID_PARAMS = re.compile(r"\s{0,4}(?:MCP error )?-32602\b")
 
 
-def may_complain(result: dict[str, Any]) -> bool:
-    """Return whether a result is an error, or may contain an error object in a text.
-
-    This function is called for every result, so it does not parse texts.
-    """
-    if result.get("isError") is True:
-        return True
-    content = result.get("content")
-    if type(content) is list:
-        for item in content:
-            if type(item) is dict and type(text := item.get("text")) is str and '"error"' in text:
-                return True
-    return False
-
-
 def with_hint(
     result: dict[str, Any],
     wrapper: ToolWrapper,

@@ -166,7 +166,7 @@ class UnknownToolErrors:
         """Return a wrapper that was listed after this view was built; None if it does not exist or is not permitted."""
         alias = name.partition(NAME_SEPARATOR)[0]
         # The view does not contain the new wrapper, so check whether the view's profile and rules permit the wrapper.
-        wrapper = self._registry.catalog_of(principal.name).get(name)
+        wrapper = self._registry.catalog_of(principal.name).by_name.get(name)
         shape = self._registry.shape.for_server(ServerName(alias))
         return wrapper if wrapper is not None and view.permits(wrapper, shape) else None
 
@@ -177,7 +177,7 @@ class UnknownToolErrors:
         wrapper's. Callers may then still use the former name.
         """
         alias, separator, tool = name.partition(NAME_SEPARATOR)
-        wrapper = view.catalog.get_by_tool(alias, tool) if separator else None
+        wrapper = view.catalog.by_tool.get((alias, tool)) if separator else None
         if wrapper is None:
             return None
         shape = self._registry.shape.for_server(wrapper.server)

@@ -225,15 +225,6 @@ def default_response(request: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": request["id"], "error": error}
 
 
-def set_progress_token(params: dict[str, Any], token: int) -> None:
-    """Add a progress token to the params of a request, so that the upstream sends progress notifications."""
-    meta = params.get("_meta")
-    if meta is None:
-        params["_meta"] = {"progressToken": token}
-    else:
-        meta["progressToken"] = token
-
-
 def notification(method: str, params: dict[str, Any] | None) -> dict[str, Any]:
     """Return a JSON-RPC notification."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}

@@ -23,7 +23,6 @@ from gateway.upstream.transport.jsonrpc_transport import (
     notification,
     repaired_response,
     result_in,
-    set_progress_token,
 )
 
 log = logging.getLogger(__name__)
@@ -93,7 +92,7 @@ class StreamTransport:
             raise TooManyCalls("too many requests are waiting")
         request_id = next(self._ids)
         if on_progress is not None:
-            set_progress_token(params, request_id)
+            params.setdefault("_meta", {})["progressToken"] = request_id
         # This is a future and not an anyio event, because a future also contains the response.
         future: asyncio.Future[dict[str, Any] | bytes] = asyncio.get_running_loop().create_future()
         self._pending[request_id] = (future, on_progress, method)

@@ -49,7 +49,6 @@ from gateway.upstream.transport.jsonrpc_transport import (
     notification,
     repaired_response,
     result_in,
-    set_progress_token,
 )
 from gateway.upstream.upstream_credentials import Credentials
 
@@ -129,7 +128,7 @@ class StreamableHttpTransport:
     ) -> Any:
         request_id = next(_ids)
         if on_progress is not None:
-            set_progress_token(params, request_id)
+            params.setdefault("_meta", {})["progressToken"] = request_id
         body = json_bytes.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         if len(body) > _LARGE_BYTES:
             body = json_bytes.fitted(body)  # the body may have to be sent again, so it stays in memory

@@ -127,7 +127,7 @@ async def state_of_new_sign_in(gateway: RunningGateway, issuer: FakeIssuer, brow
 
 
 async def test_tickets_are_not_accepted_as_the_state_of_a_sign_in(tmp_path: Path) -> None:
-    async with gateway_with_issuer(tmp_path) as (gateway, issuer), httpx2.AsyncClient() as browser:
+    async with gateway_with_issuer(tmp_path) as (gateway, issuer), httpx2.AsyncClient(timeout=30) as browser:
         callback = f"{gateway.origin}/oauth/callback?code=any&state="
         link = (await ask(gateway, "POST", "/sign-in", "bob", json={"server": "shop"})).json()["url"]
         for form in ("connect-{}", "link-{}", "{}"):
@@ -148,7 +148,7 @@ async def test_tickets_are_not_accepted_as_the_state_of_a_sign_in(tmp_path: Path
 
 
 async def test_concurrent_sign_ins_share_one_registration(tmp_path: Path) -> None:
-    async with gateway_with_issuer(tmp_path) as (gateway, issuer), httpx2.AsyncClient() as browser:
+    async with gateway_with_issuer(tmp_path) as (gateway, issuer), httpx2.AsyncClient(timeout=30) as browser:
         for _ in range(2):
             before = issuer.count("/reg")
             async with anyio.create_task_group() as group:
@@ -164,7 +164,7 @@ async def test_concurrent_sign_ins_share_one_registration(tmp_path: Path) -> Non
 
 
 async def test_stored_clients_of_another_version_are_registered_again(tmp_path: Path) -> None:
-    async with gateway_with_issuer(tmp_path) as (gateway, issuer), httpx2.AsyncClient() as browser:
+    async with gateway_with_issuer(tmp_path) as (gateway, issuer), httpx2.AsyncClient(timeout=30) as browser:
         await state_of_new_sign_in(gateway, issuer, browser)
         [path] = (gateway.state_dir / "sign-ins").glob("access-*.json")
         stored = json.loads(path.read_text())
@@ -189,14 +189,14 @@ async def test_stored_clients_of_another_version_are_registered_again(tmp_path: 
 
 
 async def test_one_address_cannot_start_sign_ins_without_limit(tmp_path: Path) -> None:
-    async with gateway_with_issuer(tmp_path) as (gateway, issuer), httpx2.AsyncClient() as browser:
+    async with gateway_with_issuer(tmp_path) as (gateway, issuer), httpx2.AsyncClient(timeout=30) as browser:
         body = {"issuer": issuer.url}
         statuses = [
             (await browser.post(f"{gateway.origin}/me/provider", json=body, timeout=60)).status_code for _ in range(201)
         ]
         assert (statuses.count(200), statuses[-1]) == (200, 409)
         other = httpx2.AsyncHTTPTransport(local_address="127.0.0.2")
-        async with httpx2.AsyncClient(transport=other) as neighbour:
+        async with httpx2.AsyncClient(timeout=30, transport=other) as neighbour:
             await state_of_new_sign_in(gateway, issuer, neighbour)
 
 

@@ -17,9 +17,9 @@ from gateway.access.principal import Principal
 from gateway.access.signing import Signer
 from gateway.admin.policy_explained import Question, explain, matrix, principal_in, rule_rows
 from gateway.audit.recording import Audit
-from gateway.calls.advice.call_stats import CallStats
 from gateway.calls.advice.unknown_tool import UnknownToolErrors
 from gateway.calls.approval_requests import Verdict
+from gateway.calls.call_stats import CallStats
 from gateway.calls.call_targets import Permission
 from gateway.calls.caller import Caller
 from gateway.calls.caller_ids import TaskIds

@@ -149,7 +149,7 @@ async def test_admin_socket_is_accessible_to_its_owner_only(
     async with (
         scripted_http_server(tmp_path, "up", tools=builtin_tools("echo")) as up,
         running_gateway(tmp_path, {"up": up.config}, gateway=listen) as gateway,
-        httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=str(path))) as client,
+        httpx2.AsyncClient(timeout=30, transport=httpx2.AsyncHTTPTransport(uds=str(path))) as client,
     ):
         assert path.stat().st_mode & 0o777 == 0o600
         await check_apart(gateway, "http://localhost", client)
@@ -172,7 +172,7 @@ async def test_several_workers_serve_one_admin_socket(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "up", tools=builtin_tools("echo")) as up,
         running_workers(tmp_path, {"up": up.config}, gateway={"admin": {"listen": f"unix:{path}"}}) as gateway,
-        httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=str(path))) as client,
+        httpx2.AsyncClient(timeout=30, transport=httpx2.AsyncHTTPTransport(uds=str(path))) as client,
         each_worker(gateway) as workers,
     ):
         for worker in workers:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from gateway.audit.log_reader import MAX_FAULTS, Filter, format_time, parse_since, read, verify
+from gateway.audit.audit_entries import format_time
+from gateway.audit.log_reader import MAX_FAULTS, Filter, parse_since, read, verify
 from gateway.audit.log_writer import Limits, LogFile, LogState, NotWritten, earlier_files, locked
 from gateway.protocol import json_bytes
 

@@ -15,8 +15,7 @@ import pytest
 from gateway.access.principal import LOCAL
 from gateway.audit.audit_entries import EventEntry, Line, Outcome
 from gateway.audit.log_reader import Filter, Page, verify
-from gateway.audit.log_writer import Limits, locked
-from gateway.audit.pending_entries import Batch
+from gateway.audit.log_writer import Batch, Limits, locked
 from gateway.audit.recording import Audit
 from gateway.calls.caller import Caller
 from gateway.calls.profile_views import ProfileViews

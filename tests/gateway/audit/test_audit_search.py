@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.audit import log_reader
-from gateway.audit.log_reader import Filter, Page, format_time, outcome_of, parse_since, read
+from gateway.audit.audit_entries import format_time
+from gateway.audit.log_reader import Filter, Page, outcome_of, parse_since, read
 from gateway.audit.log_writer import Limits, LogFile
 from gateway.protocol import json_bytes
 

@@ -12,10 +12,10 @@ import pytest
 from gateway.access.principal import LOCAL
 from gateway.access.signing import Signer
 from gateway.audit.recording import Audit
-from gateway.calls.advice.call_stats import CallStats
 from gateway.calls.advice.unknown_tool import UnknownToolErrors
 from gateway.calls.approval_requests import Approvals
 from gateway.calls.approval_store import ApprovalStore
+from gateway.calls.call_stats import CallStats
 from gateway.calls.call_targets import Permission
 from gateway.calls.caller import Caller
 from gateway.calls.caller_ids import TaskIds
@@ -135,7 +135,7 @@ def text_of(result: dict[str, Any]) -> str:
 async def test_call_uses_one_catalog_from_start_to_end() -> None:
     up = Setup()
     caller = up.caller()
-    pinned = caller.view.catalog.get("up__send")
+    pinned = caller.view.catalog.by_name.get("up__send")
     assert pinned is not None
     # The same connection has a later listing by now, for which these arguments would be wrong.
     up.registry.put(listing(to={"type": "integer"}))
@@ -274,7 +274,7 @@ async def test_hooks_receive_upstream_failures_and_they_are_counted() -> None:
 
 async def test_call_without_hooks_uses_the_pass_through_invocation() -> None:
     up = Setup()
-    wrapper = up.registry.catalog.get("up__send")
+    wrapper = up.registry.catalog.by_name.get("up__send")
     assert wrapper is not None
     assert up.hooks.tool_call(wrapper, "wrapper", up.caller()) is PASS_THROUGH
 

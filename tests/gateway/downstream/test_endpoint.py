@@ -27,7 +27,7 @@ from gateway.calls.profile_views import ProfileViews
 from gateway.config.auth_config import QuotaLimits, QuotasConfig
 from gateway.downstream import sessions
 from gateway.downstream.list_changes import ChangeAnnouncer
-from gateway.downstream.lists import SERVER_INFO
+from gateway.downstream.messages import SERVER_INFO
 from gateway.downstream.sessions import MAX_SESSIONS, Session, SessionTable
 from gateway.protocol.gateway_errors import QuotaExceeded
 from registry.catalog.listing import ServerListing

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from gateway.calls.builtin_tools import BUILTIN_TOOLS, SEARCH_TOOLS
-from gateway.downstream.lists import ListResults
+from gateway.downstream.messages import ListResults
 from gateway.fleet.discovery import ListingSource, listing_of
 from gateway.upstream.session import RawListing
 from registry.catalog.names import ServerName

@@ -16,7 +16,7 @@ from support.gateways import brief_pause
 
 from gateway.access.principal import LOCAL
 from gateway.access.quotas import independent_account
-from gateway.downstream.lists import ListResults
+from gateway.downstream.messages import ListResults
 from gateway.downstream.sessions import Session
 from gateway.fleet.discovery import ListingSource, listing_of
 from gateway.process import memory

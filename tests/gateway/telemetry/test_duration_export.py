@@ -9,10 +9,10 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 from support.collector import Collector, collector
 
+from gateway.calls.call_stats import Durations
 from gateway.config.operation_config import TelemetryConfig
-from gateway.telemetry.durations import MAX_NAMED_TOOLS, OTHER, Durations, Key
 from gateway.telemetry.otel_export import DurationExport, create_exporter
-from gateway.telemetry.trace_context import SERVER_DURATION
+from gateway.telemetry.trace_context import MAX_NAMED_TOOLS, OTHER, SERVER_DURATION, Key
 
 ECHO = Key("server", "tools/call", "up", "echo")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.telemetry.durations import MAX_NAMED_TOOLS, OTHER, Durations, Key
-from gateway.telemetry.trace_context import BUCKETS_S
+from gateway.calls.call_stats import Durations
+from gateway.telemetry.trace_context import BUCKETS_S, MAX_NAMED_TOOLS, OTHER, Key
 
 
 def of(tool: str, **members: str) -> Key:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.collector import collector
 
+from gateway.calls.call_stats import Durations
 from gateway.config.operation_config import TelemetryConfig
-from gateway.telemetry.durations import Durations, Key
-from gateway.telemetry.trace_context import CURRENT, parents_of
+from gateway.telemetry.trace_context import CURRENT, Key, parents_of
 from gateway.telemetry.tracing import Span, Tracing, UnrecordedSpan
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -50,7 +50,7 @@ def test_equal_listings_of_several_callers_are_stored_once() -> None:
     registry = shop_and_bank()
     registry.put_own("ann", listing("whoami"))
     registry.put_own("bob", listing("whoami"))
-    ann, bob = (registry.catalog_of(name).get("shop__whoami") for name in ("ann", "bob"))
+    ann, bob = (registry.catalog_of(name).by_name.get("shop__whoami") for name in ("ann", "bob"))
     assert ann is not None
     assert bob is not None
     assert ann.definition is bob.definition

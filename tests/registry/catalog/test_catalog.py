@@ -229,7 +229,7 @@ def test_call_keeps_the_catalog_it_started_with() -> None:
     pinned = registry.catalog
     registry.drop(MAIL)
     assert pinned.resolve("mail__a").tool == "a"
-    assert registry.catalog.get("mail__a") is None
+    assert registry.catalog.by_name.get("mail__a") is None
 
 
 def test_reshaping_applies_configured_renames() -> None:

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from gateway.access.principal import LOCAL, Principal
 from gateway.admin.metrics import families_of_calls
-from gateway.calls.advice.call_stats import FLAG_FAILURES, MAX_COUNTED_TOOLS, WINDOW_S, CallStats, Failure
+from gateway.calls.call_stats import FLAG_FAILURES, MAX_COUNTED_TOOLS, WINDOW_S, CallStats, Failure
 from gateway.calls.caller import Caller
 from gateway.protocol.gateway_errors import (
     RpcError,
@@ -21,7 +21,7 @@ from gateway.protocol.gateway_errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from gateway.telemetry.durations import MAX_NAMED_TOOLS, OTHER
+from gateway.telemetry.trace_context import MAX_NAMED_TOOLS, OTHER
 from registry.arguments.coercion import Repair
 from registry.arguments.diagnosis import ArgumentProblem
 from registry.catalog.build import build_catalog

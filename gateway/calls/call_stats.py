@@ -1,4 +1,4 @@
-"""Count the outcomes of calls by tool, and collect similar failures of a tool in clusters.
+"""Count the outcomes and durations of calls by tool, and collect similar failures of a tool in clusters.
 
 Only names of parameters and kinds of failure are stored, never values of arguments or results.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import re
 import time
+from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
@@ -27,12 +28,99 @@ from gateway.protocol.gateway_errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from gateway.telemetry.durations import DurationHistogram, Durations
-from gateway.telemetry.trace_context import TOOL_ERROR
+from gateway.telemetry.trace_context import BUCKETS_S, MAX_NAMED_TOOLS, OTHER, TOOL_ERROR, Key, Side
 from registry.arguments.coercion import Repair
 from registry.arguments.diagnosis import ArgumentProblem
 from registry.catalog.catalog import ToolWrapper
 from registry.schema.json_paths import format_path
+
+# Maximum number of histograms, which limits their memory to a few MiB. Further keys are counted as `other`.
+_MAX_CELLS: Final = 20_000
+
+
+class DurationHistogram:
+    """The histogram of one key.
+
+    Attributes:
+        counts: The number of requests in each bucket of `BUCKETS_S`, and in a last bucket without an upper bound.
+        total_s: The sum of the durations in seconds.
+    """
+
+    __slots__ = ("_export", "counts", "total_s")
+
+    def __init__(self, export: Callable[[float], None] | None = None) -> None:
+        """Create an empty histogram. `export` is called with each recorded duration in seconds."""
+        self.counts = [0] * (len(BUCKETS_S) + 1)
+        self.total_s = 0.0
+        self._export = export
+
+    def record(self, seconds: float) -> None:
+        """Count one request."""
+        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
+        self.total_s += seconds
+        if self._export is not None:
+            self._export(seconds)
+
+    def add(self, other: DurationHistogram) -> None:
+        """Add the counts of another histogram."""
+        self.counts = [count + added for count, added in zip(self.counts, other.counts, strict=True)]
+        self.total_s += other.total_s
+
+
+class Durations:
+    """The histograms of all keys."""
+
+    def __init__(self, exporter_of: Callable[[Key], Callable[[float], None]] | None = None) -> None:
+        """Create the collection without histograms.
+
+        Args:
+            exporter_of: Returns a function that exports durations for a key; None to export nothing.
+        """
+        self._exporter_of = exporter_of
+        self._cells: dict[Key, DurationHistogram] = {}
+        self._named_tools: dict[tuple[str, str], None] = {}
+
+    def histogram(
+        self, side: Side, method: str, server: str = "", tool: str = "", error: str = ""
+    ) -> DurationHistogram:
+        """Return the histogram of a key. The caller may store the histogram and record further durations in it."""
+        # Look up a plain tuple, which is equal to a `Key`. Creating a `Key` would double the time of this method.
+        cell = self._cells.get((side, method, server, tool, error))  # type: ignore[call-overload] # see above
+        return self._new_histogram(Key(side, method, server, tool, error)) if cell is None else cell
+
+    def _new_histogram(self, key: Key) -> DurationHistogram:
+        if len(self._cells) >= _MAX_CELLS:
+            key = key._replace(server="", tool=OTHER)
+        if (existing := self._cells.get(key)) is not None:
+            return existing
+        cell = self._cells[key] = DurationHistogram(self._exporter_of(key) if self._exporter_of is not None else None)
+        return cell
+
+    def named_tools(self) -> Collection[tuple[str, str]]:
+        """Return the tools with separate time series, as pairs of server and tool; other metrics use the same tools."""
+        busy: dict[tuple[str, str], int] = {}
+        for key, cell in self._cells.items():
+            if key.tool:
+                tool = (key.server, key.tool)
+                busy[tool] = busy.get(tool, 0) + sum(cell.counts)
+        # A tool that has its own series never loses it, because counters must not decrease.
+        for tool in sorted(busy, key=lambda tool: -busy[tool]):
+            if len(self._named_tools) >= MAX_NAMED_TOOLS:
+                break
+            self._named_tools.setdefault(tool)
+        return self._named_tools.keys()
+
+    def series(self) -> Iterator[tuple[Key, DurationHistogram]]:
+        """Yield each key to report with its histogram. The counts of a key never decrease from one call to the next."""
+        named_tools = self.named_tools()
+        other_tools: dict[Key, DurationHistogram] = {}
+        for key, cell in self._cells.items():
+            if not key.tool or (key.server, key.tool) in named_tools:
+                yield key, cell
+            else:
+                other_tools.setdefault(key._replace(server="", tool=OTHER), DurationHistogram()).add(cell)
+        yield from other_tools.items()
+
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +221,7 @@ class CallStats:
 
     Args:
         on_success: Called with the tool of each successful call.
+        awaited: The tools (server and tool) whose successful calls `on_success` gets; None for all tools.
         on_failure: Called for each failure instead of `add_failure`, if another process stores the clusters.
         clock: A monotonic clock.
         durations: Records durations.
@@ -142,6 +231,7 @@ class CallStats:
         self,
         *,
         on_success: Callable[[ToolWrapper], None] = lambda wrapper: None,
+        awaited: Container[tuple[str, str]] | None = None,
         on_failure: Callable[[str, str, str, Failure, str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         durations: Durations | None = None,
@@ -149,6 +239,7 @@ class CallStats:
         self.durations = durations or Durations()
         self.mistakes = Mistakes()
         self._on_success = on_success
+        self._awaited = awaited
         self._clock = clock
         self._clusters: LRUCache[tuple[str, Failure], _FailureCluster] = LRUCache(MAX_CLUSTERS)
         self._counted: dict[_Ending, _Counted] = {}
@@ -195,7 +286,7 @@ class CallStats:
             text = _first_text(result)
             self.record_failure(wrapper, Failure(kind="error_result", detail=_text_class(text)), caller)
             self.mistakes.record_error(wrapper, text, arguments, caller.principal.name)
-        else:
+        elif self._awaited is None or (wrapper.server, wrapper.tool) in self._awaited:
             self._on_success(wrapper)
 
     def record_failure(self, wrapper: ToolWrapper, failure: Failure, caller: Caller) -> None:

@@ -7,7 +7,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from gateway.process.tasks import Deadline
+from gateway.upstream.session import Deadline
 
 
 async def test_wait_over_the_deadline_times_out() -> None:
