@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tracemalloc
 import weakref
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +18,6 @@ from gateway.access.quotas import independent_account
 from gateway.downstream.lists import ListResults
 from gateway.downstream.sessions import Session
 from gateway.fleet.discovery import ListingSource, listing_of
-from gateway.process import memory
 from gateway.process.memory import Collector, freeze_settled
 from gateway.upstream.session import RawListing
 from registry.catalog.names import ServerName
@@ -98,15 +96,7 @@ def test_frozen_cycles_are_collected_before_there_are_too_many() -> None:
 
 
 @pytest.mark.heavy
-async def test_tool_shown_in_both_eras_costs_little_more_than_two_texts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Caches hold about a hundred tools, however many exist; other tests have filled them.
-    monkeypatch.setattr(schemas, "_MAX_VALIDATORS", 8)
-    monkeypatch.setattr(schemas, "VALIDATORS", {})
-    monkeypatch.setattr(packed_definition, "_MAX_PARSED", 8)
-    monkeypatch.setattr(packed_definition, "_parsed", deque())
-
+async def test_tool_shown_in_both_eras_costs_little_more_than_two_texts() -> None:
     def tool(number: int) -> dict[str, Any]:
         says = f"What tool {number} of this server is told with it, "
         properties = {f"p{one}": {"type": "string", "description": says * 3 + str(one)} for one in range(8)}
@@ -127,15 +117,17 @@ async def test_tool_shown_in_both_eras_costs_little_more_than_two_texts(
             await lists.render_result(view, "tools", modern=modern, shared=True)
         return [registry, view, lists]
 
-    await held([tool(number) for number in range(50)])  # exclude imports and caches from the measurement
-    number = 400
+    number, cached = 400, max(schemas._MAX_VALIDATORS, packed_definition._MAX_PARSED)
     size = sum(len(orjson.dumps(tool(one))) for one in range(number)) / number
-    gc.collect()
     tracemalloc.start()
     try:
+        # Caches hold a number of tools, however many exist: fill them with others, which these then replace.
+        await held([tool(one) for one in range(number, number + cached)])
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
         kept = await held([tool(one) for one in range(number)])
         gc.collect()
-        each = tracemalloc.get_traced_memory()[0] / number
+        each = (tracemalloc.get_traced_memory()[0] - before) / number
     finally:
         tracemalloc.stop()
     assert kept
@@ -170,16 +162,17 @@ print(held() - before)
     assert int(done.stdout) < 20
 
 
-async def test_change_during_settling_is_settled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_change_during_settling_is_settled_too() -> None:
     given: list[int] = []
-    monkeypatch.setattr(memory, "return_memory", lambda: given.append(len(given)))
     registry = Registry(Shape(servers={SERVER: ServerShape()}))
     tools = [{"name": "t", "inputSchema": {"type": "object"}}]
     raw = RawListing(tools=tools, prompts_and_resources={}, capabilities={"tools": {}}, ttl_ms=None, scope="private")
     with anyio.fail_after(4):  # before it would be looked anyway whether there is anything to do
         async with anyio.create_task_group() as group:
-            group.start_soon(lambda: freeze_settled(registry, settle_s=0.5))
-            await anyio.sleep(0.1)
+            group.start_soon(
+                lambda: freeze_settled(registry, settle_s=0.5, return_free=lambda: given.append(len(given)))
+            )
+            await anyio.wait_all_tasks_blocked()
             assert not given
             registry.put(listing_of(raw, ListingSource(server=SERVER, epoch=1, transport="http"), before=None))
             while len(given) < 2:
