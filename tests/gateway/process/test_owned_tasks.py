@@ -14,6 +14,7 @@ import pytest
 from support.fake_issuer import AUDIENCE
 from support.rotating import Rotating, rotating_server
 from support.tasks import owned_tasks
+from support.waiting import brief_pause
 
 from gateway.access.oauth.access_tokens import Tokens
 from gateway.access.oauth.key_set import Fetched
@@ -348,7 +349,7 @@ async def test_cancelled_caller_does_not_cancel_a_shared_header_command(tmp_path
 
     async def until_it_runs() -> None:
         while not (tmp_path / "runs").exists():
-            await anyio.sleep(0.01)
+            await brief_pause()
 
     await cancelled(command.handle_refusal(401, "", command.version), until_it_runs)
     assert await command.handle_refusal(401, "", command.version)

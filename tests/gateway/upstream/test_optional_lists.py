@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -14,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from support.raw_http import Peer, message_of, serving
+from support.waiting import until
 
 from gateway.config.server import ServerConfig
 from gateway.config.upstream_types.http_config import HttpConfig
@@ -167,11 +167,6 @@ async def linked(config: ServerConfig, lists: Lists) -> AsyncIterator[UpstreamLi
 async def call(link: UpstreamLink) -> str:
     result = await link.call(UpstreamCall(method="tools/call", params={"name": "t", "arguments": {}}))
     return str(result["content"][0]["text"])
-
-
-async def until(holds: Callable[[], object]) -> None:
-    while not holds():
-        await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("method", MEMBERS)
