@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from support.clients import installed
 from support.gateways import serving
 from support.guide_pages import code_blocks, local_config
+from support.waiting import brief_pause
 
 PAGE = "extensions"
 SIZE, LOAD, USER = (f"anthropic/{key}" for key in ("maxResultSizeChars", "alwaysLoad", "requiresUserInteraction"))
@@ -57,6 +58,6 @@ async def test_skills_of_the_example_are_listed(tmp_path: Path) -> None:
     async with serving(path, tmp_path) as gateway:
         with anyio.fail_after(60):
             while (await gateway.server("review-skills"))["skills"] != 1:
-                await anyio.sleep(0.1)
+                await brief_pause()
         skills = (await gateway.rpc("skills/list"))["result"]["skills"]
         assert [skill["uri"] for skill in skills] == ["skill://code-review/SKILL.md"]

@@ -7,7 +7,7 @@ of its own.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
@@ -67,14 +67,23 @@ class ProfileViews(Reconfigurable):
         cached_views: The views that `find_view` has returned, by caller; cleared after every change.
     """
 
-    def __init__(self, registry: Registry, profiles: Mapping[str, Profile], policy: Policy | None = None) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        profiles: Mapping[str, Profile],
+        policy: Policy | None = None,
+        *,
+        build: Callable[..., View] = build_view,
+    ) -> None:
         """Create the views of the tools of a registry.
 
         Args:
             profiles: The profiles by name; `default` is added if missing.
             policy: The rules for callers; None to allow everything.
+            build: Builds a view, like `build_view`.
         """
         self._registry = registry
+        self._build_view = build
         # Views of callers with unlimited rights. They are never evicted, because other views are built from them.
         self._open: dict[_Key, _CachedView] = {}
         self._narrowed: dict[_Key, _CachedView] = {}
@@ -170,7 +179,7 @@ class ProfileViews(Reconfigurable):
         shape, profile_settings = self._registry.shape, self.profiles[profile]
         # Entries of unchanged servers are reused from the previous view, or from the view with unlimited rights.
         previous = self._views_of(key).get(key) or self._open.get((profile, EVERYTHING, ""))
-        view = build_view(
+        view = self._build_view(
             catalog,
             shape,
             profile_settings,

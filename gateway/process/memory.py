@@ -9,6 +9,7 @@ import ctypes
 import gc
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -138,12 +139,30 @@ def use_one_heap() -> None:
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
-async def freeze_settled(registry: Registry, *, settle_s: float = SETTLE_S, thorough_s: float = THOROUGH_S) -> None:
+def return_memory() -> None:
+    """Return free pages to the operating system (glibc only). This takes several milliseconds, so call it rarely.
+
+    A long list or a large result leaves holes between small surviving objects, and glibc by itself returns only the
+    free space at the end of its heap.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+async def freeze_settled(
+    registry: Registry,
+    *,
+    settle_s: float = SETTLE_S,
+    thorough_s: float = THOROUGH_S,
+    return_free: Callable[[], None] = return_memory,
+) -> None:
     """Freeze long-lived objects for the garbage collector, now and after each change of the catalog.
 
     Args:
         settle_s: Seconds to wait for a burst of changes to end.
         thorough_s: Minimum seconds between collections that include frozen objects, such as those of ended sessions.
+        return_free: Returns free memory to the operating system, in a thread.
     """
     changed = anyio.Event()
     changed.set()
@@ -167,18 +186,7 @@ async def freeze_settled(registry: Registry, *, settle_s: float = SETTLE_S, thor
             changed = anyio.Event()
             await anyio.sleep(settle_s)
             collector.settle()
-            await anyio.to_thread.run_sync(return_memory)
+            await anyio.to_thread.run_sync(return_free)
     finally:
         gc.set_threshold(*usual)
         unsubscribe()
-
-
-def return_memory() -> None:
-    """Return free pages to the operating system (glibc only). This takes several milliseconds, so call it rarely.
-
-    A long list or a large result leaves holes between small surviving objects, and glibc by itself returns only the
-    free space at the end of its heap.
-    """
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)

@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 from e2e.processes import RawStdio, raw_stdio, typegate
 from support.gateways import META, MODERN, RunningGateway, messages_of, running_gateway
 from support.upstreams.running import builtin_tools, scripted_stdio_server
+from support.waiting import brief_pause
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "corpus/first_requests.json").read_text(encoding="utf-8")
@@ -192,7 +193,7 @@ async def test_first_requests_of_hosts_over_stdio_are_answered(tmp_path: Path) -
         await process.initialize()
         with anyio.fail_after(WITHIN_S):
             while {tool["name"] for tool in await process.tools()} != TOOLS:
-                await anyio.sleep(0.1)
+                await brief_pause()
     for known in RECORDED.values():
         async with raw_stdio(command) as process, replaying() as group:
             await StdioReplay(known["stdio"], group).run(process)

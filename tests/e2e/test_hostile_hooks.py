@@ -15,6 +15,7 @@ from support.callers import call_of
 from support.gateways import answer_of, text_of
 from support.hooked import Hooked, hooked, sample, text_of_answer
 from support.upstreams.running import tool
+from support.waiting import brief_pause
 
 BEFORE = {
     "hang": "did not answer within 0.3 s",
@@ -175,7 +176,7 @@ async def test_hanging_plain_function_stays_in_its_thread_and_the_gateway_exits(
 async def wait_for_runs(up: Hooked, runs: int) -> None:
     with anyio.fail_after(20):
         while (await up.hook("hanging"))["counts"]["runs"] < runs:
-            await anyio.sleep(0.01)
+            await brief_pause()
 
 
 @pytest.mark.parametrize("kind", ["Hostile", "Blocking"])

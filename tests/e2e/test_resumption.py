@@ -14,6 +14,7 @@ import pytest
 from support.callers import HandshakeSession, handshake
 from support.gateways import running_gateway
 from support.upstreams.running import builtin_tools, scripted_stdio_server
+from support.waiting import brief_pause
 
 from gateway.access.quotas import independent_account
 from gateway.downstream import resumption
@@ -164,7 +165,7 @@ async def test_caller_that_does_not_return_cancels_its_call_after_a_timeout() ->
     responder.on_disconnect()
     with anyio.fail_after(25):
         while not responder.cancelled:
-            await anyio.sleep(0.005)
+            await brief_pause()
     assert answers.find("1-0") is None
     answer.finish((b"{}",))
     assert account.held_bytes == 0
@@ -179,7 +180,7 @@ async def test_unfetched_result_is_held_on_its_callers_account_for_a_while() -> 
     assert account.held_bytes == 1000
     with anyio.fail_after(25):
         while account.held_bytes:
-            await anyio.sleep(0.005)
+            await brief_pause()
     assert answers.find("1-0") is None
 
 

@@ -16,6 +16,7 @@ from e2e.test_extensions import EAGER, hosts_of, received, server, tool
 from support.clients import installed
 from support.gateways import running_gateway
 from support.hosts_connected import HttpHost, http_host
+from support.waiting import brief_pause
 
 SKILLS = "io.modelcontextprotocol/skills"
 FASTMCP = ("fastmcp==4.2.3",)
@@ -207,7 +208,7 @@ async def test_published_clients_read_and_verify_the_skills_of_published_servers
         with anyio.fail_after(60):
             for name in servers:
                 while (await running.server(name))["skills"] != 2:
-                    await anyio.sleep(0.1)
+                    await brief_pause()
         report = json.loads(await output_of(*client, running.url))
         assert report["supported"]
         assert set(report["skills"]) == set(written)
@@ -240,7 +241,7 @@ async def test_directories_of_published_servers_are_read_by_a_published_client(t
         with anyio.fail_after(60):
             for name in servers:
                 while (await running.server(name))["skills"] != 1:
-                    await anyio.sleep(0.1)
+                    await brief_pause()
         for name in servers:
             root_uri = f"skill://{name}/plan"
             report = json.loads(await output_of(*client, running.url, f"{root_uri}/references"))

@@ -19,6 +19,7 @@ from support.gateways import running_gateway
 from support.pace import limit_now
 from support.upstreams.running import rescript, scripted_http_server, scripted_stdio_server, tool
 from support.visitors import ALWAYS
+from support.waiting import brief_pause
 
 _ROOT = Path(__file__).parents[2]
 # Hosts wait one second; a machine that does other things at the same time is given another, or more (`limit_now`).
@@ -128,5 +129,5 @@ async def test_readiness_waits_at_most_five_seconds_for_a_hanging_upstream(tmp_p
         assert (await gateway.client.get(f"{gateway.origin}/readyz")).status_code == 503
         with anyio.fail_after(25):
             while (await gateway.client.get(f"{gateway.origin}/readyz")).status_code != 200:
-                await anyio.sleep(0.1)
+                await brief_pause()
         assert time.perf_counter() - began_s < 6

@@ -16,6 +16,7 @@ from faults.observing import MIB, eventually, rss_of
 from support.callers import call_of, get_stream, handshake, hello, listen_to, post_stream, raw_post
 from support.gateways import RunningGateway, running_gateway, text_of
 from support.upstreams.running import Recording, builtin_tools, scripted_stdio_server
+from support.waiting import brief_pause
 
 KEYS = [{"name": "ann", "key": "key-of-ann"}, {"name": "bob", "key": "key-of-bob"}]
 ANN, BOB = {"authorization": "Bearer key-of-ann"}, {"authorization": "Bearer key-of-bob"}
@@ -34,7 +35,7 @@ async def shared_gateway(
     async with running_gateway(tmp_path, {"up": {**config, **(server or {})}}, gateway=settings) as gateway:
         with anyio.fail_after(25):
             while not (await gateway.rpc("tools/list", headers=BOB))["result"]["tools"][1:]:
-                await anyio.sleep(0.02)
+                await brief_pause()
         yield gateway, record
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
+from support.waiting import until
 
 from gateway.config.load import loaded
 from gateway.downstream.messages import ListResults
@@ -56,12 +57,6 @@ async def upstream(tools: int) -> AsyncIterator[str]:
             process.kill()
 
 
-async def until(fits: Any) -> None:
-    with anyio.fail_after(60):
-        while not fits():
-            await anyio.sleep(0.01)
-
-
 def is_complete(gateway: Gateway, tools: int) -> bool:
     links = gateway.fleet.links.values()
     return len(gateway.registry.catalog.wrappers) == tools and all(link.session is not None for link in links)
@@ -81,7 +76,7 @@ async def test_event_loop_is_not_blocked_by_ten_thousand_tools(servers: int, too
         group.start_soon(turns.watch)
         # Modules that are imported at first use are excluded, because they do not depend on the number of tools.
         async with open_gateway(configured(), state_dir=None) as gateway:
-            await until(lambda: gateway.fleet.links["s0"].session is not None)
+            await until(lambda: gateway.fleet.links["s0"].session is not None, 60)
         # Objects of earlier tests are excluded too: collecting them with the rest takes a second.
         gc.collect()
         gc.freeze()
@@ -90,7 +85,7 @@ async def test_event_loop_is_not_blocked_by_ten_thousand_tools(servers: int, too
         longest_s: dict[str, float] = {}
         async with open_gateway(configured(), state_dir=tmp_path / "state") as gateway:
             group.start_soon(freeze_settled, gateway.registry)
-            await until(lambda: is_complete(gateway, servers * tools))
+            await until(lambda: is_complete(gateway, servers * tools), 60)
             await anyio.sleep(2.5)  # the collector waits as long
             longest_s["first listing"] = turns.take_longest_s()
             view = await gateway.views.prepared("o")
@@ -109,7 +104,7 @@ async def test_event_loop_is_not_blocked_by_ten_thousand_tools(servers: int, too
             longest_s["reconnection"] = turns.take_longest_s()
             version = gateway.registry.catalog.version
             gateway.fleet.links["s0"].refresh()
-            await until(lambda: gateway.registry.catalog.version > version)
+            await until(lambda: gateway.registry.catalog.version > version, 60)
             await anyio.sleep(0.5)
             longest_s["list_changed"] = turns.take_longest_s()
             await gateway.active.change(configured(displayName="Zero", tools={"tool_0007": {"hidden": True}}))

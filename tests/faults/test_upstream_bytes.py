@@ -234,5 +234,5 @@ async def test_consecutively_lost_calls_pause_the_server_until_it_answers(
         assert "Nothing was sent" in text_of(refused)
         with anyio.fail_after(OPEN_S + 3):
             while (await gateway.call("h__other")).get("isError"):
-                await anyio.sleep(0.1)
+                await brief_pause()
         assert text_of(await gateway.call("h__echo")) == "done"

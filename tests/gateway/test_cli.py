@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from argparse import ArgumentParser
 from collections.abc import Iterator
@@ -377,10 +378,9 @@ def test_demo_is_found_by_its_note_and_a_stale_note_is_ignored(
     for folder, token in ((tmp_path, "own"), (tmp_path / "demo", "demos")):
         (folder / "admin-token").write_text(token)
         (folder / "admin-token").chmod(0o600)
-    line = ["servers", "--state-dir", str(tmp_path)]
     with answering(admin(ROWS[0]), (401, "application/json", "{}"), admin(ROWS[1])) as server:
         (tmp_path / "demo" / "address").write_text(server.url)
-        monkeypatch.setattr("gateway.commands.admin_client.DEFAULT_URL", server.url)
+        line = ["servers", "--state-dir", str(tmp_path), "--url", server.url]
         assert main(line) == 0
         assert main(line) == 0
     assert [head["authorization"] for _, head, _ in server.requests] == ["Bearer demos", "Bearer demos", "Bearer own"]
@@ -551,7 +551,7 @@ def test_every_command_works_for_a_user_without_home_and_passwd_entry(
 
 
 def test_temporary_state_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_client.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     own = tmp_path / f"typegate-{os.geteuid()}"
     assert admin_client._temporary_state_dir() == own
     own.symlink_to(tmp_path)

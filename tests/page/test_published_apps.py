@@ -13,6 +13,7 @@ from support.browsers import expect, running_browser
 from support.clients.installed import app_server, apps_host
 from support.gateways import MODERN, RunningGateway, running_gateway, text_of
 from support.visitors import HANDSHAKE
+from support.waiting import brief_pause
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -93,4 +94,4 @@ async def test_apps_with_one_uri_are_rendered_and_call_their_own_servers(era: st
                 await expect(time_shown).to_have_text(text_of(called["result"]), timeout=WAIT_MS)
                 with anyio.fail_after(60):
                     while reached(gateway)[-2:] != [f"{server}__get-time"] * 2:
-                        await anyio.sleep(0.1)
+                        await brief_pause()

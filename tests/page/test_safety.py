@@ -17,6 +17,7 @@ import pytest
 from support.browsers import ROOMS, expect, running_browser, visiting
 from support.gateways import TOKEN, RunningGateway, running_gateway, serving
 from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server, tool
+from support.waiting import brief_pause
 from support.worker_groups import ready, running_workers
 
 ATTACK = (
@@ -130,7 +131,7 @@ async def test_tokens_have_roles_and_a_replaced_token_ends_its_sessions(tmp_path
         gateway.config.write_text(json.dumps({"mcpServers": {}, "gateway": {"admin": {"tokens": tokens}}}))
         with anyio.fail_after(25):
             while (await gateway.client.get(url, headers=head)).status_code != 401:
-                await anyio.sleep(0.02)
+                await brief_pause()
 
 
 @pytest.mark.heavy

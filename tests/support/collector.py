@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import anyio
+from support.waiting import brief_pause
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class Collector:
         """Return the spans as soon as there are enough."""
         with anyio.fail_after(within_s):
             while len(self.spans) < count:
-                await anyio.sleep(0.05)
+                await brief_pause()
         return self.spans
 
 

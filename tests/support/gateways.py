@@ -18,6 +18,7 @@ import anyio
 import httpx2
 from anyio.abc import Process
 from support.forking import ForkedProcess, can_fork, fork_gateway
+from support.waiting import brief_pause
 
 from gateway.calls.builtin_tools import BUILTIN_TOOLS
 
@@ -252,9 +253,3 @@ async def _until_listening(process: Process | ForkedProcess, log: Path, said_bef
 
 def _log_since(log: Path, before: int) -> str:
     return log.read_bytes()[before:].decode(errors="replace")
-
-
-async def brief_pause() -> None:
-    """Let other processes work before looking again at what they give no event for."""
-    with anyio.move_on_after(0.02):
-        await anyio.sleep_forever()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from gateway.http.http_client import HttpClient
 
@@ -37,6 +38,14 @@ class Peer:
     def say(self, data: bytes) -> None:
         """Send bytes."""
         self.writer.write(data)
+
+    async def say_apart(self, data: bytes) -> None:
+        """Send bytes, and let a client in this event loop read them before any more are sent."""
+        self.say(data)
+        await self.writer.drain()
+        # The kernel has the bytes. In the next iteration the loop finds them, and the client reads them.
+        for _ in range(2):
+            await checkpoint()
 
     def answer(self, body: bytes, head: bytes = b"HTTP/1.1 200 OK\r\n") -> None:
         """Send a whole answer."""

@@ -27,6 +27,7 @@ class Rotating:
         revoked: Whether one of these was used again.
         arrived: Set when a refresh has reached the issuer.
         release: Lets the issuer answer refreshes.
+        life_s: How long further access tokens are valid, as the issuer states.
     """
 
     lying: Lying
@@ -36,6 +37,7 @@ class Rotating:
     revoked: bool = False
     arrived: anyio.Event = field(default_factory=anyio.Event)
     release: anyio.Event = field(default_factory=anyio.Event)
+    life_s: float = 3600
     _count: int = 0
 
     def pair(self) -> dict[str, Any]:
@@ -43,7 +45,7 @@ class Rotating:
         self._count += 1
         self.good, self.refresh = f"access-{self._count}", f"refresh-{self._count}"
         tokens = {"access_token": self.good, "refresh_token": self.refresh}
-        return {**tokens, "token_type": "Bearer", "expires_in": 3600}
+        return {**tokens, "token_type": "Bearer", "expires_in": self.life_s}
 
     async def token(self, _: object) -> Any:
         """Answer at the token endpoint."""

@@ -11,8 +11,9 @@ from typing import Any
 import anyio
 import httpx2
 from support.callers import hello
-from support.gateways import RunningGateway, brief_pause, running_gateway
+from support.gateways import RunningGateway, running_gateway
 from support.upstreams.running import children_of
+from support.waiting import until
 
 
 @asynccontextmanager
@@ -74,17 +75,6 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
         return False
-
-
-async def until(holds: Any, within_s: float = 25) -> Any:
-    """Wait until a look that may be awaited finds something."""
-    with anyio.fail_after(within_s):
-        while True:
-            found = holds()
-            found = await found if hasattr(found, "__await__") else found
-            if found:
-                return found
-            await brief_pause()
 
 
 async def ready(gateway: RunningGateway, within_s: float = 25) -> None:

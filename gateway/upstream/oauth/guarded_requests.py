@@ -188,8 +188,9 @@ class OAuthResponse:
 class GuardedRequests:
     """Sends the requests of the sign-in to one upstream, and refuses URLs that the upstream's guard does not allow."""
 
-    def __init__(self, guard: AddressGuard, proxy: ProxyChoice = None) -> None:
+    def __init__(self, guard: AddressGuard, proxy: ProxyChoice = None, *, timeout_s: float = REQUEST_S) -> None:
         self.guard = guard
+        self._timeout_s = timeout_s
         self._client = HttpClient(
             connect_timeout_s=_CONNECT_S, resolve=guard.resolve, follows_redirects=False, proxy=proxy
         )
@@ -250,7 +251,7 @@ class GuardedRequests:
         self, method: str, url: str, headers: Mapping[str, str], body: bytes
     ) -> tuple[int, str, bytes, str]:
         origin = self.guard.check_url(url)
-        with anyio.move_on_after(REQUEST_S):
+        with anyio.move_on_after(self._timeout_s):
             try:
                 async with self._client.send(method, url, headers, body) as response:
                     content = await response.read(_MAX_BODY_BYTES)
@@ -265,7 +266,7 @@ class GuardedRequests:
                 raise
             except (GatewayError, ValueError) as error:
                 raise ConnectionLost(f"{origin}: {error}", sent=True) from None
-        raise ConnectionLost(f"{origin}: no response within {REQUEST_S:g} s", sent=True)
+        raise ConnectionLost(f"{origin}: no response within {self._timeout_s:g} s", sent=True)
 
 
 def _json(body: bytes) -> Any:

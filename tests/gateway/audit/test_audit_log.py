@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+from support.waiting import until
 
 from gateway.access.principal import LOCAL
 from gateway.audit.audit_entries import EventEntry, Line, Outcome
@@ -253,9 +254,7 @@ async def test_entries_after_a_read_are_written_in_the_background(tmp_path: Path
         # A query first writes the pending entries; there are no pending ones here.
         await audit.page(Filter(), limit=10)
         call(audit, "later")
-        with anyio.fail_after(25):
-            while not (tmp_path / "audit.jsonl").exists():
-                await anyio.sleep(0.01)
+        await until((tmp_path / "audit.jsonl").exists)
         group.cancel_scope.cancel()
     assert [row["name"] for row in lines(tmp_path)] == ["later"]
 
@@ -317,12 +316,8 @@ async def test_anchor_of_the_chain_is_logged_hourly(tmp_path: Path, caplog: pyte
         for name in ("a", "b"):
             now[0] += 1_801
             call(audit, name)
-            with anyio.fail_after(25):
-                while audit.written < (1 if name == "a" else 2):
-                    await anyio.sleep(0.01)
-        with anyio.fail_after(25):
-            while "audit log anchored: 2:" not in caplog.text:
-                await anyio.sleep(0.01)
+            await until(lambda: audit.written >= (1 if name == "a" else 2))  # noqa: B023 - awaited here
+        await until(lambda: "audit log anchored: 2:" in caplog.text)
         group.cancel_scope.cancel()
     assert "audit log anchored: 1:" not in caplog.text
 
@@ -422,12 +417,9 @@ async def test_failed_write_is_repeated_in_the_background(tmp_path: Path) -> Non
     async with anyio.create_task_group() as group:
         group.start_soon(audit.run)
         call(audit, "a")
-        with anyio.fail_after(25):
-            while audit.last_error is None:
-                await anyio.sleep(0.01)
-            (tmp_path / "audit.jsonl").rmdir()
-            while audit.last_error is not None:
-                await anyio.sleep(0.01)
+        await until(lambda: audit.last_error is not None)
+        (tmp_path / "audit.jsonl").rmdir()
+        await until(lambda: audit.last_error is None)
         group.cancel_scope.cancel()
     assert [row["name"] for row in lines(tmp_path)] == ["a"]
 
@@ -484,8 +476,6 @@ async def test_anchor_is_logged_after_an_hour_or_when_the_clock_goes_back(
         # The anchor is logged before the second entry is written.
         for count in (1, 2):
             call(audit, "a")
-            with anyio.fail_after(25):
-                while audit.written < count:
-                    await anyio.sleep(0.01)
+            await until(lambda: audit.written >= count)  # noqa: B023 - awaited here
         group.cancel_scope.cancel()
     assert caplog.text.count("audit log anchored: ") == is_anchored

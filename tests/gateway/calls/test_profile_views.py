@@ -9,7 +9,6 @@ import anyio
 import pytest
 
 from gateway.access.principal import LOCAL, Principal
-from gateway.calls import profile_views
 from gateway.calls.profile_views import MAX_BUILT_INLINE, ProfileViews
 from gateway.fleet.discovery import ListingSource, listing_of
 from gateway.upstream.session import RawListing
@@ -18,6 +17,7 @@ from registry.catalog.registry import Registry
 from registry.catalog.shape import ServerShape, Shape
 from registry.policy.policy import Policy
 from registry.views.profile import Profile
+from registry.views.view import View, build_view
 
 SERVER = ServerName("up")
 SCHEMA = {"type": "object", "properties": {"a": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}
@@ -39,16 +39,16 @@ def views(tools: int) -> tuple[Registry, ProfileViews]:
 
 
 @pytest.mark.parametrize("tools", [MAX_BUILT_INLINE, MAX_BUILT_INLINE + 1])
-async def test_view_of_many_tools_is_built_once_in_a_thread(monkeypatch: pytest.MonkeyPatch, tools: int) -> None:
+async def test_view_of_many_tools_is_built_once_in_a_thread(tools: int) -> None:
     made: list[int] = []
-    build = profile_views.build_view
 
-    def noted(*arguments: Any, **options: Any) -> Any:
+    def noted(*arguments: Any, **options: Any) -> View:
         made.append(threading.get_ident())
-        return build(*arguments, **options)
+        return build_view(*arguments, **options)
 
-    monkeypatch.setattr(profile_views, "build_view", noted)
-    _, shown = views(tools)
+    registry = Registry(Shape(servers={SERVER: ServerShape()}))
+    put(registry, tools)
+    shown = ProfileViews(registry, {"o": Profile(name="o", dialect="openai")}, build=noted)
     assert shown.current("o") is None
     found: list[Any] = []
 

@@ -14,6 +14,7 @@ import anyio
 import pytest
 from support.callers import call_of, raw_post, status_of
 from support.gateways import RunningGateway, brief_pause, running_gateway
+from support.pace import limit_now
 from support.upstreams.running import builtin_tools, scripted_stdio_server
 
 from gateway.access.principal import Principal
@@ -117,7 +118,8 @@ async def test_cached_headers_do_not_reach_a_removed_profile(tmp_path: Path) -> 
 @pytest.mark.heavy
 async def test_expired_key_is_refused_for_the_same_headers(tmp_path: Path) -> None:
     server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
-    ends = datetime.now(UTC) + timedelta(seconds=6)
+    valid_s = await limit_now(6)
+    ends = datetime.now(UTC) + timedelta(seconds=valid_s)
     keys = [key("ann", KEY, expires=ends.isoformat())]
     async with running_gateway(tmp_path, {"up": server}, gateway={"auth": {"apiKeys": keys}, **DEV}) as gateway:
         ann = {"authorization": f"Bearer {KEY}"}

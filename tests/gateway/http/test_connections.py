@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+from support.waiting import until
 
 from gateway.http.http_request import RequestHead
 from gateway.http.responder import Responder
@@ -20,6 +21,7 @@ SIZE_BYTES = 16 * 2**20
 # More than what the kernel takes for a reader with a small buffer.
 LEFT_BYTES = 8 * 2**20
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+SLOW = b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 class Large:
@@ -124,10 +126,32 @@ class Slow:
             responder.respond(200, (b"ok",))
 
 
+class Accepted(Connections):
+    """Counts the connections that were accepted, and the bytes that they have received."""
+
+    accepted = received_bytes = 0
+
+
+class Counting(HttpProtocol):
+    """Adds what it receives to the counts of all connections."""
+
+    def __init__(self, connections: Accepted) -> None:
+        super().__init__(connections, Slow())
+        self._counts = connections
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._counts.accepted += 1
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._counts.received_bytes += len(data)
+        super().data_received(data)
+
+
 @asynccontextmanager
-async def serving(most: int, **options: Any) -> AsyncIterator[tuple[Connections, int]]:
-    connections = Connections(most=most, **options)
-    server = await asyncio.get_running_loop().create_server(lambda: HttpProtocol(connections, Slow()), "127.0.0.1", 0)
+async def serving(most: int, **options: Any) -> AsyncIterator[tuple[Accepted, int]]:
+    connections = Accepted(most=most, **options)
+    server = await asyncio.get_running_loop().create_server(lambda: Counting(connections), "127.0.0.1", 0)
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(connections.watch)
@@ -161,7 +185,7 @@ async def status(port: int, address: str = "127.0.0.1") -> bytes:
 async def test_idle_connections_are_closed_for_one_with_a_request(first_bytes: bytes) -> None:
     async with serving(20) as (connections, port):
         held = [await connect(port, first_bytes) for _ in range(60)]
-        await anyio.sleep(0.05)
+        await until(lambda: connections.accepted == 60)
         for _ in range(5):
             assert await status(port) == b"200"
         assert connections.open <= 21
@@ -171,8 +195,8 @@ async def test_idle_connections_are_closed_for_one_with_a_request(first_bytes: b
 
 async def test_connection_being_answered_is_not_closed_for_another() -> None:
     async with serving(10) as (connections, port):
-        held = [await connect(port, b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n") for _ in range(10)]
-        await anyio.sleep(0.05)
+        held = [await connect(port, SLOW) for _ in range(10)]
+        await until(lambda: connections.received_bytes == 10 * len(SLOW))
         assert await status(port) == b"503"
         assert connections.open >= 10
         for caller in held:
@@ -180,17 +204,19 @@ async def test_connection_being_answered_is_not_closed_for_another() -> None:
 
 
 async def test_one_address_cannot_lock_out_another() -> None:
-    async with serving(10, per_address=8) as (_, port):
-        held = [await connect(port, b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n") for _ in range(8)]
-        await anyio.sleep(0.05)
+    async with serving(10, per_address=8) as (connections, port):
+        held = [await connect(port, SLOW) for _ in range(8)]
+        await until(lambda: connections.received_bytes == 8 * len(SLOW))
         assert await status(port) == b"503"
         assert await status(port, "127.0.0.2") == b"200"
+        await until(lambda: connections.open == 8)
         held.pop().close()
-        await anyio.sleep(0.05)
+        await until(lambda: connections.open == 7)
         assert await status(port) == b"200"
         # Connections without a request are closed first, also among those with a separate limit.
+        await until(lambda: connections.open == 7)
         held += [await connect(port)]
-        await anyio.sleep(0.05)
+        await until(lambda: connections.open == 8)
         assert await status(port) == b"200"
         for caller in held:
             caller.close()

@@ -8,6 +8,7 @@ import socket
 import anyio
 import pytest
 from support.raw_http import Peer, a_client, ask, echo, serving
+from support.waiting import until
 
 from gateway.http.event_stream import PAUSE_BYTES
 from gateway.http.http_client import split_url
@@ -60,6 +61,9 @@ async def test_second_response_in_the_same_segment_is_dropped_with_its_connectio
         assert len(site.peers) == 2
 
 
+JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+
+
 @pytest.mark.parametrize("behind", [b"\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged"])
 async def test_bytes_after_a_body_do_not_affect_its_response(
     behind: bytes,
@@ -67,9 +71,7 @@ async def test_bytes_after_a_body_do_not_affect_its_response(
     async def chatty(peer: Peer) -> None:
         while True:
             body = (await peer.request()).partition(b"\r\n\r\n")[2]
-            peer.say(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body))
-            await peer.writer.drain()
-            await anyio.sleep(0.02)  # let the header block arrive separately, which cannot be observed here
+            await peer.say_apart(JSON_HEAD % len(body))
             peer.say(body + behind)
 
     async with serving(chatty) as site, a_client() as client:
@@ -90,8 +92,7 @@ async def test_server_that_speaks_first_is_not_trusted() -> None:
     async with serving(first) as site, a_client() as client:
         connection = await client._connect(site.url)
         await spoken.wait()
-        while connection.lost is None:
-            await asyncio.sleep(0)
+        await until(lambda: connection.lost)
         assert connection.lost == "the peer sent data without a request"
         with pytest.raises(ConnectionLost) as lost:
             connection.write(b"POST / HTTP/1.1\r\n\r\n")
@@ -125,8 +126,7 @@ async def test_number_of_idle_connections_is_bounded() -> None:
             for _ in range(2):
                 group.start_soon(ask, client, site.url)
         assert len(site.peers) == 4
-        while sum(peer.left.is_set() for peer in site.peers) < 2:
-            await asyncio.sleep(0)
+        await until(lambda: sum(peer.left.is_set() for peer in site.peers) == 2)
 
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.0 200 OK\r\n\r\n"])
@@ -275,12 +275,8 @@ async def test_endless_header_block_is_refused_at_the_limit(begins: bytes, goes_
         await peer.request()
         peer.say(begins)
         while not peer.writer.is_closing():
-            peer.say(goes_on)
             sent_bytes += len(goes_on)
-            await peer.writer.drain()
-            # Let the client read each piece separately.
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
+            await peer.say_apart(goes_on)
 
     async with serving(endless) as site, a_client() as client:
         with pytest.raises(ConnectionLost, match="the headers of the answer are too large"):
@@ -362,8 +358,7 @@ async def test_sender_is_slowed_down_until_its_response_is_read() -> None:
 
     async with serving(large) as site, a_client() as client, client.send("GET", site.url, {}) as response:
         connection = response.connection
-        while connection._buffered_bytes <= PAUSE_BYTES:
-            await asyncio.sleep(0)
+        await until(lambda: connection._buffered_bytes > PAUSE_BYTES)
         held = connection._buffered_bytes
         for _ in range(50):
             await asyncio.sleep(0)

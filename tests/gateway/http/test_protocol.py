@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from gateway.http.http_request import RequestHead, RequestRefused
 from gateway.http.origins import HostCheck
@@ -31,7 +31,7 @@ class Site:
     seen: list[tuple[RequestHead, bytes]] = field(default_factory=list)
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     proceed: asyncio.Event = field(default_factory=asyncio.Event)
-    protocols: list[HttpProtocol] = field(default_factory=list)
+    protocols: list[Counting] = field(default_factory=list)
     check: Callable[[RequestHead], None] = lambda head: None
 
     def route(self, head: RequestHead) -> Handler:
@@ -63,16 +63,52 @@ class Site:
         responder.finish(200, (b'"slow"',))
 
 
+async def every_turn(holds: Callable[[], object]) -> None:
+    """Look in each iteration of the event loop until something is found."""
+    with anyio.fail_after(25):
+        while not holds():
+            await checkpoint()
+
+
+class Counting(HttpProtocol):
+    """Counts the bytes that it has received."""
+
+    received_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        self.received_bytes += len(data)
+        super().data_received(data)
+
+
 @dataclass(slots=True)
 class Client:
-    """The other end of one connection."""
+    """The other end of one connection.
+
+    Attributes:
+        protocols: The server's protocol, once the server has accepted the connection.
+        sent_bytes: The number of bytes that were sent.
+    """
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    protocols: list[Counting]
+    sent_bytes: int = 0
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)
+        self.sent_bytes += len(data)
         await self.writer.drain()
+
+    async def send_apart(self, data: bytes) -> bool:
+        """Send data that the server parses before any more; return whether the server has answered at once."""
+        await self.send(data)
+        await every_turn(lambda: self.protocols)
+        [protocol] = self.protocols
+        await every_turn(lambda: protocol.received_bytes == self.sent_bytes or protocol.transport.is_closing())
+        # The answer is read in the next iteration. The buffer is its only sign.
+        for _ in range(2):
+            await checkpoint()
+        return bool(self.reader._buffer)  # type: ignore[attr-defined]
 
     async def response(self) -> tuple[int, dict[str, str], bytes]:
         """Return the next response that has a length."""
@@ -93,17 +129,17 @@ async def served(site: Handler | Site, *, most: int = 10) -> AsyncIterator[Clien
     """Yield a connection to a server of this site."""
     connections = Connections(most=most)
     router = site if isinstance(site, Site) else _SingleHandler(site)
+    protocols: list[Counting] = site.protocols if isinstance(site, Site) else []
 
     def protocol() -> HttpProtocol:
-        made = HttpProtocol(connections, router)
-        if isinstance(site, Site):
-            site.protocols.append(made)
+        made = Counting(connections, router)
+        protocols.append(made)
         return made
 
     server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
     try:
-        yield Client(reader, writer)
+        yield Client(reader, writer, protocols)
     finally:
         writer.close()
         server.close()
@@ -143,8 +179,7 @@ async def test_upgrade_is_ignored_and_the_body_is_not_parsed_as_a_request(
         if together:
             await client.send(head + body + GET)
         else:
-            await client.send(head)
-            await anyio.sleep(0.02)
+            await client.send_apart(head)
             await client.send(body)
             await client.send(GET)
         assert (await client.response())[2] == b'"POST /a %b"' % hidden
@@ -193,10 +228,8 @@ async def test_trailers_over_the_header_limits_are_refused(start: bytes, continu
     async with served(site) as client:
         await client.send(CHUNKED + start)
         for _ in range(80):
-            await client.send(continuation)
-            await anyio.sleep(0.001)
-            # The buffer is the only sign of an early answer. Further writes could lose the answer.
-            if client.reader._buffer:  # type: ignore[attr-defined]
+            # Further writes could lose the answer.
+            if await client.send_apart(continuation):
                 break
         assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
     assert site.seen == []
@@ -227,10 +260,8 @@ async def test_oversized_header_block_is_refused_and_the_connection_closed(head:
         # Send more than the header block, because an endless field is refused only at the limit.
         pieces = [head[start : start + piece_bytes] for start in range(0, len(head), piece_bytes)]
         for piece in [*pieces, *[b"x" * 1000] * 70, b"\r\n\r\n"]:
-            await client.send(piece)
-            await anyio.sleep(0.001)
-            # The buffer is the only sign of an early answer. Further writes could lose the answer.
-            if client.reader._buffer:  # type: ignore[attr-defined]
+            # Further writes could lose the answer.
+            if await client.send_apart(piece):
                 break
         assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
     assert site.seen == []
@@ -266,10 +297,8 @@ async def test_endless_header_block_is_refused_at_its_limit(beginning: bytes) ->
     async with served(site) as client:
         await client.send(beginning)
         for _ in range(70):
-            await client.send(b"x" * 1000)
-            await anyio.sleep(0.001)
-            # The buffer is the only sign of an early answer. Further writes could lose the answer.
-            if client.reader._buffer:  # type: ignore[attr-defined]
+            # Further writes could lose the answer.
+            if await client.send_apart(b"x" * 1000):
                 break
         assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
     assert site.seen == []
@@ -279,8 +308,7 @@ async def test_large_body_after_split_headers_is_not_counted_as_headers() -> Non
     site = Site(max_body_bytes=1 << 20)
     async with served(site) as client:
         head, body = post("/a", b"x" * 300_000)
-        await client.send(head[:20])
-        await anyio.sleep(0.02)
+        await client.send_apart(head[:20])
         await client.send(head[20:] + body + head[:20])
         assert (await client.response())[0] == 200
         await client.send(head[20:] + body)
@@ -323,17 +351,14 @@ async def test_sender_of_a_refused_body_can_finish_and_read_the_answer(size_byte
         if not early:
             assert (await client.response())[0] == 403
         assert await client.rest() == b""
-        with anyio.fail_after(25):
-            while not site.protocols[0].transport.is_closing():
-                await anyio.sleep(0.01)
+        await every_turn(site.protocols[0].transport.is_closing)
 
 
 async def test_pipelined_requests_are_answered_in_order_until_an_invalid_one() -> None:
     site = Site()
     async with served(site) as client:
         slow, refused = GET.replace(b"/a", b"/slow"), GET.replace(b"/a", b"/refused")
-        await client.send(slow + GET + refused + GET + b"\x00 nonsense\r\n\r\n")
-        await anyio.sleep(0.05)
+        await client.send_apart(slow + GET + refused + GET + b"\x00 nonsense\r\n\r\n")
         assert len(site.seen) == 1
         site.proceed.set()
         answers = [await client.response() for _ in range(5)]
@@ -353,8 +378,7 @@ async def test_refused_request_is_not_answered_in_place_of_the_next(refused: byt
     async with served(site) as client:
         # The second request has arrived completely, and the third one only in part.
         await client.send(GET.replace(b"/a", b"/slow") + post % (refused, b"secret") + post % (b"/b", b"12"))
-        while not site.seen:
-            await anyio.sleep(0.01)
+        await every_turn(lambda: site.seen)
         site.proceed.set()
         assert (await client.response())[2] == b'"slow"'
         assert (await client.response())[0] in (403, 421)
@@ -367,8 +391,7 @@ async def test_body_arriving_during_another_answer_is_read_in_turn() -> None:
     site = Site()
     async with served(site) as client:
         head, body = post("/a", b"0123456789")
-        await client.send(GET.replace(b"/a", b"/slow") + head + body[:4])
-        await anyio.sleep(0.05)
+        await client.send_apart(GET.replace(b"/a", b"/slow") + head + body[:4])
         site.proceed.set()
         assert (await client.response())[2] == b'"slow"'
         await client.send(body[4:])
@@ -388,7 +411,7 @@ async def test_disconnected_caller_cancels_its_request() -> None:
     site = Site()
     async with served(site) as client:
         await client.send(GET.replace(b"/a", b"/slow"))
-        await anyio.sleep(0.02)
+        await every_turn(lambda: site.seen)
         client.writer.close()
         await asyncio.wait_for(site.cancelled.wait(), 5)
 
@@ -445,8 +468,7 @@ async def test_slow_answer_becomes_a_stream_with_keep_alives() -> None:
     site = Site()
     async with served(site) as client:
         await client.send(GET.replace(b"/a", b"/slow"))
-        while not site.seen:
-            await asyncio.sleep(0)
+        await every_turn(lambda: site.seen)
         [protocol] = site.protocols
         now_s = asyncio.get_running_loop().time()
         protocol.check_deadlines(now_s)
@@ -483,15 +505,10 @@ async def test_closed_connection_is_freed_without_the_collector(sent: bytes) -> 
     gc.disable()
     try:
         async with served(site) as client:
-            await client.send(sent)
-            with anyio.fail_after(25):
-                while not site.protocols:
-                    await anyio.sleep(0.005)
+            await client.send_apart(sent)
             left = weakref.ref(site.protocols.pop())
             client.writer.close()
-            with anyio.fail_after(25):
-                while left() is not None:
-                    await anyio.sleep(0.005)
+            await every_turn(lambda: left() is None)
     finally:
         gc.enable()
 
@@ -509,11 +526,7 @@ async def test_closed_connection_is_freed_without_the_collector(sent: bytes) -> 
 async def test_slow_peer_is_disconnected_after_its_timeout(sent: bytes, within_s: float, answer: bytes) -> None:
     site = Site()
     async with served(site) as client:
-        await client.send(sent)
-        with anyio.fail_after(25):
-            while not site.protocols or (sent == GET and not site.seen):
-                await anyio.sleep(0.005)
-        await anyio.sleep(0.05)
+        await client.send_apart(sent)
         [protocol] = site.protocols
         now_s = asyncio.get_running_loop().time()
         protocol.check_deadlines(now_s + within_s - 1)
@@ -610,10 +623,14 @@ async def test_application_that_writes_faster_than_the_reader_waits() -> None:
 
     async with served(AsgiHandler(app, max_body_bytes=0)) as client:
         await client.send(GET)
-        began_s = time.monotonic()
-        while time.monotonic() - began_s < 0.3:
-            await anyio.sleep(0.02)
-        assert 0 < written < 500
+        await every_turn(lambda: written)
+        before = 0
+        with anyio.fail_after(25):
+            while written > before:
+                before = written
+                for _ in range(100):
+                    await checkpoint()
+        assert written < 500
 
 
 @pytest.mark.parametrize("broken", ["before", "after"])
@@ -657,13 +674,9 @@ async def test_body_that_looks_like_a_cached_request_is_a_body(path: str, status
         await _cache_known_request(client)
         head, body = post(path, b"".join(post("/a", b"smuggled")))
         await client.send(head)
-        with anyio.fail_after(25):
-            while site.protocols[0]._reader.head is None:
-                await anyio.sleep(0.001)
+        await every_turn(lambda: site.protocols[0]._reader.head is not None)
         await client.send(body)
-        with anyio.fail_after(25):
-            while site.protocols[0]._reader.head is not None:
-                await anyio.sleep(0.001)
+        await every_turn(lambda: site.protocols[0]._reader.head is None)
         assert (await client.response())[0] == status
         await _cache_known_request(client)
     assert [head.path for head, _ in site.seen] == [b"/a", b"/a", *ran, b"/a", b"/a"]
@@ -675,9 +688,7 @@ async def test_header_that_looks_like_a_cached_request_is_refused() -> None:
     async with served(site) as client:
         await _cache_known_request(client)
         await client.send(b"GET /b HTTP/1.1\r\nhost: x\r\n")
-        with anyio.fail_after(25):
-            while not site.protocols[0]._reader.in_head:
-                await anyio.sleep(0.001)
+        await every_turn(lambda: site.protocols[0]._reader.in_head)
         await client.send(KNOWN)
         assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
     assert [head.path for head, _ in site.seen] == [b"/a", b"/a"]
@@ -688,12 +699,9 @@ async def test_cached_requests_wait_their_turn() -> None:
     async with served(site) as client:
         await _cache_known_request(client)
         await client.send(b"".join(post("/slow", b"")))
-        with anyio.fail_after(25):
-            while len(site.seen) < 3:
-                await anyio.sleep(0.001)
+        await every_turn(lambda: len(site.seen) == 3)
         for _ in range(2):
-            await client.send(KNOWN)
-            await anyio.sleep(0.02)
+            await client.send_apart(KNOWN)
         assert [head.path for head, _ in site.seen] == [b"/a", b"/a", b"/slow"]
         site.proceed.set()
         answers = [(await client.response())[2] for _ in range(3)]
@@ -706,14 +714,11 @@ async def test_cached_request_does_not_overtake_an_earlier_one() -> None:
         await _cache_known_request(client)
         protocol = site.protocols[0]
         await client.send(b"".join((*post("/slow", b""), *post("/b", b""))))
-        with anyio.fail_after(25):
-            while not protocol._waiting:
-                await anyio.sleep(0.001)
-            site.proceed.set()
-            # Wait until the first request is answered. The second is handled in the next iteration of the loop, so the
-            # known request arrives before that.
-            while protocol._responder is not None:
-                await asyncio.sleep(0)
+        await every_turn(lambda: protocol._waiting)
+        site.proceed.set()
+        # Wait until the first request is answered. The second is handled in the next iteration of the loop, so the
+        # known request arrives before that.
+        await every_turn(lambda: protocol._responder is None)
         assert protocol._waiting
         protocol.data_received(KNOWN)
         answers = [(await client.response())[2] for _ in range(3)]
@@ -724,9 +729,7 @@ async def test_slow_answer_is_awaited_and_a_refused_body_leaves_the_connection_i
     site = CachingSite()
     async with served(site) as client:
         await client.send(b"".join(post("/slow", b"body")))
-        with anyio.fail_after(25):
-            while not site.seen:
-                await anyio.sleep(0.001)
+        await every_turn(lambda: site.seen)
         [protocol] = site.protocols
         protocol.check_deadlines(asyncio.get_running_loop().time() + 10 * BODY_S)
         site.proceed.set()
@@ -739,9 +742,7 @@ async def test_slow_answer_is_awaited_and_a_refused_body_leaves_the_connection_i
         await client.send(head + body[:2])
         assert (await client.response())[0] == 403
         await client.send(body[2:])
-        with anyio.fail_after(25):
-            while protocol._reader.head is not None:
-                await anyio.sleep(0.001)
+        await every_turn(lambda: protocol._reader.head is None)
         protocol.check_deadlines(asyncio.get_running_loop().time() + KEEP_ALIVE_S + 1)
         assert await client.rest() == b""
 
@@ -750,9 +751,7 @@ async def _send_known_head(client: Client, site: Site, body: bytes = b"known") -
     """Send a cached header block without its body, and return the body."""
     head, body = post("/a", body)
     await client.send(head)
-    with anyio.fail_after(25):
-        while not site.protocols[0]._heads.ahead:
-            await anyio.sleep(0.001)
+    await every_turn(lambda: site.protocols[0]._heads.ahead)
     return body
 
 
@@ -774,8 +773,7 @@ async def test_cached_header_block_may_precede_its_body(pieces: tuple[bytes, ...
         await _cache_known_request(client)
         await _send_known_head(client, site, b"12345")
         for piece in pieces:
-            await client.send(piece)
-            await anyio.sleep(0.01)  # so that the pieces arrive apart
+            await client.send_apart(piece)
         assert [(await client.response())[2] for _ in wanted] == [b'"POST /a %b"' % body for body in wanted]
     assert len(site.seen) == 2 + len(wanted)
     assert all(head is site.seen[0][0] for head, _ in site.seen[1:2])
@@ -827,7 +825,5 @@ async def test_disconnect_after_a_cached_header_block_leaves_no_state() -> None:
         await _cache_known_request(client)
         await _send_known_head(client, site)
         client.writer.close()
-        with anyio.fail_after(25):
-            while site.protocols[0]._heads.ahead:
-                await anyio.sleep(0.001)
+        await every_turn(lambda: not site.protocols[0]._heads.ahead)
     assert len(site.seen) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import anyio
 import httptools
 import pytest
 from hypothesis import example, given, settings
@@ -254,8 +253,7 @@ async def test_response_with_cached_headers_is_read_alike_in_any_split() -> None
         for cut in (0, 0, *cuts):
             await peer.request()
             data = HEAD % (LATER, len(body), body)
-            peer.say(data[:cut])
-            await anyio.sleep(0.005)  # so that the two arrive apart
+            await peer.say_apart(data[:cut])
             peer.say(data[cut:])
         await peer.request()
         peer.say((HEAD % (LATER, len(body), body))[:-3])
@@ -281,8 +279,7 @@ async def test_bytes_after_a_response_close_the_connection() -> None:
             await peer.request()
             peer.say(HEAD % (DATE, 2, b"{}"))
         await peer.request()
-        peer.say((HEAD % (DATE, 2, b"{}"))[:-1])
-        await anyio.sleep(0.02)  # so that it arrives apart
+        await peer.say_apart((HEAD % (DATE, 2, b"{}"))[:-1])
         peer.say(b"}{}")
         await peer.reader.read()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
 import stat
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -294,16 +296,19 @@ def test_gateway_url_is_removed_from_a_changed_file(home: Path) -> None:
     assert parse_values(path.read_text(), path) == {"added": 1, **before}
 
 
-def test_concurrent_change_of_the_file_is_refused(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_change_of_the_file_is_refused(home: Path, tmp_path: Path) -> None:
     path, config = host_file(home, "cursor"), tmp_path / "gw.json"
     config.write_text('{"mcpServers": {}}')
 
-    def somebody_writes(*_: object) -> bool:
-        path.write_text('{"mcpServers": {}}')
-        return True
+    class Output(io.StringIO):
+        """Changes the file while the difference is shown."""
 
-    monkeypatch.setattr("gateway.commands.hosts.confirm_change", somebody_writes)
-    assert main(["install", "cursor", "--config", str(config), "--no-check", "--yes"]) == 1
+        def flush(self) -> None:
+            path.write_text('{"mcpServers": {}}')
+
+    with redirect_stdout(Output()) as shown:
+        assert main(["install", "cursor", "--config", str(config), "--no-check", "--yes"]) == 1
+    assert f"+++ {path}" in shown.getvalue()
     assert path.read_text() == '{"mcpServers": {}}'
     assert main(["uninstall", "cursor"]) == 1
 

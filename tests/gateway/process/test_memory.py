@@ -19,7 +19,6 @@ from gateway.access.quotas import independent_account
 from gateway.downstream.messages import ListResults
 from gateway.downstream.sessions import Session
 from gateway.fleet.discovery import ListingSource, listing_of
-from gateway.process import memory
 from gateway.process.memory import Collector, freeze_settled
 from gateway.upstream.session import RawListing
 from registry.catalog.names import ServerName
@@ -170,16 +169,17 @@ print(held() - before)
     assert int(done.stdout) < 20
 
 
-async def test_change_during_settling_is_settled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_change_during_settling_is_settled_too() -> None:
     given: list[int] = []
-    monkeypatch.setattr(memory, "return_memory", lambda: given.append(len(given)))
     registry = Registry(Shape(servers={SERVER: ServerShape()}))
     tools = [{"name": "t", "inputSchema": {"type": "object"}}]
     raw = RawListing(tools=tools, prompts_and_resources={}, capabilities={"tools": {}}, ttl_ms=None, scope="private")
     with anyio.fail_after(4):  # before it would be looked anyway whether there is anything to do
         async with anyio.create_task_group() as group:
-            group.start_soon(lambda: freeze_settled(registry, settle_s=0.5))
-            await anyio.sleep(0.1)
+            group.start_soon(
+                lambda: freeze_settled(registry, settle_s=0.5, return_free=lambda: given.append(len(given)))
+            )
+            await anyio.wait_all_tasks_blocked()
             assert not given
             registry.put(listing_of(raw, ListingSource(server=SERVER, epoch=1, transport="http"), before=None))
             while len(given) < 2:

@@ -8,6 +8,7 @@ import anyio
 import pytest
 from opentelemetry.sdk.resources import Resource
 from support.collector import Collector, collector
+from support.waiting import brief_pause
 
 from gateway.calls.call_stats import Durations
 from gateway.config.operation_config import TelemetryConfig
@@ -25,7 +26,7 @@ def export_to(received: Collector) -> DurationExport:
 async def until(received: Collector, sendings: int) -> list[Any]:
     with anyio.fail_after(25):
         while len(received.points[SERVER_DURATION]) < sendings:
-            await anyio.sleep(0.01)
+            await brief_pause()
     return received.points[SERVER_DURATION]
 
 

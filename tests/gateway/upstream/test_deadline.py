@@ -6,10 +6,12 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+from support.virtual_time import in_virtual_time
 
 from gateway.upstream.session import Deadline
 
 
+@in_virtual_time
 async def test_wait_over_the_deadline_times_out() -> None:
     with anyio.fail_after(25), pytest.raises(TimeoutError), Deadline(0.02):
         await anyio.sleep_forever()
@@ -19,6 +21,7 @@ async def test_wait_over_the_deadline_times_out() -> None:
     await anyio.lowlevel.checkpoint()
 
 
+@in_virtual_time
 async def test_finished_work_is_not_cancelled_by_the_deadline() -> None:
     with Deadline(0.02) as deadline:
         await anyio.lowlevel.checkpoint()
@@ -26,6 +29,7 @@ async def test_finished_work_is_not_cancelled_by_the_deadline() -> None:
     await anyio.sleep(0.05)
 
 
+@in_virtual_time
 async def test_extending_restarts_the_deadline_and_holding_pauses_it() -> None:
     with anyio.fail_after(25):
         with Deadline(0.2) as deadline:
@@ -42,6 +46,7 @@ async def test_extending_restarts_the_deadline_and_holding_pauses_it() -> None:
             await anyio.sleep_forever()
 
 
+@in_virtual_time
 async def test_outer_cancellation_is_not_swallowed() -> None:
     ended: list[str] = []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from support.raw_http import Peer, message_of, serving
+from support.waiting import until
 
 from gateway.config.upstream_types.http_config import HttpConfig, SseConfig
 from gateway.http.http_client import HttpClient
@@ -136,11 +136,6 @@ async def call(link: UpstreamLink, *, repeatable: bool = False) -> str:
     params = {"name": "t", "arguments": {}}
     result = await link.call(UpstreamCall(method="tools/call", params=params, repeatable=repeatable))
     return str(result["content"][0]["text"])
-
-
-async def until(holds: Callable[[], object]) -> None:
-    while not holds():
-        await asyncio.sleep(0.01)
 
 
 OF_SESSIONS = {

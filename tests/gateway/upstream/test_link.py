@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from support.virtual_time import in_virtual_time
 
 from gateway.config.upstream_types.stdio_config import StdioConfig
 from gateway.protocol.gateway_errors import (
@@ -26,11 +27,11 @@ from gateway.protocol.gateway_errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from gateway.upstream import watching
 from gateway.upstream.breaker import FAILURES_TO_OPEN
 from gateway.upstream.link import WAIT_FAILING_S, UpstreamLink
 from gateway.upstream.link_states import LinkPorts, Ready, Waiting
 from gateway.upstream.session import ALL_KINDS, RawListing, SessionPorts, UpstreamCall, WatchList
+from gateway.upstream.watching import POLL_S
 
 NOT_SENT = ConnectionLost("it refused", sent=False)
 SENT = ConnectionLost("it broke", sent=True)
@@ -120,7 +121,9 @@ class Upstream:
 
 
 @asynccontextmanager
-async def linked(upstream: Upstream, *, lists: bool = True, **limits: Any) -> AsyncIterator[UpstreamLink]:
+async def linked(
+    upstream: Upstream, *, lists: bool = True, within_s: float = 20, **limits: Any
+) -> AsyncIterator[UpstreamLink]:
     ports = LinkPorts(
         on_listing=upstream.on_listing,
         on_lost=upstream.on_lost,
@@ -129,7 +132,7 @@ async def linked(upstream: Upstream, *, lists: bool = True, **limits: Any) -> As
     )
     config = StdioConfig(command="unused", **limits)
     link = UpstreamLink("up", config, upstream, ports, lists=lists, chance=lambda: 0.5)
-    with anyio.fail_after(20):
+    with anyio.fail_after(within_s):
         async with anyio.create_task_group() as group:
             group.start_soon(link.run)
             yield link
@@ -452,17 +455,18 @@ async def test_failed_first_listing_without_a_previous_one_fails_the_connection(
         assert link.epoch == 0
 
 
-async def test_list_is_polled_when_changes_are_no_longer_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "POLL_S", 0.01)
-    monkeypatch.setattr(watching, "_MIN_POLL_S", 0.01)
+@in_virtual_time
+async def test_list_is_polled_when_changes_are_no_longer_announced() -> None:
     session = FakeSession()
-    async with linked(Upstream([session])) as link:
+    async with linked(Upstream([session]), within_s=10 * POLL_S) as link:
         await link.wait_ready(1)
         assert session.ports is not None
+        await anyio.sleep(3 * POLL_S)
+        assert session.listed == [ALL_KINDS]
         session.announces_changes = False
         session.ports.on_list_changed(())
-        await until(lambda: len(session.listed) > 4)
-        assert set(session.listed) == {ALL_KINDS}
+        await anyio.sleep(4.5 * POLL_S)
+        assert session.listed[1:] == [ALL_KINDS] * 5, "at once, because a poll was due, and then once each interval"
 
 
 async def test_listing_error_for_a_lost_session_starts_a_new_one() -> None:

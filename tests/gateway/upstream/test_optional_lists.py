@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -14,12 +13,13 @@ from typing import Any
 import anyio
 import pytest
 from support.raw_http import Peer, message_of, serving
+from support.waiting import until
 
 from gateway.config.server import ServerConfig
 from gateway.config.upstream_types.http_config import HttpConfig
 from gateway.config.upstream_types.stdio_config import StdioConfig
 from gateway.http.http_client import HttpClient
-from gateway.upstream import breaker, mcp_session
+from gateway.upstream import mcp_session
 from gateway.upstream.link import UpstreamLink
 from gateway.upstream.link_states import LinkPorts, ListedLink, Ready, Waiting
 from gateway.upstream.session import RawListing, UpstreamCall, connector_of
@@ -169,17 +169,6 @@ async def call(link: UpstreamLink) -> str:
     return str(result["content"][0]["text"])
 
 
-async def until(holds: Callable[[], object]) -> None:
-    while not holds():
-        await asyncio.sleep(0.01)
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_session, "_OPTIONAL_S", 1.0)
-    monkeypatch.setattr(breaker, "FIRST_S", 0.1)
-
-
 @pytest.mark.parametrize("method", MEMBERS)
 @pytest.mark.parametrize("kind", BROKEN)
 async def test_failed_list_affects_nothing_else_and_appears_later(kind: str, method: str) -> None:
@@ -205,13 +194,14 @@ async def test_failed_list_affects_nothing_else_and_appears_later(kind: str, met
 async def test_tools_are_listed_while_all_optional_lists_hang() -> None:
     server, lists = Server(broken=dict.fromkeys(MEMBERS, BROKEN["nothing"])), Lists()
     async with serving(server.serve) as site, linked(HttpConfig(url=site.url), lists) as link:
-        with anyio.fail_after(3):
+        # Less time than lists get that are requested without the tools.
+        with anyio.fail_after(mcp_session._OPTIONAL_LIST_S / 2):
             await link.wait_ready(25)
         await until(lambda: server.streams)
         # Neither is a change of tools held up by a list that is asked for again just now.
         count_before = server.methods.count("resources/list")
         await until(lambda: server.methods.count("resources/list") > count_before)
-        with anyio.fail_after(2):
+        with anyio.fail_after(mcp_session._OPTIONAL_LIST_S / 2):
             before = len(lists.reports)
             server.say_changed("tools")
             await until(lambda: any(one.tools is not None for one in lists.reports[before:]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import operator
 import socket
 import sys
@@ -14,6 +13,7 @@ import anyio
 import pytest
 from support.certificates import authority
 from support.raw_http import Peer, mcp, mcp_answer, message_of, serving
+from support.waiting import until
 
 from gateway.config.server import ServerConfig
 from gateway.config.upstream_types.http_config import HttpConfig
@@ -30,11 +30,6 @@ LEAST = 0.0
 
 def linked(config: ServerConfig, client: HttpClient) -> UpstreamLink:
     return UpstreamLink("up", config, connector_of("up", config, client), LinkPorts(), chance=lambda: LEAST)
-
-
-async def until(holds: Callable[[], object]) -> None:
-    while not holds():
-        await asyncio.sleep(0.01)
 
 
 def answering(head: bytes, body: bytes = b"") -> Callable[[Peer], Awaitable[None]]:

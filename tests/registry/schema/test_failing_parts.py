@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.pace import limited_work
 
 from registry.errors import NotChecked, SchemaRejected
-from registry.schema import schema_nodes, schemas
+from registry.schema import schemas
 from registry.schema.check_cost import THOROUGH, use_effort
 
 SCALARS = st.sampled_from(
@@ -101,6 +101,8 @@ def everywhere(errors: Any) -> list[Any]:
 
 _LATER = {"prefixItems", "unevaluatedItems", "unevaluatedProperties", "dependentSchemas", "dependentRequired"}
 _AFTER_DRAFT_4 = _LATER | {"const", "contains", "propertyNames", "if"}
+# So many references that parts of a schema with them are compiled one by one.
+MANY = {f"more{number}": {"$ref": "#/$defs/node"} for number in range(200)}
 DIALECTS = [
     "http://json-schema.org/draft-04/schema#",
     "http://json-schema.org/draft-07/schema#",
@@ -121,17 +123,18 @@ def test_invalid_value_always_has_a_real_error(
     # Known limit: explanations follow keywords of later drafts, which the check of a schema in an older one ignores.
     unknown = set() if "2020-12" in dialect else _AFTER_DRAFT_4 if "draft-04" in dialect else _LATER
     assume(not unknown & set(re.findall(r"\w+", json.dumps(schema))))
-    schema = {**schema, "$schema": dialect, "$defs": {"node": NODE}}
+    schema = {**schema, "$schema": dialect, "$defs": {"node": NODE, **(MANY if laborious else {})}}
     try:
         compiled = schemas.compile_schema(schema)
     except SchemaRejected:
         return  # not a schema in this dialect
-    with use_effort(THOROUGH), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schema_nodes, "_LABORIOUS", -1 if laborious else 1 << 40)
+    with use_effort(THOROUGH):
         if compiled.is_valid(value):
             return
         all_errors = everywhere(compiled.errors(value, 10_000))
-        found = compiled._failing_parts().errors(value, 200, for_repair=20_000 if repairs else 0).errors
+        parts = compiled._failing_parts()
+        found = parts.errors(value, 200, for_repair=20_000 if repairs else 0).errors
+    assert parts.is_laborious == laborious
     assert found
     wrong = {(tuple(error.instance_path), error.kind.name) for error in all_errors}
     places = {path for path, _ in wrong}
@@ -224,15 +227,14 @@ def test_only_types_a_value_uses_are_compiled() -> None:
     assert list(error.schema_path) == ["$defs", "t99", "properties", "p1", "type"]
 
 
-def test_circular_references_and_unusual_names_are_followed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(schema_nodes, "_LABORIOUS", -1)
+def test_circular_references_and_unusual_names_are_followed() -> None:
     name = "a b%/~#?\u00e9"
-    circle = {"one": {"$ref": "#/$defs/two"}, "two": {"$ref": "#/$defs/one"}}
+    circle = {"one": {"$ref": "#/$defs/two"}, "two": {"$ref": "#/$defs/one"}, "node": {}, **MANY}
     schema = {"type": "object", "properties": {name: {"type": "array", "items": {"type": "integer"}},
               "c": {"anyOf": [{"$ref": "#/$defs/one"}, {"type": "null"}]}}, "$defs": circle}  # fmt: skip
     compiled = schemas.compile_schema(schema)
     with use_effort(THOROUGH):
-        errors = compiled._failing_parts().errors({name: [1, "x"]}, 20).errors
+        parts = compiled._failing_parts()
+        errors = parts.errors({name: [1, "x"]}, 20).errors
+    assert parts.is_laborious, "its parts are compiled one by one"
     assert [tuple(error.instance_path) for error in errors] == [(name, 1)]

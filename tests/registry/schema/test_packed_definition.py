@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections import deque
 from typing import Any
 
 import orjson
@@ -85,16 +84,18 @@ def test_encoders_write_the_complete_definition() -> None:
         orjson.dumps(object(), default=unpacked)
 
 
-def test_number_of_parsed_definitions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_definition, "_MAX_PARSED", 3)
-    monkeypatch.setattr(packed_definition, "_parsed", deque())
-    packed = [PackedDefinition.pack({"name": f"t{number}", "x": {}}) for number in range(5)]
+def test_number_of_parsed_definitions_is_bounded() -> None:
+    most = packed_definition._MAX_PARSED
+    packed = [PackedDefinition.pack({"name": f"t{number}", "x": {}}) for number in range(most + 2)]
     first = packed[0]["x"]
     assert packed[0]["x"] is first, "it is not read at each look"
-    for one in packed:
+    for one in packed[:most]:
+        assert one["x"] == {}
+    assert packed[0]["x"] is first, "as many as fit are kept"
+    for one in packed[most:]:
         assert one["x"] == {}
     assert packed[0]["x"] is not first
-    assert len(packed_definition._parsed) == 3
-    held = packed[4]["x"]
+    assert len(packed_definition._parsed) == most
+    held = packed[-1]["x"]
     assert packed[1].read()["x"] is not packed[1].read()["x"]
-    assert packed[4]["x"] is held, "what is read in passing takes nobody's place"
+    assert packed[-1]["x"] is held, "what is read in passing takes nobody's place"

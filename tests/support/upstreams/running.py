@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 from anyio.abc import Process
 from support.upstreams.scripted import builtin_tools
+from support.waiting import brief_pause
 
 __all__ = [
     "Recording",
@@ -83,7 +84,7 @@ class Recording:
         """
         with anyio.fail_after(within_s):
             while not (found := satisfied(self)):
-                await anyio.sleep(0.01)
+                await brief_pause()
         return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from support.raw_http import Peer, message_of, serving
+from support.waiting import until
 
 from gateway.http.http_client import HttpClient
 from gateway.protocol.gateway_errors import ConnectionLost, RpcError, innermost
@@ -82,8 +82,7 @@ async def test_messages_are_posted_to_the_announced_endpoint() -> None:
     async with opened(server) as transport:
         assert await transport.request("tools/call", {"n": 1}) == {"n": 1}
         await transport.notify("notifications/initialized")
-        while len(server.posted) < 2:
-            await asyncio.sleep(0)
+        await until(lambda: len(server.posted) == 2)
     for request in server.posted:
         assert request.startswith(b"POST /post?session=1 HTTP/1.1\r\n")
         assert b"authorization: ours\r\n" in request
@@ -142,8 +141,7 @@ async def test_end_of_the_stream_fails_waiting_requests() -> None:
         async with anyio.create_task_group() as group:
 
             async def ends() -> None:
-                while not server.posted:
-                    await asyncio.sleep(0)
+                await until(lambda: server.posted)
                 assert server.stream is not None
                 server.stream.writer.close()
 

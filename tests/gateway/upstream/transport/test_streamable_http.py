@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from support.raw_http import Peer, message_of, serving
+from support.waiting import until
 
 from gateway.http.client_connection import HttpConnection
 from gateway.http.event_stream import PAUSE_BYTES
@@ -343,8 +344,7 @@ async def test_unrelated_messages_are_received_once_the_stream_is_open() -> None
     ):
         group.start_soon(transport.listen, opened.set)
         await opened.wait()
-        while not received:
-            await asyncio.sleep(0)
+        await until(lambda: received)
         group.cancel_scope.cancel()
     client.close()
     assert received == ["notifications/tools/list_changed"]
@@ -418,8 +418,7 @@ async def test_fully_received_answer_leaves_no_connection_paused(more: int) -> N
         wires.append(wire_end)
 
         async def answer() -> None:
-            while not wire_end.written:
-                await asyncio.sleep(0)
+            await until(lambda: wire_end.written)
             body = answer_to(bytes(wire_end.written), result={"content": []})
             # To its last byte as large as what reading is paused for.
             body = body[:-1].ljust(PAUSE_BYTES + more - 1) + b"}"
