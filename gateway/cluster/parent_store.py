@@ -224,8 +224,10 @@ async def serving_store(worker_config: WorkerConfig, state: ParentState | None =
     """Serve the store to all workers for the duration of the context."""
     held = state or ParentState()
     path = worker_config.parent_socket
+    connections: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections[writer] = asyncio.current_task()
         try:
             while line := await reader.readline():
                 request = json_bytes.loads(line)
@@ -240,6 +242,7 @@ async def serving_store(worker_config: WorkerConfig, state: ParentState | None =
         finally:
             held.drop(writer)
             writer.close()
+            del connections[writer]
 
     server = await asyncio.start_unix_server(answer, str(path), limit=_MAX_LINE_BYTES)
     path.chmod(0o600)
@@ -248,6 +251,12 @@ async def serving_store(worker_config: WorkerConfig, state: ParentState | None =
     finally:
         server.close()
         path.unlink(missing_ok=True)
+        # End the tasks, which asyncio would otherwise report as cancelled.
+        tasks = [task for task in connections.values() if task is not None]
+        for connection in connections:
+            connection.transport.abort()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_TIMEOUT_S)
 
 
 class ParentStore:
