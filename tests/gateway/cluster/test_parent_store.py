@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +18,7 @@ from gateway.audit.recording import Audit
 from gateway.calls.approval_store import ApprovalBackend, ApprovalStore, Decision, Question
 from gateway.cluster.parent_store import ParentState, ParentStore, serving_store
 from gateway.cluster.roles import WorkerConfig
+from gateway.cluster.shared_changes import MAX_TRANSIENT_REMOVALS, SharedChanges
 from gateway.cluster.shared_parts import SharedFiles, SharedOverlay
 from gateway.cluster.shared_state import SharedParts, SharedState
 from gateway.cluster.shared_store import StampedValue, StoreStatus, StoreTrouble, ValueCipher
@@ -415,3 +416,44 @@ async def test_approvals_work_within_one_worker_without_the_parent(tmp_path: Pat
         assert await backend.decide(asked.id, allow=True, lasts="once", by="administrator")
         assert (await backend.wait(asked)).kind == "allowed"
         assert (await backend.wait(asked)).kind == "unknown"
+
+
+class Transient:
+    """A part with short-lived fields."""
+
+    prefix = "short:"
+    is_transient = True
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def fields(self) -> dict[str, Any]:
+        return dict(self.values)
+
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.values = dict(fields)
+        return self.fields()
+
+
+async def test_many_removed_fields_do_not_fill_the_store(tmp_path: Path) -> None:
+    async with stores(tmp_path, 2) as (one, two):
+        first, second = Transient(), Transient()
+        cipher = ValueCipher(b"k" * 32)
+        here, there = (
+            SharedChanges(store, cipher, StoreStatus(), (part,)) for store, part in ((one, first), (two, second))
+        )
+        for batch in range(3):
+            first.values = {f"{batch}:{number}": 1 for number in range(MAX_TRANSIENT_REMOVALS // 2 + 1)}
+            await here.sync()
+            await there.sync()
+            assert second.values == first.values
+            first.values = {}
+            await here.sync()
+            await there.sync()
+            assert second.values == {}
+        assert len(await one.read()) == MAX_TRANSIENT_REMOVALS
+        first.values = {"last": 1}
+        await here.sync()
+        await there.sync()
+        assert second.values == {"last": 1}
+        assert await two.read() == await one.read()
