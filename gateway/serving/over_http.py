@@ -178,6 +178,7 @@ async def serve_on(
         )
         ended = EndedSessions(state_dir, on_change=together.wake if together is not None else lambda: None)
         if together is not None:
+            # Imported lazily: a single process does not need this module.
             from gateway.cluster.shared_state import SharedParts
 
             shared = SharedParts(
