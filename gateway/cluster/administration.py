@@ -1,11 +1,14 @@
 """`/admin`, `/metrics` and `/readyz` of a worker group.
 
-The first worker answers for all workers and makes every change; the other workers forward requests to it.
+The first worker answers for all workers and makes every change; the other workers forward requests to it. They also
+send their failed calls to it, and it asks them for their events.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -20,13 +23,17 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 from starlette.datastructures import QueryParams
 
+from gateway.admin.activity import EventFeed
 from gateway.admin.api import AdminApi
 from gateway.admin.pages import SAFETY
 from gateway.admin.routes import WHOLE, AdminRoute, Combined, Document, Merge, chosen_rows
+from gateway.calls.call_stats import CallStats, Failure
 from gateway.cluster.roles import ASK_S, FIRST, PeerLost, Peers, Reply
 from gateway.http.responder import Receive, Scope, Send, send_json
 from gateway.process.tasks import run_in_thread
 from gateway.protocol import json_bytes
+
+log = logging.getLogger(__name__)
 
 # How gauges that describe the same thing in every worker are merged. All other gauges are summed, like counters.
 _GAUGE_RULES: Final = {
@@ -130,15 +137,15 @@ class Administration:
         api: The admin API of this worker. Each of its routes says how replies of several workers are merged.
         index: The index of this worker.
         peers: The other workers.
-        push: Sends changes of this worker to the others.
+        publish: Shares changes of this worker, and returns once the other workers have applied them.
     """
 
-    def __init__(self, api: AdminApi, index: int, peers: Peers, push: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, api: AdminApi, index: int, peers: Peers, publish: Callable[[], Awaitable[None]]) -> None:
         self._api = api
         self._own = api.app()
         self._index = index
         self._peers = peers
-        self._push = push
+        self._publish = publish
         self._ledger = Ledger()
         self._scrape_lock = anyio.Lock()
 
@@ -200,7 +207,7 @@ class Administration:
         if scope["path"] == "/metrics":
             return await self._metrics(scope)
         if route is not None and route.flushes:
-            await self._flush_all()
+            await self._peers.request_all("POST", FLUSH)
         combined = route is not None and isinstance(route.merge, Combined)
         # If rows of several workers are merged, each worker returns all rows, and the page is selected after merging.
         reply = await self.reply_alone({**scope, WHOLE: True} if combined else scope, body)
@@ -218,10 +225,9 @@ class Administration:
                 return await run_in_thread(partial(_combine_replies, combine, replies, route, query))
             case Merge.EVERYWHERE:
                 await self._ask_others(scope)
-            case Merge.CHANGE:
-                await self._push()
-            case Merge.SAME:
-                pass
+            case _:
+                if scope["method"] not in _READS:
+                    await self._publish()
         return reply
 
     async def _metrics(self, scope: Scope) -> Reply:
@@ -248,32 +254,8 @@ class Administration:
 
     async def _ask_others(self, scope: Scope, body: bytes = b"") -> dict[int, Reply]:
         """Send a request to all other workers, and return the replies of those that answer, by index."""
-        replies: dict[int, Reply] = {}
-
-        async def ask(index: int) -> None:
-            try:
-                target = OWN + _target(scope)
-                replies[index] = await self._peers.request(
-                    index, scope["method"], target, headers=_headers(scope), body=body
-                )
-            except PeerLost:
-                return
-
-        async with anyio.create_task_group() as group:
-            for index in self._peers.other_workers:
-                group.start_soon(ask, index)
-        return dict(sorted(replies.items()))
-
-    async def _flush_all(self) -> None:
-        async def ask(index: int) -> None:
-            try:
-                await self._peers.request(index, "POST", FLUSH)
-            except PeerLost:
-                return
-
-        async with anyio.create_task_group() as group:
-            for index in self._peers.other_workers:
-                group.start_soon(ask, index)
+        target = OWN + _target(scope)
+        return await self._peers.request_all(scope["method"], target, headers=_headers(scope), body=body)
 
 
 def _combine_replies(
@@ -304,3 +286,80 @@ async def send_reply(send: Send, reply: Reply, *, names: tuple[str, ...] = PASSE
         fields.append((b"content-length", str(len(reply.body)).encode()))
     await send({"type": "http.response.start", "status": reply.status, "headers": fields})
     await send({"type": "http.response.body", "body": reply.body})
+
+
+FAILURES_TARGET: Final = "/shared/failures"
+# Maximum number of failures to send: enough for a burst while the first worker restarts. Beyond it, the oldest failures
+# are dropped.
+_MAX_WAITING: Final = 10_000
+# Time to wait for further failures, to send them in one message.
+_GATHER_S: Final = 0.05
+
+
+class FailureRelay:
+    """Sends failed calls to the first worker, which counts the failures of all workers."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._failures: deque[list[str]] = deque(maxlen=_MAX_WAITING)
+        self._changed = anyio.Event()
+        self._sending = anyio.Lock()
+
+    async def run(self) -> None:
+        """Send recorded failures until cancelled."""
+        while True:
+            await self._changed.wait()
+            await anyio.sleep(_GATHER_S)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Send everything that has been recorded so far."""
+        async with self._sending:
+            self._changed = anyio.Event()
+            failures = list(self._failures)
+            self._failures.clear()
+            if not failures:
+                return
+            try:
+                await self._peers.request(FIRST, "POST", FAILURES_TARGET, body=json_bytes.dumps(failures))
+            except PeerLost as error:
+                log.warning("%d failures not counted", len(failures), extra={"reason": str(error)})
+
+    def failed(self, wrapper: str, server: str, tool: str, failure: Failure, who: str) -> None:
+        """Record a failed call, to be sent."""
+        self._failures.append([wrapper, server, tool, failure.kind, failure.detail, who])
+        self._changed.set()
+
+
+def apply_failures(rows: list[list[Any]], call_stats: CallStats) -> None:
+    """Count the failed calls that another worker has sent."""
+    for wrapper, server, tool, kind, detail, who in rows:
+        call_stats.add_failure(wrapper, server, tool, Failure(kind=kind, detail=detail), who)
+
+
+EVENTS_TARGET: Final = "/shared/events"
+# Time limit for the events of another worker. While an administrator watches the events, all workers are asked twice a
+# second, and slower workers are skipped.
+_EVENTS_S: Final = 2.0
+
+
+async def events_of_others(peers: Peers, latest_numbers: Mapping[int, int]) -> dict[int, list[dict[str, Any]]]:
+    """Return the new events of every other worker that answers, by the worker's index.
+
+    Args:
+        latest_numbers: The number of the last known event of each worker, by index.
+    """
+    body = json_bytes.dumps({str(index): number for index, number in latest_numbers.items()})
+    replies = await peers.request_all("POST", EVENTS_TARGET, body=body, within_s=_EVENTS_S)
+    return {index: json_bytes.loads(reply.body) for index, reply in replies.items() if reply.status == 200}
+
+
+def answer_events(latest_numbers: Mapping[str, int], index: int, feed: EventFeed) -> Reply:
+    """Return the events of this worker to another worker.
+
+    Args:
+        latest_numbers: The number of the last known event of each worker, by index.
+        index: The index of this worker.
+    """
+    events = feed.events_for_peer(int(latest_numbers.get(str(index), -1)))
+    return Reply(status=200, headers={}, body=json_bytes.dumps(events))

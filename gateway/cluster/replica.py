@@ -7,7 +7,6 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,31 +14,17 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.access.administrators import EndedSessions
-from gateway.access.credentials import ApiKeys
 from gateway.access.quotas import Sharing
 from gateway.admin.routes import JsonDocument, Merge, route
-from gateway.calls.approval_store import ApprovalBackend, ApprovalStore
 from gateway.cluster.replicas import PeerCredentials, PeerRouter, Replicas, Resolve
 from gateway.cluster.roles import ProcessRole, may_be_copied
 from gateway.cluster.shared_changes import SharedChanges
 from gateway.cluster.shared_limits import SharedLimits
-from gateway.cluster.shared_parts import (
-    ClusterApprovals,
-    SharedApprovals,
-    SharedDecisions,
-    SharedEndedSessions,
-    SharedLock,
-    SharedNotes,
-    SharedOverlay,
-    SharedRevocations,
-)
-from gateway.cluster.shared_store import SharedStore, StoreStatus, ValueCipher
+from gateway.cluster.shared_parts import SharedLock, SharedOverlay
+from gateway.cluster.shared_state import SharedParts, SharedState
+from gateway.cluster.shared_store import StoreStatus, ValueCipher
 from gateway.config.cluster_config import ClusterConfig
 from gateway.config.model import Config
-from gateway.fleet.fleet import Fleet
-from gateway.fleet.operator_notes import OperatorNotes
-from gateway.fleet.reload import Reloader
 from gateway.http.server_connection import HttpProtocol
 from gateway.http.server_connections import Connections, Handler
 from gateway.upstream.oauth.token_store import TokenStore
@@ -137,25 +122,6 @@ _POLL_S: Final = 0.02
 _INSTANCE_CHARS: Final = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedParts:
-    """The parts of a gateway whose state all replicas share.
-
-    Attributes:
-        fleet: The upstreams and the lock file.
-        notes: The notes about tools.
-        keys: The API keys of callers. Only the revocations of keys are shared.
-        approvals: The calls that wait for approval, and the granted approvals.
-        ended: The ended sessions of administrators.
-    """
-
-    fleet: Fleet
-    notes: OperatorNotes
-    keys: ApiKeys
-    approvals: ApprovalStore
-    ended: EndedSessions
-
-
 class Replica:
     """This replica of the cluster.
 
@@ -168,19 +134,22 @@ class Replica:
         connections: Incoming connections of other replicas.
         status: The status of the shared store; None without a store.
         limits: Counts calls jointly with the other replicas; None without a store.
-        changes: The state shared with all replicas; None without a store, and before `join`.
     """
 
-    def __init__(self, config: ClusterConfig, *, most: int, resolve: Resolve | None = None) -> None:
+    def __init__(
+        self, config: ClusterConfig, *, most: int, state_dir: Path | None = None, resolve: Resolve | None = None
+    ) -> None:
         """Create this replica.
 
         Args:
             config: The section `gateway.cluster`.
             most: The maximum number of concurrent connections of other replicas.
+            state_dir: The directory for a local copy of the shared state; None for no copy.
             resolve: Resolves host names; by default the system's resolver.
         """
         peers, signing_key = config.peers, config.signing_key
         self.config = config
+        self._state_dir = state_dir
         self.name = peers.own_name if peers is not None else socket.gethostname()
         secret = (signing_key if peers is None else peers.secret) or signing_key
         assert secret is not None, "the model has checked it"
@@ -191,10 +160,8 @@ class Replica:
         self.replicas = Replicas(peers, self.credentials, resolve=resolve) if peers is not None else None
         self.connections = Connections(most=most)
         self._server: asyncio.AbstractServer | None = None
-        self.changes: SharedChanges | None = None
         self.limits: SharedLimits | None = None
-        self._store: SharedStore | None = None
-        self._approvals: SharedApprovals | None = None
+        self._shared: SharedState | None = None
         sign_ins: TokenStore | None = None
         self.status: StoreStatus | None = None
         if config.store is not None:
@@ -202,8 +169,8 @@ class Replica:
             from gateway.cluster.redis_store import RedisStore
             from gateway.cluster.shared_sign_ins import SharedTokenStore
 
-            store = RedisStore(config.store)
-            self._store, self.status = store, StoreStatus()
+            store, self.status = RedisStore(config.store), StoreStatus()
+            self._shared = SharedState(store, ValueCipher(self.credentials.key("the shared store")), self.status)
             self.limits = SharedLimits(self.name, store, self.status)
             sign_ins = SharedTokenStore(
                 store, ValueCipher(self.credentials.key("sign-ins in the shared store")), self.status
@@ -218,62 +185,38 @@ class Replica:
             admits=lambda alias, server: None,
             on_failure=None,
             on_cleared=lambda server, tool: None,
-            share_approvals=self._share_approvals if config.store is not None else None,
+            share_approvals=self._shared.share_approvals if self._shared is not None else None,
             sign_ins=sign_ins,
             sharing=Sharing(ledger=self.limits) if self.limits is not None else None,
-            on_approvals_changed=self._approvals_changed,
+            on_approvals_changed=self._shared.approvals_changed if self._shared is not None else lambda: None,
             fetch_result=self.replicas.fetch_result if self.replicas is not None else None,
         )
 
-    def join(
-        self,
-        reloader: Reloader,
-        shared: SharedParts,
-        state_dir: Path | None,
-    ) -> None:
+    @property
+    def changes(self) -> SharedChanges | None:
+        """Return the state shared with all replicas; None without a store, and before `join`."""
+        return self._shared.changes if self._shared is not None else None
+
+    def join(self, parts: SharedParts) -> None:
         """Prepare to share the state of this gateway, if a store is configured; `serve_peers` starts sharing.
 
         Until the revocations of API keys are known, the keys are not accepted.
-
-        Args:
-            reloader: The configuration with changes of administrators.
-            shared: The parts whose state is shared.
-            state_dir: The directory for a local copy of the shared state; None for no copy.
         """
-        store, status = self._store, self.status
-        if store is None or status is None:
+        if self._shared is None:
             return
-        self._approvals = SharedApprovals(shared.approvals)
-        self.changes = SharedChanges(
-            store,
-            ValueCipher(self.credentials.key("the shared store")),
-            status,
-            (
-                SharedNotes(shared.notes),
-                SharedDecisions(shared.fleet.lock.decisions),
-                SharedRevocations(shared.keys),
-                SharedEndedSessions(shared.ended),
-                self._approvals,
-                # These parts come last, because applying them takes time. A part that was applied after them could
-                # change in the meantime, and that change would be lost.
-                SharedLock(shared.fleet),
-                SharedOverlay(reloader),
-            ),
-            state_dir=state_dir,
+        self._shared.join(
+            parts,
+            (SharedLock(parts.fleet), SharedOverlay(parts.reloader)),
+            state_dir=self._state_dir,
             ask_peers=None if self.replicas is None else self.replicas.ask_all,
-            on_informed=shared.keys.accept,
+            on_informed=parts.keys.accept,
         )
-        shared.keys.withhold()
+        parts.keys.withhold()
 
     def wake(self) -> None:
         """Share state that has changed, without waiting for the next poll."""
-        if self.changes is not None:
-            self.changes.wake()
-
-    def _approvals_changed(self) -> None:
-        if self._approvals is not None:
-            self._approvals.changed()
-        self.wake()
+        if self._shared is not None:
+            self._shared.wake()
 
     async def leave(self) -> None:
         """Stop accepting connections of other replicas, then wait briefly for the open connections to close.
@@ -309,15 +252,6 @@ class Replica:
             "replicas": None if limits is None else limits.replicas,
             "limits": "shared" if limits is not None and limits.shared else "each",
         }
-
-    def _share_approvals(self, own: ApprovalStore) -> ApprovalBackend:
-        assert self._store is not None
-        assert self.status is not None
-        return ClusterApprovals(own, self._sync, self._store, self.status)
-
-    async def _sync(self, always: bool) -> None:
-        if self.changes is not None:
-            await self.changes.sync(always=always)
 
     @asynccontextmanager
     async def serve_peers(
@@ -362,8 +296,8 @@ class Replica:
                 if self.replicas is not None:
                     self.replicas.close()
             group.cancel_scope.cancel()
-        if self._store is not None:
-            await self._store.close()
+        if self._shared is not None:
+            await self._shared.close()
 
 
 def warn_of_private(config: Config) -> None:

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 OnFailure = Callable[[str, str, str, Failure, str], None]
 """Called with the wrapper, server, tool, failure and caller of a failed call."""
 OnCleared = Callable[[str, str], None]
-"""Called with a server and a tool whose failure notes are obsolete."""
+"""Called with a server and a tool whose failure notes were removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class ProcessRole:
         admits: Raises `ConfigError` for a server that cannot be used by several processes.
         on_failure: Called for each failed call instead of recording the failure in this process; None to record it in
             this process.
-        on_cleared: Called when a call has made the failure notes of a tool obsolete.
+        on_cleared: Called when a call has removed the failure notes of a tool.
         share_approvals: Wraps the approval store of this process so that approvals are shared; None to use the approval
             store of this process alone.
         sign_ins: The store of sign-ins; None to use the state directory.
@@ -86,7 +86,6 @@ class WorkerConfig:
     Attributes:
         index: The index of this worker.
         count: The number of workers.
-        is_restart: True if the worker replaces an ended worker. It then has to ask the other workers for changes.
         listener: The file descriptor of the listening socket for callers.
         admin_listener: The file descriptor of the listening socket for administrators; -1 for none.
         public_url: The address of the gateway that callers see.
@@ -99,7 +98,6 @@ class WorkerConfig:
 
     index: int
     count: int
-    is_restart: bool
     listener: int
     public_url: str
     host: str
@@ -144,7 +142,7 @@ class WorkerConfig:
 
     @property
     def parent_socket(self) -> Path:
-        """Return the path of the socket on which the parent counts the calls of all workers."""
+        """Return the path of the socket on which the parent serves the shared store."""
         return Path(self.sockets) / "parent.sock"
 
 
@@ -244,6 +242,31 @@ class Peers:
                     return Reply(status=response.status, headers=dict(response.headers), body=content)
         except (GatewayError, TimeoutError, ValueError) as error:
             raise PeerLost(f"worker {index} does not answer ({str(error) or 'too slow'})") from None
+
+    async def request_all(
+        self,
+        method: str,
+        target: str,
+        *,
+        headers: dict[str, str] | None = None,
+        body: bytes = b"",
+        within_s: float = ASK_S,
+    ) -> dict[int, Reply]:
+        """Send a request to all other workers, and return the replies of those that answer, by index."""
+        replies: dict[int, Reply] = {}
+
+        async def ask(index: int) -> None:
+            try:
+                replies[index] = await self.request(
+                    index, method, target, headers=headers, body=body, within_s=within_s
+                )
+            except PeerLost as error:
+                log.debug("%s", error)
+
+        async with anyio.create_task_group() as group:
+            for index in self._clients:
+                group.start_soon(ask, index)
+        return dict(sorted(replies.items()))
 
     async def fetch_result(self, prefix: str, result_id: str) -> bytes | None:
         """Fetch a stored result from another worker, in the form of `ResultStore.packed`.

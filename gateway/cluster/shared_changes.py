@@ -1,5 +1,7 @@
 """State that all replicas share, as named fields. If replicas write the same field, the latest value wins.
 
+A worker is a replica too: its parent is the store, and the first worker writes the files.
+
 Each replica has all fields in memory and in a file, and replicas exchange fields through the store. If the store has
 lost its data, every replica writes its fields again. A removed field leaves a removal marker, so that a replica that
 was offline does not restore the field from its file.
@@ -11,6 +13,7 @@ revoked.
 
 from __future__ import annotations
 
+import heapq
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -47,6 +50,9 @@ _DAY_US: Final = 86_400_000_000
 _REMOVAL_KEPT_US: Final = 366 * _DAY_US
 # The same time for fields that are not written to files. A running replica is never disconnected for that long.
 _TRANSIENT_REMOVAL_KEPT_US: Final = _DAY_US
+# Maximum number of removal markers of such fields. Without it, a caller that often withdraws calls which wait for
+# approval would exhaust `MAX_FIELDS`. Only a replica that was disconnected during so many removals needs older markers.
+MAX_TRANSIENT_REMOVALS: Final = 10_000
 # Maximum number of fields in the store: more than administrators' changes and approvals need. A store with more fields
 # is not read.
 MAX_FIELDS: Final = 50_000
@@ -333,14 +339,7 @@ class SharedChanges:
 
     async def _write_pending(self) -> None:
         """Write the fields that may be missing in the store, and delete old removal markers."""
-        now_us = int(self._clock() * 1e6)
-        old = [
-            field
-            for field, entry in self._entries.items()
-            if entry.value is None
-            and now_us - entry.stamp
-            > (_TRANSIENT_REMOVAL_KEPT_US if field.startswith(self._transient_prefixes) else _REMOVAL_KEPT_US)
-        ]
+        old = self._old_removals()
         for field in old:
             del self._entries[field]
             self._pending.discard(field)
@@ -355,6 +354,17 @@ class SharedChanges:
                 }
             )
         self._pending.clear()
+
+    def _old_removals(self) -> list[str]:
+        now_us = int(self._clock() * 1e6)
+        removals = {field: entry.stamp for field, entry in self._entries.items() if entry.value is None}
+        transient = [field for field in removals if field.startswith(self._transient_prefixes)]
+        lasting = removals.keys() - set(transient)
+        excess = heapq.nsmallest(len(transient) - MAX_TRANSIENT_REMOVALS, transient, key=removals.__getitem__)
+        return [
+            *(field for field in lasting if now_us - removals[field] > _REMOVAL_KEPT_US),
+            *{*excess, *(field for field in transient if now_us - removals[field] > _TRANSIENT_REMOVAL_KEPT_US)},
+        ]
 
     async def _save(self) -> None:
         if self._path is None:

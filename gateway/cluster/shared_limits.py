@@ -28,8 +28,8 @@ from typing import Final
 import anyio
 
 from gateway.access.quotas import MINUTE_S, Account
+from gateway.cluster.parent_store import ParentStore
 from gateway.cluster.shared_store import BURST_US, HALF_USED_US, CallStore, Running, Spent, StoreStatus, StoreTrouble
-from gateway.cluster.worker_state import ParentStore
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The parts of a gateway whose state all replicas share.
+"""The parts of a gateway whose state all its processes share, except for approvals (`shared_state`).
 
 Each part converts its state to named fields, and applies the fields of other replicas (`shared_changes.SharedPart`).
 """
@@ -6,90 +6,40 @@ Each part converts its state to named fields, and applies the fields of other re
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+import logging
+from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from gateway.access.administrators import EndedSessions
 from gateway.access.credentials import ApiKeys
-from gateway.calls.approval_store import ApprovalStore, Decision, Lasts, Question
-from gateway.cluster.shared_store import SharedStore, StoreStatus, StoreTrouble
-from gateway.cluster.worker_state import apply_lock
 from gateway.config.overlay import Change, Edit
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.lock_file import LockDecision, LockDecisions
 from gateway.fleet.operator_notes import OperatorNotes
 from gateway.fleet.reload import Reloader
+from gateway.process.tasks import run_in_thread
+from gateway.protocol.gateway_errors import ConfigError
+from registry.errors import LockfileRejected
+from registry.lock.lockfile import parse_lockfile
 
-Sync = Callable[[bool], Awaitable[None]]
-# Seconds for which an approval stays claimed after a replica has used it. A question never waits this long.
-_CLAIMED_S: Final = 86_400.0
-# Maximum number of question ids to remember: more than calls can wait for approval at all replicas together.
-_MOST_ASKED: Final = 10_000
+log = logging.getLogger(__name__)
 
 
-class ClusterApprovals:
-    """Approvals shared by all replicas (implements `ApprovalBackend`).
-
-    Args:
-        own: The approval store of this replica, whose state `sync` exchanges with the other replicas.
-        sync: Exchanges state with the other replicas; with True, reads the store even if its version has not changed.
-        store: The store in which a replica claims an approval before using it, so that no other replica uses it too.
-        status: The status of the store.
-    """
-
-    def __init__(self, own: ApprovalStore, sync: Sync, store: SharedStore, status: StoreStatus) -> None:
-        self._own = own
-        self._sync = sync
-        self._store = store
-        self._status = status
-        # The ids of questions registered at this replica. It may use their approvals even if the store is down.
-        self._asked_here: dict[str, None] = {}
-
-    async def register(self, question: Question) -> bool:
-        if await self._own.register(question):
-            return True
-        self._asked_here[question.id] = None
-        while len(self._asked_here) > _MOST_ASKED:
-            del self._asked_here[next(iter(self._asked_here))]
-        # Sync before the caller gets a response, because the caller may send its next request to any replica.
-        await self._sync(False)
-        return False
-
-    async def wait(self, question: Question) -> Decision:
-        if not self._own.knows(question.id):
-            await self._sync(True)
-        decision = await self._own.wait(question)
-        if decision.kind == "allowed" and not await self._claim_question(question.id):
-            # Another replica has used the approval, or may have used it if the store does not respond.
-            return Decision(kind="unknown")
-        return decision
-
-    async def decide(self, question_id: str, *, allow: bool, lasts: Lasts, by: str) -> bool:
-        if not self._own.knows(question_id):
-            await self._sync(True)
-        is_decided = await self._own.decide(question_id, allow=allow, lasts=lasts, by=by)
-        if is_decided:
-            await self._sync(False)
-        return is_decided
-
-    async def withdraw(self, question: Question) -> None:
-        await self._own.withdraw(question)
-
-    async def allow_again(self, question: Question) -> None:
-        await self._own.allow_again(question)
-        await self._sync(False)
-
-    async def _claim_question(self, question_id: str) -> bool:
-        asked_here = question_id in self._asked_here
-        self._asked_here.pop(question_id, None)
+async def apply_lock(fleet: Fleet, text: str | None) -> None:
+    """Use a lock file with this text from now on, or no lock file if the text is None. An invalid text is logged."""
+    if text == fleet.lock.text:
+        return
+    lockfile = None
+    if text is not None:
         try:
-            claimed = await self._store.claim(f"approval:{question_id}", _CLAIMED_S)
-        except StoreTrouble as trouble:
-            self._status.failed("approvals", trouble)
-            return asked_here
-        self._status.answered("approvals")
-        return claimed
+            lockfile = await run_in_thread(partial(parse_lockfile, text))
+        except LockfileRejected as rejected:
+            log.error("lock file of another process rejected", extra={"reason": str(rejected)})
+            return
+        await run_in_thread(partial(fleet.lock.expect, lockfile))
+    await fleet.relock(lockfile)
 
 
 class SharedOverlay:
@@ -184,6 +134,55 @@ class SharedLock:
         return self.fields()
 
 
+class SharedFiles:
+    """The texts of the configuration file and the lock file, which the first worker reads for all workers."""
+
+    prefix: Final = "file:"
+    is_transient: Final = False
+
+    def __init__(self, reloader: Reloader, fleet: Fleet, *, reads: bool) -> None:
+        """Share the files.
+
+        Args:
+            reads: Whether this worker reads the files. The other workers only apply the texts.
+        """
+        self._reloader = reloader
+        self._fleet = fleet
+        self._reads = reads
+        # In the other workers: the texts that the first worker has shared last.
+        self._applied: Mapping[str, Any] = {}
+
+    def fields(self) -> dict[str, Any]:
+        if not self._reads:
+            return dict(self._applied)
+        return {
+            "configuration": {"text": self._reloader.text, "stamp": self._reloader.stamp},
+            "lock": {"text": self._fleet.lock.text},
+        }
+
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        configuration, lock = fields.get("configuration"), fields.get("lock")
+        try:
+            if configuration is not None and self._must_load(configuration):
+                await self._reloader.apply_text(configuration["text"], self._reloader.path, quiet=True)
+        except ConfigError as error:
+            log.error("configuration of the other workers rejected", extra={"reason": str(error)})
+            if self._reads:
+                # Do not share the configuration that this worker started with: the other workers have a newer one.
+                return self.fields()
+        # A restarted first worker has read the current lock file. If the file was removed, its content still applies.
+        if lock is not None and (not self._reads or self._fleet.lock.lockfile is None):
+            await apply_lock(self._fleet, lock["text"])
+        self._applied = fields
+        return fields
+
+    def _must_load(self, configuration: Mapping[str, Any]) -> bool:
+        if configuration["text"] != self._reloader.text:
+            return True
+        # The first worker notices itself that another file has changed.
+        return not self._reads and configuration["stamp"] != self._reloader.stamp
+
+
 class SharedRevocations:
     """The digests of revoked API keys. A revocation is permanent."""
 
@@ -216,31 +215,4 @@ class SharedEndedSessions:
 
     async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         self._ended.apply(fields)
-        return self.fields()
-
-
-class SharedApprovals:
-    """The calls that wait for approval, and the granted approvals."""
-
-    prefix: Final = "approval:"
-    # Not written to files: if an approval is lost, a person is asked again.
-    is_transient: Final = True
-
-    def __init__(self, approval_store: ApprovalStore) -> None:
-        self._approval_store = approval_store
-        self._fields: dict[str, Any] | None = None
-
-    def changed(self) -> None:
-        """Discard the cached fields."""
-        self._fields = None
-
-    def fields(self) -> dict[str, Any]:
-        # Called twice a second, and there may be ten thousand approvals, so the fields are built only after a change.
-        if self._fields is None:
-            self._fields = self._approval_store.fields()
-        return self._fields
-
-    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        self._approval_store.replace_state(fields)
-        self._fields = None
         return self.fields()

@@ -161,7 +161,7 @@ class CallStore(Protocol):
 
 
 class SharedStore(CallStore, Protocol):
-    """The store that replicas share; every method except `close` raises `StoreTrouble` on failure."""
+    """The store that replicas or workers share; every method except `close` raises `StoreTrouble` on failure."""
 
     async def version(self) -> str | None:
         """Return a token that changes with every write, or None if nothing was ever written."""

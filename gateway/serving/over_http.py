@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
@@ -143,7 +144,7 @@ async def serve_on(
     clustered = worker_group is None and config.gateway.cluster is not None
     most = _max_connections(len(config.servers), each=_DESCRIPTORS_PER_FORWARDING_CALLER if clustered else 1)
     draining = anyio.Event()
-    replica = _replica(config, most) if clustered else None
+    replica = _replica(config, most, state_dir) if clustered else None
     peer_listener = _bind_peers(config) if replica is not None else None
     together = worker_group or replica
     role = together.role if together is not None else None
@@ -174,18 +175,20 @@ async def serve_on(
             overlay=overlay,
             admits=admits,
         )
-        ended = EndedSessions(state_dir, on_change=replica.wake) if replica is not None else EndedSessions(state_dir)
-        if replica is not None:
-            from gateway.cluster.replica import SharedParts
+        ended = EndedSessions(state_dir, on_change=together.wake if together is not None else lambda: None)
+        if together is not None:
+            # Imported lazily: a single process does not need this module.
+            from gateway.cluster.shared_state import SharedParts
 
             shared = SharedParts(
+                reloader=reloader,
                 fleet=gateway.fleet,
                 notes=gateway.notes,
                 keys=gateway.authenticator.keys,
                 approvals=gateway.approvals,
                 ended=ended,
             )
-            replica.join(reloader, shared, state_dir)
+            together.join(shared)
         SECRETS.hide([token])
         administrators = Administrators(
             token,
@@ -295,23 +298,14 @@ def _worker(
     # Imported lazily: a single process does not need these modules.
     from gateway.cluster.administration import Administration
     from gateway.cluster.worker_group import RelayedParts, Worker
-    from gateway.cluster.worker_state import SharedState
 
-    is_restart = worker_group.worker_config.is_restart
-    state = SharedState(gateway.fleet, gateway.notes, reloader, worker_group.peers, joined=not is_restart)
+    index, publish = worker_group.worker_config.index, worker_group.shared.publish
     return Worker(
         worker_group,
         reloader=reloader,
         endpoint=endpoint,
-        administration=Administration(admin, worker_group.worker_config.index, worker_group.peers, state.push),
-        state=state,
-        relayed=RelayedParts(
-            call_stats=gateway.call_stats,
-            notes=gateway.notes,
-            approvals=gateway.approvals,
-            feed=feed,
-            results=gateway.results,
-        ),
+        administration=Administration(admin, index, worker_group.peers, publish),
+        relayed=RelayedParts(call_stats=gateway.call_stats, feed=feed, results=gateway.results),
     )
 
 
@@ -319,7 +313,7 @@ def _events_of_others(worker_group: WorkerGroup | None) -> Others | None:
     if worker_group is None:
         return None
     # Imported lazily: a single process does not need this module.
-    from gateway.cluster.relays import events_of_others
+    from gateway.cluster.administration import events_of_others
 
     return partial(events_of_others, worker_group.peers)
 
@@ -443,13 +437,13 @@ class _Shutdown:
             await anyio.sleep_forever()
 
 
-def _replica(config: Config, most: int) -> Replica:
+def _replica(config: Config, most: int, state_dir: Path) -> Replica:
     # Imported lazily: a gateway without a cluster needs neither TLS between replicas nor the shared store.
     from gateway.cluster.replica import Replica, warn_of_private
 
     assert config.gateway.cluster is not None
     warn_of_private(config)
-    return Replica(config.gateway.cluster, most=most)
+    return Replica(config.gateway.cluster, most=most, state_dir=state_dir)
 
 
 def _bind_peers(config: Config) -> socket.socket | None:

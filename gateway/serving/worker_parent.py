@@ -1,4 +1,4 @@
-"""The parent of the workers: owns the port, and restarts workers that have exited."""
+"""The parent of the workers: owns the port, serves the shared store, and restarts workers that have exited."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from anyio.abc import Process, TaskStatus
 import gateway
 from gateway.access.signing import Signer
 from gateway.cluster import roles
+from gateway.cluster.parent_store import serving_store
 from gateway.cluster.roles import FIRST, READY, WorkerConfig
-from gateway.cluster.worker_state import counting_for_workers
 from gateway.config.model import Config
 from gateway.config.overlay import Overlay
 from gateway.process.files import prepare_state_dir
@@ -115,7 +115,6 @@ async def serve_workers(
     worker_config = WorkerConfig(
         index=FIRST,
         count=workers.count,
-        is_restart=False,
         listener=-1,
         public_url=mcp_url(host, listeners[0]),
         host=host,
@@ -143,8 +142,8 @@ async def serve_workers(
         first = replace(slots[FIRST].worker_config, admin_listener=admin_listener.fileno())
         slots[FIRST] = WorkerSlot(first, end_s=end_s)
     try:
-        # The parent counts the calls of all workers for quotas until the last worker has exited.
-        async with counting_for_workers(worker_config):
+        # The parent serves the state that the workers share until the last worker has exited.
+        async with serving_store(worker_config):
             return await _serve(slots, listeners, worker_config.public_url, on_ready)
     finally:
         for listener in listeners:
@@ -251,7 +250,6 @@ class WorkerSlot:
             log.warning("worker %d exited (%s), restarting", self.worker_config.index, _describe_exit(code))
             if attempt > 1:
                 await anyio.sleep(min(_MAX_RESTART_DELAY_S, delay_s(attempt - 2, random.random())))
-            self.worker_config = replace(self.worker_config, is_restart=True)
 
     def request_reload(self) -> None:
         """Make the worker reload the configuration if it is already serving."""

@@ -23,11 +23,11 @@ from support.worker_groups import each_worker, ready, running_workers, until, wo
 
 from gateway.access.principal import Principal
 from gateway.access.quotas import Account, Quotas, Sharing
+from gateway.cluster.parent_store import ParentState, ParentStore, serving_store
 from gateway.cluster.redis_store import RedisStore, translated_errors
 from gateway.cluster.roles import WorkerConfig
 from gateway.cluster.shared_limits import SharedLimits
 from gateway.cluster.shared_store import CallStore, ReportResult, Spent, StoreStatus, StoreTrouble
-from gateway.cluster.worker_state import CallCounts, ParentStore, counting_for_workers
 from gateway.config.auth_config import QuotaLimits, QuotasConfig
 from gateway.config.cluster_config import StoreConfig
 from gateway.protocol.gateway_errors import QuotaExceeded
@@ -102,12 +102,12 @@ async def replicas(server: Store | Path, count: int, per_minute: int) -> AsyncIt
     """Several replicas with this store, or workers whose parent has its socket in this folder."""
     if isinstance(server, Path):
         worker_config = a_worker_config(server, count)
-        async with counting_for_workers(worker_config, CallCounts(clock=lambda: TimedStore.now_s)):
+        async with serving_store(worker_config, ParentState(clock=lambda: TimedStore.now_s)):
             parents = [ParentStore(worker_config) for _ in range(count)]
             async with reporting(parents, per_minute) as found:
                 yield found
             for parent in parents:
-                parent.close()
+                await parent.close()
         return
     await emptied(server)
     config = StoreConfig.model_validate({"url": server.url})
@@ -125,7 +125,7 @@ async def emptied(server: Store) -> None:
 def a_worker_config(sockets: Path, count: int) -> WorkerConfig:
     words = dict.fromkeys(("public_url", "host", "signing_key", "token", "text", "state_dir"), "")
     return WorkerConfig(
-        index=0, count=count, is_restart=False, listener=-1, sockets=str(sockets), secret="of-the-workers",
+        index=0, count=count, listener=-1, sockets=str(sockets), secret="of-the-workers",
         path=None, insecure=False, verbose=False, **words,
     )  # fmt: skip
 
@@ -367,11 +367,11 @@ async def test_workers_count_requests_in_flight_of_a_caller_together(tmp_path: P
 
 async def test_connection_without_the_secret_is_not_counted_by_the_parent(tmp_path: Path) -> None:
     worker_config = a_worker_config(tmp_path, 2)
-    counts = CallCounts(clock=lambda: TimedStore.now_s)
+    counts = ParentState(clock=lambda: TimedStore.now_s)
     stranger = ParentStore(replace(worker_config, secret="of-somebody-else"))
-    async with counting_for_workers(worker_config, counts):
+    async with serving_store(worker_config, counts):
         with pytest.raises(StoreTrouble):
             await stranger.count("r9", {"ada": Spent(100, 0, 1_000_000)})
         parent = ParentStore(worker_config)
         assert (await parent.count("r0", {})).alive == 1
-        parent.close()
+        await parent.close()

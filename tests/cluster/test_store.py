@@ -11,10 +11,12 @@ import anyio
 import pytest
 from support.clusters import Store, running_store
 
+from gateway.cluster.parent_store import ParentStore, serving_store
 from gateway.cluster.redis_store import RedisStore
+from gateway.cluster.roles import WorkerConfig
 from gateway.cluster.shared_changes import SharedChanges
 from gateway.cluster.shared_sign_ins import SharedTokenStore
-from gateway.cluster.shared_store import DecryptionFailed, StoreStatus, StoreTrouble, ValueCipher
+from gateway.cluster.shared_store import DecryptionFailed, SharedStore, StoreStatus, StoreTrouble, ValueCipher
 from gateway.config.cluster_config import StoreConfig
 from gateway.upstream.oauth.token_store import Conflict, LockTimeout, StoreFailed
 
@@ -39,7 +41,7 @@ class Held:
 
 
 def changes_of(
-    store: RedisStore, *, folder: Path | None = None, clock_s: float | None = None
+    store: SharedStore, *, folder: Path | None = None, clock_s: float | None = None
 ) -> tuple[SharedChanges, Held]:
     held = Held()
     more: dict[str, Any] = {} if clock_s is None else {"clock": lambda: clock_s}
@@ -56,8 +58,28 @@ async def stores(tmp_path: Path) -> AsyncIterator[tuple[Store, RedisStore, Redis
         await second.close()
 
 
-async def test_latest_change_counts_including_removals(tmp_path: Path) -> None:
-    async with stores(tmp_path) as (_, one, two):
+@asynccontextmanager
+async def two_connections(kind: str, tmp_path: Path) -> AsyncIterator[tuple[SharedStore, SharedStore]]:
+    """Two connections to the store of replicas or of workers."""
+    if kind == "parent":
+        words = dict.fromkeys(("public_url", "host", "signing_key", "token", "text", "state_dir"), "")
+        worker_config = WorkerConfig(
+            index=0, count=2, listener=-1, sockets=str(tmp_path), secret="of-the-workers", path=None, insecure=False,
+            verbose=False, **words,
+        )  # fmt: skip
+        async with serving_store(worker_config):
+            first, second = ParentStore(worker_config), ParentStore(worker_config)
+            yield first, second
+            await first.close()
+            await second.close()
+    else:
+        async with stores(tmp_path) as (_, one, two):
+            yield one, two
+
+
+@pytest.mark.parametrize("kind", ["redis", "parent"])
+async def test_latest_change_counts_including_removals(tmp_path: Path, kind: str) -> None:
+    async with two_connections(kind, tmp_path) as (one, two):
         (first, held), (second, other) = changes_of(one), changes_of(two)
         held.values = {"a": 1, "b": 1}
         assert await first.sync()
@@ -72,8 +94,9 @@ async def test_latest_change_counts_including_removals(tmp_path: Path) -> None:
         assert first.pending == second.pending == 0
 
 
-async def test_replica_with_a_slow_clock_keeps_its_own_changes(tmp_path: Path) -> None:
-    async with stores(tmp_path) as (_, one, two):
+@pytest.mark.parametrize("kind", ["redis", "parent"])
+async def test_replica_with_a_slow_clock_keeps_its_own_changes(tmp_path: Path, kind: str) -> None:
+    async with two_connections(kind, tmp_path) as (one, two):
         (first, held), (second, other) = changes_of(one), changes_of(two, clock_s=1_000.0)
         held.values = {"a": 1}
         await first.sync()

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
+import httpx2
 import pytest
 from support.callers import HandshakeSession, call_of, hello
 from support.gateways import (
@@ -28,7 +31,7 @@ from support.gateways import (
     text_of,
 )
 from support.upstreams.running import Recording, builtin_tools, scripted_stdio_server
-from support.worker_groups import ready
+from support.worker_groups import ready, until, worker_index_of, workers_of
 
 ROOT = Path(__file__).parents[2]
 META = "io.modelcontextprotocol/"
@@ -435,6 +438,27 @@ async def test_approvals_work_at_any_of_two_workers(tmp_path: Path) -> None:
             )
         )  # fmt: skip
         assert verified.returncode == 0, verified.stderr
+
+
+@pytest.mark.heavy
+async def test_call_still_waits_after_a_restart_of_the_first_worker(tmp_path: Path) -> None:
+    async with asking(tmp_path, workers=2) as (gateway, recording), AsyncExitStack() as stack:
+        with anyio.fail_after(25):
+            while True:
+                client = await stack.enter_async_context(httpx2.AsyncClient(headers=ANN))
+                second = replace(gateway, client=client)
+                if await worker_index_of(second) == 1:
+                    break
+        async with anyio.create_task_group() as group:
+            group.start_soon(second.call, "bank__echo", {})
+            row = (await waiting(gateway))[0]
+            before = workers_of(gateway)
+            os.kill(before[0], signal.SIGKILL)
+            await until(lambda: workers_of(gateway).get(0) not in (None, before[0]))
+            await ready(gateway)
+            assert [each["id"] for each in await waiting(gateway)] == [row["id"]]
+            await decide(gateway, row, "allow")
+        assert len(recording.calls("echo")) == 1
 
 
 HOOK = """

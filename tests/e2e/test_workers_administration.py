@@ -86,6 +86,57 @@ async def test_restarted_worker_knows_changes_made_meanwhile(tmp_path: Path) -> 
                     await until(lambda: described(one, "Does echo.\n\nSlow on Mondays."))  # noqa: B023 - over before the next round
 
 
+async def test_restarted_workers_use_the_configuration_that_was_loaded_last(tmp_path: Path) -> None:
+    async with (
+        scripted_http_server(tmp_path, "up", tools=[ECHO]) as up,
+        running_workers(tmp_path, {"a": up.config}) as gateway,
+    ):
+        await ready(gateway)
+        gateway.config.write_text(json.dumps({"mcpServers": {"b": up.config}}))
+        await until(lambda: count_in_log(gateway, "configuration reloaded"))
+        gateway.config.write_text("{")
+        await until(lambda: count_in_log(gateway, "configuration rejected"))
+        for index in (1, 0):
+            before = workers_of(gateway)
+            os.kill(before[index], signal.SIGKILL)
+            await until(lambda: workers_of(gateway).get(index) not in (None, before[index]))  # noqa: B023 - over before the next round
+            await ready(gateway)
+            async with each_worker(gateway) as workers:
+                for one in workers:
+                    assert set(await one.until_listed("b__echo")) == {"b__echo"}
+
+
+async def test_suspended_worker_or_parent_stops_no_call_and_misses_no_change(tmp_path: Path) -> None:
+    async with (
+        scripted_http_server(tmp_path, "up", tools=[ECHO]) as up,
+        running_workers(tmp_path, {"kept": up.config}) as gateway,
+        each_worker(gateway) as workers,
+    ):
+        for one in workers:
+            await one.until_listed("kept__echo")
+        # The change waits five seconds for a worker that does not answer.
+        workers[0].client.timeout = httpx2.Timeout(20)
+        for suspended in (workers_of(gateway)[1], gateway.process.pid):
+            os.kill(suspended, signal.SIGSTOP)
+            try:
+                note = {"wrapper": "kept__echo", "text": f"Written while {suspended} was suspended."}
+                added = await workers[0].admin("notes", "POST", note)
+                assert added.status_code == 201, added.text
+                with anyio.fail_after(10):
+                    for number in range(6):
+                        answer = await workers[0].call("kept__echo", {"n": number})
+                        assert answer["structuredContent"] == {"n": number}
+            finally:
+                os.kill(suspended, signal.SIGCONT)
+            for one in workers:
+                await until(lambda: noted(one, note["text"]))  # noqa: B023 - over before the next round
+                assert (await one.call("kept__echo", {"n": 7}))["structuredContent"] == {"n": 7}
+
+
+async def noted(worker: RunningGateway, words: str) -> bool:
+    return words in (await worker.tools())["kept__echo"]["description"]
+
+
 async def described(worker: RunningGateway, words: str) -> bool:
     return bool((await worker.tools())["kept__echo"]["description"] == words)
 

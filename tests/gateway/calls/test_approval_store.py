@@ -21,7 +21,7 @@ from gateway.calls.approval_store import (
     Question,
     TooManyWaiting,
 )
-from gateway.cluster.shared_parts import SharedApprovals
+from gateway.cluster.shared_state import SharedApprovals
 from gateway.config.active_config import ConfigChange
 from gateway.config.load import parse
 from gateway.config.operation_config import ApprovalsConfig, Approver, AuditConfig

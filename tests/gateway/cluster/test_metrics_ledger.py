@@ -90,7 +90,7 @@ def test_other_text_names_a_worker_or_none(text: str) -> None:
 
 def test_worker_config_round_trips() -> None:
     whole = WorkerConfig(
-        index=1, count=2, is_restart=True, listener=7, public_url="http://x/mcp", host="::1", sockets="/tmp/é",
+        index=1, count=2, listener=7, public_url="http://x/mcp", host="::1", sockets="/tmp/é",
         secret="s", signing_key="00", token='t"\n', text="{}\n\ud800"[:3], path=None, state_dir="/s", insecure=False,
         verbose=True,
     )  # fmt: skip
