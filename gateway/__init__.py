@@ -27,9 +27,9 @@ contains two small MCP servers, which do not use the rest of `gateway`.
 How one `tools/call` over HTTP is processed, file by file:
 
     http/server_connection      reads a request from the bytes: size limits, framing, pipelining, deadlines
-    downstream/router           checks Host and Origin (`http/origins`), then chooses the handler by path
-    downstream/http_callers     determines the caller and the profile from the headers; if the token has not been
-                                verified yet, the request waits for the verification (`access/oauth`)
+    downstream/admission        checks Host and Origin (`http/origins`), chooses the handler by path, and determines
+                                the caller and the profile from the headers; if the token has not been verified yet,
+                                the request waits for the verification (`access/oauth`)
     downstream/endpoint         checks media types; parses the body once, classifies it with `protocol/jsonrpc`, and
                                 compares it with the headers
     http/responder              writes the response, or starts an event stream before the response is known
@@ -51,7 +51,7 @@ check applies. Requests over stdio start at `downstream/mcp_server`.
 How the tools of an upstream are discovered: `upstream/link` opens a connection and increments the epoch, and
 `mcp_session` fetches every page of the lists. `fleet/discovery` checks each item separately (`registry.intake`).
 `fleet/listings` passes the result to `registry.catalog.registry`, which builds a new catalog and replaces the old one
-in one step. `downstream/list_changes` notifies callers, and `fleet/snapshot` stores the lists for the next start.
+in one step. `downstream/sessions` notifies callers, and `fleet/snapshot` stores the lists for the next start.
 """
 
 __version__ = "0.2.0"

@@ -8,7 +8,7 @@ from a listing to the tools that a caller sees:
            └▶ schema.schemas ─▶ schema.validators      check limits, then compile one validator for each schema
       ═▶ catalog.listing.ServerListing
       └▶ catalog.registry.Registry.put                 ignores a listing with an older epoch
-           └▶ catalog.build                            rebuilds only the server that changed
+           └▶ catalog.registry                         rebuilds only the server that changed
                 ├▶ catalog.names                       distinct, short and stable names
                 └▶ catalog.overrides, catalog.shape    changes that the configuration and operators make
       ═▶ catalog.catalog.Catalog

@@ -31,7 +31,7 @@ os.environ["TYPEGATE_STATE_DIR"] = _STATE.name
 # mean the same everywhere.
 settings.register_profile("default", max_examples=25, deadline=None, derandomize=True)
 # For `pytest -m "heavy or hypothesis" --hypothesis-profile thorough`, as `.ci/run` does.
-settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=100)
+settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=50)
 # Other examples each time, to look for what is not known yet: `pytest -m hypothesis --hypothesis-profile explore`.
 settings.register_profile("explore", parent=settings.get_profile("default"), max_examples=1_000, derandomize=False)
 settings.load_profile("default")
@@ -83,7 +83,9 @@ _RARE_INPUTS = (
 _ERAS = {"era", "modern", "version"}
 # A slow test runs at most this often by default, a few of its other variants are heavy tests, the rest are exhaustive.
 _MOST_VARIANTS = 1
-_MOST_HEAVY_VARIANTS = 2
+_MOST_HEAVY_VARIANTS = 1
+# The folders in which a test that is heavy itself runs at most this often; its other variants are exhaustive.
+_HEAVY_FOLDERS = {"page": 1, "e2e": 2, "faults": 2, "cluster": 1}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -120,6 +122,22 @@ def _mark_variants(items: list[pytest.Item]) -> None:
         for at, item in enumerate(others):
             is_heavy = first <= at < first + _MOST_HEAVY_VARIANTS
             item.add_marker(pytest.mark.heavy if is_heavy else pytest.mark.exhaustive)
+    for (path, name), variants in _heavy_variants(items).items():
+        most = _HEAVY_FOLDERS[path.relative_to(tests).parts[0]]
+        first = zlib.crc32(name.encode()) % max(1, len(variants) - most + 1)
+        for item in (*variants[:first], *variants[first + most :]):
+            item.add_marker(pytest.mark.exhaustive)
+
+
+def _heavy_variants(items: list[pytest.Item]) -> dict[tuple[Path, str], list[pytest.Function]]:
+    """Return the variants of each test that is marked as heavy, by file and name."""
+    found: dict[tuple[Path, str], list[pytest.Function]] = {}
+    for item in items:
+        is_variant = isinstance(item, pytest.Function) and hasattr(item, "callspec")
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        if is_variant and folder in _HEAVY_FOLDERS and item.get_closest_marker("heavy"):
+            found.setdefault((item.path, item.originalname), []).append(item)
+    return found
 
 
 def _is_slow(item: pytest.Item) -> TypeGuard[pytest.Function]:

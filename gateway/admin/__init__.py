@@ -1,8 +1,7 @@
 """The HTTP interface for administrators, orchestrators and monitoring.
 
 operations/       The operations of the admin API.
-api               `/admin/*`: authentication, routing and auditing of admin requests.
-openapi           The OpenAPI description of the admin API, generated from its routes.
+api               `/admin/*`: authentication, routing and auditing of admin requests, and their OpenAPI description.
 activity          The live event feed, and statistics of the last hour's calls.
 caller_pages      The page on which callers see their tools, their calls and their sign-ins.
 call_history      Call statistics, and their history of seven days on disk.

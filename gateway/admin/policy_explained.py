@@ -22,12 +22,13 @@ from registry.catalog.listed_items import ListedItem
 from registry.catalog.names import ServerName, alias_prefix
 from registry.catalog.registry import Registry
 from registry.errors import NotChecked
-from registry.policy.conditions import ArgumentCondition, Conditions
 from registry.policy.policy import ALLOWED, Decision, Grant
 from registry.policy.rules import (
     KINDS,
     SCOPE_CLAIM,
+    ArgumentCondition,
     CallerPatterns,
+    Conditions,
     Effect,
     ItemPatterns,
     Kind,

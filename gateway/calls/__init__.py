@@ -1,6 +1,6 @@
 """Handle one request of a caller, from the name in the request to the result in the caller's protocol version.
 
-advice/            Text for the caller when a call fails, and statistics of failures.
+advice/            Text for the caller when a call fails.
 builtin_tools      The gateway's own tools and prompt: `invoke_tool`, search, `read_result`, and the manual of a tool.
 call_targets       Resolve the tool that a call refers to, and decide whether the caller may use it.
 caller             The client that makes a request: identity, rights, protocol version and callbacks.
@@ -21,4 +21,5 @@ check_process      The program of the check processes, which run slow validation
 thorough_checks    Start check processes, and run jobs in them with a deadline.
 approval_store     Calls that wait for approval, and approvals that have been granted.
 approval_requests  Ask a person to approve a call, through the caller's host or an administrator.
+call_stats         Count the outcomes and durations of calls, and cluster similar failures.
 """

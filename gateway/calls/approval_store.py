@@ -224,6 +224,16 @@ class ApprovalStore(Reconfigurable):
     async def allow_again(self, question: Question) -> None:
         self._grant(question, "once", _CONTINUED_S)
 
+    def repetition(self, question: Question) -> str | None:
+        """Return the name of the permission to repeat exactly this call once, from `allow_again`; None if missing."""
+        grant = self._grants.get(_key(question, "once"))
+        return f"{grant.id}:{grant.until_s}" if grant is not None and grant.until_s > self._clock() else None
+
+    def drop_repetition(self, question: Question) -> None:
+        """Remove the permission to repeat this call, because another process has used it."""
+        if self._grants.pop(_key(question, "once"), None) is not None:
+            self._on_change()
+
     async def validate(self, change: ConfigChange) -> Apply:
         return partial(self._apply, change)
 

@@ -29,7 +29,7 @@ from gateway.protocol.gateway_errors import INVALID_PARAMS, MAX_QUOTED_CHARS, Rp
 from gateway.protocol.versions import can_be_asked
 from gateway.upstream.caller_links import Instance, UserLinks
 from gateway.upstream.link import UpstreamLink
-from gateway.upstream.sandbox_rules import is_below
+from gateway.upstream.sandbox import is_below
 
 _METHOD: Final = "roots/list"
 _KEY: Final = "roots"

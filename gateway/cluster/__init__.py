@@ -13,10 +13,8 @@ shared_store        The interface of the shared store, encryption of its values,
 parent_store        The shared store in the parent process of workers.
 redis_store         The shared store in Valkey or Redis.
 replicas            The other replicas: discovery, mutual TLS derived from a shared secret, and forwarding.
-replica             This replica of a cluster: its connections, the state that it shares, and its metrics.
+replica             This replica of a cluster: its connections, the sign-ins that it shares, and its metrics.
 shared_state        The state that a process shares with the others: its parts, and approvals.
-shared_parts        The parts of a gateway whose state all its processes share.
 shared_changes      Replicated fields. If processes write the same field, the latest value wins.
 shared_limits       Calls per minute and requests in flight, counted across all processes.
-shared_sign_ins     Sign-ins to upstreams, shared by all replicas.
 """

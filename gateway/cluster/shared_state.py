@@ -1,12 +1,16 @@
 """The state that a process shares with the other processes of its gateway, through a store.
 
-The processes are replicas, with Valkey or Redis as the store, or workers, whose parent is the store.
+The processes are replicas, with Valkey or Redis as the store, or workers, whose parent is the store. Each part converts
+its state to named fields, and applies the fields of other processes (`shared_changes.SharedPart`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,11 +18,210 @@ from gateway.access.administrators import EndedSessions
 from gateway.access.credentials import ApiKeys
 from gateway.calls.approval_store import ApprovalBackend, ApprovalStore, Decision, Lasts, Question
 from gateway.cluster.shared_changes import AskPeers, SharedChanges, SharedPart
-from gateway.cluster.shared_parts import SharedDecisions, SharedEndedSessions, SharedNotes, SharedRevocations
 from gateway.cluster.shared_store import SharedStore, StoreStatus, StoreTrouble, ValueCipher
+from gateway.config.overlay import Change, Edit
 from gateway.fleet.fleet import Fleet
+from gateway.fleet.lock_file import LockDecision, LockDecisions
 from gateway.fleet.operator_notes import OperatorNotes
 from gateway.fleet.reload import Reloader
+from gateway.process.tasks import run_in_thread
+from gateway.protocol.gateway_errors import ConfigError
+from registry.errors import LockfileRejected
+from registry.lock.lockfile import parse_lockfile
+
+log = logging.getLogger(__name__)
+
+
+async def apply_lock(fleet: Fleet, text: str | None) -> None:
+    """Use a lock file with this text from now on, or no lock file if the text is None. An invalid text is logged."""
+    if text == fleet.lock.text:
+        return
+    lockfile = None
+    if text is not None:
+        try:
+            lockfile = await run_in_thread(partial(parse_lockfile, text))
+        except LockfileRejected as rejected:
+            log.error("lock file of another process rejected", extra={"reason": str(rejected)})
+            return
+        await run_in_thread(partial(fleet.lock.expect, lockfile))
+    await fleet.relock(lockfile)
+
+
+class SharedOverlay:
+    """The changes that administrators have made to the configuration. Each replica has its own configuration file."""
+
+    prefix: Final = "change:"
+    is_transient: Final = False
+
+    def __init__(self, reloader: Reloader) -> None:
+        self._reloader = reloader
+        self._shared: tuple[Change, ...] = ()
+        self._fields: dict[str, Any] = {}
+
+    def fields(self) -> dict[str, Any]:
+        # Called twice a second, so the fields are built only if the changes, which are immutable, were replaced.
+        if (changes := self._reloader.overlay.changes) is not self._shared:
+            self._shared, self._fields = changes, {each.id: asdict(each) for each in changes}
+        return self._fields
+
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        # Apply the difference to the changes that were shared last, so that newer local changes are not reverted.
+        await self._reloader.change(Edit.from_difference(self._shared, (Change(**each) for each in fields.values())))
+        return fields
+
+
+class SharedNotes:
+    """The operators' notes about tools."""
+
+    prefix: Final = "note:"
+    is_transient: Final = False
+
+    def __init__(self, notes: OperatorNotes) -> None:
+        self._notes = notes
+
+    def fields(self) -> dict[str, Any]:
+        return {str(entry["id"]): entry for entry in self._notes.entries()}
+
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._notes.replace_all(list(fields.values()))
+        return self.fields()
+
+
+class SharedDecisions:
+    """The decisions of administrators about changed tool definitions."""
+
+    prefix: Final = "decision:"
+    is_transient: Final = False
+
+    def __init__(self, decisions: LockDecisions) -> None:
+        self._decisions = decisions
+        self._shared: tuple[LockDecision, ...] = ()
+        self._fields: dict[str, Any] = {}
+
+    def fields(self) -> dict[str, Any]:
+        # Called twice a second, and decisions contain definitions, so the fields are built only after a change.
+        if self._decisions.latest is not self._shared:
+            self._shared = self._decisions.latest
+            self._fields = {entry["id"]: entry for entry in self._decisions.entries()}
+        return self._fields
+
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._decisions.replace_all(fields.values())
+        return self.fields()
+
+
+class SharedLock:
+    """The lock file (approved tool definitions), if an administrator has changed it since the start.
+
+    The lock file is shared only by replicas that started with the same lock file.
+    """
+
+    prefix: Final = "lock:"
+    is_transient: Final = False
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._first = fleet.lock.text
+        self._shared = fleet.lock.lockfile
+        self._fields: dict[str, Any] = {}
+        # The field's name is a digest of the initial lock file: replicas with another initial file use another field.
+        self._name = hashlib.sha256((self._first or "").encode()).hexdigest()
+
+    def fields(self) -> dict[str, Any]:
+        # Called twice a second, and the text may be long, so the fields are built only after a change.
+        if self._fleet.lock.lockfile is not self._shared:
+            self._shared, text = self._fleet.lock.lockfile, self._fleet.lock.text
+            self._fields = {} if text == self._first else {self._name: text}
+        return self._fields
+
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        await apply_lock(self._fleet, fields.get(self._name, self._first))
+        return self.fields()
+
+
+class SharedFiles:
+    """The texts of the configuration file and the lock file, which the first worker reads for all workers."""
+
+    prefix: Final = "file:"
+    is_transient: Final = False
+
+    def __init__(self, reloader: Reloader, fleet: Fleet, *, reads: bool) -> None:
+        """Share the files.
+
+        Args:
+            reads: Whether this worker reads the files. The other workers only apply the texts.
+        """
+        self._reloader = reloader
+        self._fleet = fleet
+        self._reads = reads
+        # In the other workers: the texts that the first worker has shared last.
+        self._applied: Mapping[str, Any] = {}
+
+    def fields(self) -> dict[str, Any]:
+        if not self._reads:
+            return dict(self._applied)
+        return {
+            "configuration": {"text": self._reloader.text, "stamp": self._reloader.stamp},
+            "lock": {"text": self._fleet.lock.text},
+        }
+
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        configuration, lock = fields.get("configuration"), fields.get("lock")
+        try:
+            if configuration is not None and self._must_load(configuration):
+                await self._reloader.apply_text(configuration["text"], self._reloader.path, quiet=True)
+        except ConfigError as error:
+            log.error("configuration of the other workers rejected", extra={"reason": str(error)})
+            if self._reads:
+                # Do not share the configuration that this worker started with: the other workers have a newer one.
+                return self.fields()
+        # A restarted first worker has read the current lock file. If the file was removed, its content still applies.
+        if lock is not None and (not self._reads or self._fleet.lock.lockfile is None):
+            await apply_lock(self._fleet, lock["text"])
+        self._applied = fields
+        return fields
+
+    def _must_load(self, configuration: Mapping[str, Any]) -> bool:
+        if configuration["text"] != self._reloader.text:
+            return True
+        # The first worker notices itself that another file has changed.
+        return not self._reads and configuration["stamp"] != self._reloader.stamp
+
+
+class SharedRevocations:
+    """The digests of revoked API keys. A revocation is permanent."""
+
+    prefix: Final = "revoked:"
+    is_transient: Final = False
+
+    def __init__(self, keys: ApiKeys) -> None:
+        self._keys = keys
+
+    def fields(self) -> dict[str, Any]:
+        return dict.fromkeys(self._keys.revoked, True)
+
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._keys.revoke(fields)
+        return self.fields()
+
+
+class SharedEndedSessions:
+    """The ended sessions of administrators, and the sign-in links that administrators have used."""
+
+    prefix: Final = "ended:"
+    # Not written to files, because sessions expire after eight hours.
+    is_transient: Final = True
+
+    def __init__(self, ended: EndedSessions) -> None:
+        self._ended = ended
+
+    def fields(self) -> dict[str, Any]:
+        return self._ended.fields()
+
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._ended.apply(fields)
+        return self.fields()
+
 
 Sync = Callable[[bool], Awaitable[None]]
 # Seconds for which an approval stays claimed after a process has used it. A question never waits this long.
@@ -46,11 +249,12 @@ class ClusterApprovals:
         self._asked_here: dict[str, None] = {}
 
     async def register(self, question: Question) -> bool:
+        repetition = self._own.repetition(question)
+        if repetition is not None and not await self._claim(repetition, question.id):
+            self._own.drop_repetition(question)
         if await self._own.register(question):
             return True
-        self._asked_here[question.id] = None
-        while len(self._asked_here) > _MOST_ASKED:
-            del self._asked_here[next(iter(self._asked_here))]
+        self._note_asked(question)
         # Sync before the caller gets a response, because the caller may send its next request to any process.
         await self._sync(False)
         return False
@@ -59,7 +263,7 @@ class ClusterApprovals:
         if not self._own.knows(question.id):
             await self._sync(True)
         decision = await self._own.wait(question)
-        if decision.kind == "allowed" and not await self._claim_question(question.id):
+        if decision.kind == "allowed" and not await self._claim(question.id, question.id):
             # Another process has used the approval, or may have used it if the store does not respond.
             return Decision(kind="unknown")
         return decision
@@ -76,14 +280,21 @@ class ClusterApprovals:
         await self._own.withdraw(question)
 
     async def allow_again(self, question: Question) -> None:
+        self._note_asked(question)
         await self._own.allow_again(question)
         await self._sync(False)
 
-    async def _claim_question(self, question_id: str) -> bool:
+    def _note_asked(self, question: Question) -> None:
+        self._asked_here[question.id] = None
+        while len(self._asked_here) > _MOST_ASKED:
+            del self._asked_here[next(iter(self._asked_here))]
+
+    async def _claim(self, permission: str, question_id: str) -> bool:
+        """Claim a permission for one call; if the store does not respond, return whether this process has asked."""
         asked_here = question_id in self._asked_here
         self._asked_here.pop(question_id, None)
         try:
-            claimed = await self._store.claim(f"approval:{question_id}", _CLAIMED_S)
+            claimed = await self._store.claim(f"approval:{permission}", _CLAIMED_S)
         except StoreTrouble as trouble:
             self._status.failed("approvals", trouble)
             return asked_here

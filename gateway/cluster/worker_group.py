@@ -22,8 +22,7 @@ from gateway.cluster.administration import OWN, PASSED_ON, PEER, PROCESS, Admini
 from gateway.cluster.parent_store import ParentStore
 from gateway.cluster.roles import FIRST, Peers, ProcessRole, Reply, WorkerConfig
 from gateway.cluster.shared_limits import SharedLimits, SharedRunning
-from gateway.cluster.shared_parts import SharedFiles, SharedOverlay
-from gateway.cluster.shared_state import SharedParts, SharedState
+from gateway.cluster.shared_state import SharedFiles, SharedOverlay, SharedParts, SharedState
 from gateway.cluster.shared_store import StoreStatus, ValueCipher
 from gateway.downstream.sessions import random_session_id
 from gateway.fleet.reload import Reloader

@@ -27,7 +27,7 @@ from gateway.onboarding.host_file_edits import FileChange, back_up, edit_entries
 from gateway.onboarding.mcp_registry import registry_proposal
 from gateway.onboarding.packages import Input, Proposal, alias_of, npm_proposal, pypi_proposal
 from gateway.protocol.gateway_errors import GatewayError
-from gateway.upstream.sandbox_rules import BUNDLES, propose_sandbox
+from gateway.upstream.sandbox import BUNDLES, propose_sandbox
 
 _SECRETS = "secrets"
 # Maximum number of operations, and of warnings, to show for an HTTP API: a preview that fits on a screen.

@@ -15,7 +15,7 @@ import stat
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -510,3 +510,30 @@ def _demo(args: Namespace) -> tuple[str, str] | None:
     except (OSError, ValueError, UntrustedFile):
         return None
     return (url, token) if token else None
+
+
+def read_pairs(option: str, texts: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the names and values of an option that is given as NAME=VALUE, possibly several times.
+
+    Raises:
+        UsageError: One of the texts has another form.
+    """
+    parts = [text.partition("=") for text in texts]
+    if not all(name and separator for name, separator, _ in parts):
+        raise UsageError(f"{option}: expected NAME=VALUE")
+    return [(name, value) for name, _, value in parts]
+
+
+def read_object(option: str, text: str) -> dict[str, Any]:
+    """Return the value of an option that is a JSON object.
+
+    Raises:
+        UsageError: The text is not a JSON object.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise UsageError(f"{option}: expected a JSON object")
+    return value

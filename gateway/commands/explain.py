@@ -6,13 +6,21 @@ import json
 import logging
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.commands import output
-from gateway.commands.admin_client import UsageError, ask_running_gateway, load_added_names, request_admin, state_dir
+from gateway.commands.admin_client import (
+    UsageError,
+    ask_running_gateway,
+    load_added_names,
+    read_object,
+    read_pairs,
+    request_admin,
+    state_dir,
+)
 from gateway.fleet import snapshot
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import NAME_SEPARATOR, ServerName
@@ -28,8 +36,6 @@ _COLUMNS: Final = ("principal", "name", "expected", "decision", "reason")
 # More than any table that people review; a larger file was probably passed by mistake.
 _MAX_ROWS: Final = 10_000
 
-Explain = Callable[[Mapping[str, Any]], dict[str, Any]]
-
 
 def explain_policy(args: Namespace) -> int:
     """Show the decision on one call and the rule that decides; exit code 0 if the call is allowed, otherwise 1.
@@ -44,21 +50,19 @@ def explain_policy(args: Namespace) -> int:
         "profile": args.profile,
         "groups": args.group,
         "scopes": args.scope,
-        "claims": _claims(args.claim),
+        "claims": read_pairs("--claim", args.claim),
     }
     if args.arguments is not None:
-        row["arguments"] = _arguments(args.arguments)
+        row["arguments"] = read_object("--arguments", args.arguments)
     answer = _explain_rows(args, [row])[0]
     if args.json:
         output.print_json(answer)
     else:
-        output.print_text(
-            f"{answer['decision']}: {answer['principal']}, {answer['name']} ({answer['profile']}): {answer['reason']}"
-        )
-        if answer["groups"] or answer["scopes"]:
-            output.say(
-                f"groups: {', '.join(answer['groups']) or 'none'}; scopes: {', '.join(answer['scopes']) or 'all'}"
-            )
+        call = f"{answer['principal']}, {answer['name']} ({answer['profile']})"
+        output.print_text(f"{answer['decision']}: {call}: {answer['reason']}")
+        groups, scopes = ", ".join(answer["groups"]), ", ".join(answer["scopes"])
+        if groups or scopes:
+            output.say(f"groups: {groups or 'none'}; scopes: {scopes or 'all'}")
         if answer["rules"]:
             output.say(f"rules that match the item and the caller: {', '.join(answer['rules'])}")
     return int(answer["decision"] != "allow")
@@ -253,20 +257,3 @@ def _row(path: Path, at: int, row: Any) -> dict[str, Any]:
         **lists,
         "claims": [(claim, str(value)) for claim, value in claims.items()],
     }
-
-
-def _claims(texts: list[str]) -> list[tuple[str, str]]:
-    parts = [claim.partition("=") for claim in texts]
-    if not all(separator for _, separator, _ in parts):
-        raise UsageError("--claim: expected NAME=VALUE")
-    return [(name, value) for name, _, value in parts]
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    try:
-        arguments = json.loads(text)
-    except ValueError:
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise UsageError("--arguments: expected a JSON object")
-    return arguments

@@ -17,8 +17,7 @@ host_entries      Translate keys and restrictions in server entries of other hos
 host_settings     Read the allow and deny lists for servers and tools in settings files of hosts.
 source            Parse a JSON or YAML configuration file into plain JSON values.
 variables         Replace placeholders in strings of the configuration.
-load              Read and validate a configuration file; every error names the file and the key.
-watch             Detect changes to the files of a configuration.
+load              Read, validate and watch a configuration file.
 launch_identity   Describe what a server entry starts or connects to, without secrets, and detect loops.
 active_config     The configuration in effect, and the interface of the objects that depend on it.
 model             The pydantic model of the configuration file.

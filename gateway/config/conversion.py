@@ -9,11 +9,10 @@ from gateway.config.model import Config, GroupConfig, ProfileConfig
 from gateway.config.policy_config import ArgumentConditionConfig, AskConfig, RuleConfig, WhenConfig
 from gateway.config.server import Documentation, Prefix, ResultsConfig, ServerConfig, ToolConfig
 from registry.catalog.names import ToolName
-from registry.catalog.overrides import OverrideRejected, ToolOverride, parse_arguments
-from registry.catalog.shape import NO_RESULT_RULES, NameFilter, Note, ResultRules, ServerShape, ToolHints
-from registry.policy.conditions import ArgumentCondition, Conditions
+from registry.catalog.overrides import Note, OverrideRejected, ToolOverride, parse_arguments
+from registry.catalog.shape import NO_RESULT_RULES, NameFilter, ResultRules, ServerShape, ToolHints
 from registry.policy.policy import Policy
-from registry.policy.rules import KINDS, CallerPatterns, ItemPatterns, Kind, Rule
+from registry.policy.rules import KINDS, ArgumentCondition, CallerPatterns, Conditions, ItemPatterns, Kind, Rule
 from registry.views.profile import Profile, Selection
 
 

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from gateway.config.operation_config import Approver
 from gateway.config.section import Section, fault, not_boolean
 from registry.errors import SchemaRejected
-from registry.policy.conditions import check_pattern
+from registry.policy.rules import check_pattern
 
 RuleKind = Literal["tools", "prompts", "resources", "completions"]
 EFFECTS: Final = ("allow", "deny", "ask")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,3 +39,34 @@ def answer(text: str, structured: dict[str, Any] | None = None, *, is_error: boo
 
     content = [TextContent(type="text", text=text)]
     return CallToolResult(content=list(content), structured_content=structured, is_error=is_error)
+
+
+class Refusal(Exception):
+    """The arguments are invalid; the message is shown to the model."""
+
+
+def read_required(arguments: Mapping[str, Any], key: str, kind: type) -> Any:
+    """Return an argument of this type.
+
+    Raises:
+        Refusal: The argument is missing or has another type.
+    """
+    value = arguments.get(key)
+    if value is None:
+        raise Refusal(f"'{key}' was not provided")
+    if not isinstance(value, kind):
+        raise Refusal(f"'{key}' must be {'a list' if kind is list else 'text'}")
+    return value
+
+
+def read_day(arguments: Mapping[str, Any], key: str) -> date:
+    """Return an argument that is a date, such as 2026-01-31.
+
+    Raises:
+        Refusal: The argument is missing or no date.
+    """
+    text = read_required(arguments, key, str)
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise Refusal(f"'{key}' must be a date in the form YYYY-MM-DD") from None

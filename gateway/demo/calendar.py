@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from mcp.server import Server, ServerRequestContext
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, Tool
 
-from gateway.demo import answer, run
+from gateway.demo import Refusal, answer, read_day, read_required, run
 
 _TEXT = {"type": "string"}
 _DAY = {"type": "string", "format": "date", "pattern": r"^\d{4}-\d{2}-\d{2}$"}
@@ -135,27 +135,6 @@ DEFINITIONS: tuple[dict[str, Any], ...] = (
 )
 
 
-class Refusal(Exception):
-    """The arguments are invalid; the message is shown to the model."""
-
-
-def _read_required(arguments: Mapping[str, Any], key: str, kind: type) -> Any:
-    value = arguments.get(key)
-    if value is None:
-        raise Refusal(f"'{key}' was not provided")
-    if not isinstance(value, kind):
-        raise Refusal(f"'{key}' must be {'a list' if kind is list else 'text'}")
-    return value
-
-
-def _read_day(arguments: Mapping[str, Any], key: str) -> date:
-    text = _read_required(arguments, key, str)
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise Refusal(f"'{key}' must be a date in the form YYYY-MM-DD") from None
-
-
 # Events are computed from the weekly routine, so that every date has events.
 @dataclass(slots=True, kw_only=True)
 class Calendar:
@@ -165,15 +144,15 @@ class Calendar:
 
     def send_email(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Store the message as sent and return it with its identifier."""
-        to = _read_required(arguments, "to", list)
+        to = read_required(arguments, "to", list)
         if not to or not all(isinstance(address, str) and "@" in address for address in to):
             raise Refusal("'to' must list at least one address")
         message = {
             "messageId": f"m-{len(self.sent) + 1}",
             "accountId": self._account(arguments.get("accountId", "work")),
             "to": to,
-            "subject": _read_required(arguments, "subject", str),
-            "body": _read_required(arguments, "body", str),
+            "subject": read_required(arguments, "subject", str),
+            "body": read_required(arguments, "body", str),
         }
         self.sent.append(message)
         return message
@@ -184,14 +163,14 @@ class Calendar:
 
     def get_calendar_events(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the events of the routine on the requested days."""
-        name = _read_required(arguments, "timeZone", str)
+        name = read_required(arguments, "timeZone", str)
         try:
             zone = ZoneInfo(name)
         # ZoneInfo reads a file of that name: ValueError for a path outside its folder, OSError for a directory.
         except (ZoneInfoNotFoundError, ValueError, OSError):
             raise Refusal(f"'{name}' is not a known time zone") from None
-        first = _read_day(arguments, "startDate")
-        last = _read_day(arguments, "endDate") if arguments.get("endDate") is not None else first
+        first = read_day(arguments, "startDate")
+        last = read_day(arguments, "endDate") if arguments.get("endDate") is not None else first
         span_days = (last - first).days
         if not 0 <= span_days <= _MAX_SPAN_DAYS:
             raise Refusal(f"'endDate' must be 0 to {_MAX_SPAN_DAYS} days after 'startDate'")

@@ -4,18 +4,13 @@ A caller is an MCP client, usually a host such as Cursor or Claude Code. MCP ver
 handshake era, up to 2025-11-25, begin with an `initialize` request and have sessions; the modern version, 2026-07-28,
 has neither, and each request contains the client's version and capabilities in `_meta`.
 
-endpoint            The `/mcp` endpoint: Streamable HTTP for both protocol eras.
-http_callers        Authenticate the sender of a request from its header block, and compare headers with the body.
-router              Check Host and Origin, route requests by path, and forward a request to the process that has its
-                    session.
-protected_resource  Protected resource metadata (RFC 9728) and challenges for callers without a token.
-resumption          Responses that a disconnected caller can resume, as event streams.
-declarations        Capabilities and instructions, and how long a list request waits for upstreams during startup.
-list_changes        Notify callers of changed lists, coalesced and rate-limited.
-lists               Serialize and cache the results of `tools/list` and the other list methods.
-messages            A caller's request and its response, independent of the transport.
-mcp_server          Answer MCP requests in both protocol eras.
-sessions            Sessions of the handshake era, with a limited number and idle time.
-stdio_server        Serve one host over standard input and output.
-subscriptions       Subscriptions to list changes, resources and tasks, in both protocol eras.
+endpoint       The `/mcp` endpoint: Streamable HTTP for both protocol eras.
+resumption     Responses that a disconnected caller can resume, as event streams.
+declarations   Capabilities and instructions, and how long a list request waits for upstreams during startup.
+messages       A caller's request and its response, and the serialized results of list methods.
+mcp_server     Answer MCP requests in both protocol eras.
+sessions       Sessions of the handshake era, and notifications of changed lists, coalesced and rate-limited.
+stdio_server   Serve one host over standard input and output.
+subscriptions  Subscriptions to list changes, resources and tasks, in both protocol eras.
+admission      Check Host and Origin, route requests by path, and authenticate their sender.
 """

@@ -16,9 +16,8 @@ from gateway.calls.caller_ids import TaskIds, UpstreamSubscriptions
 from gateway.calls.profile_views import ProfileViews
 from gateway.calls.results import ResourceUris
 from gateway.downstream.declarations import UpstreamStates
-from gateway.downstream.list_changes import ChangeAnnouncer
 from gateway.downstream.messages import SERVER_INFO
-from gateway.downstream.sessions import Emit, Session
+from gateway.downstream.sessions import ChangeAnnouncer, Emit, Session
 from gateway.protocol import json_bytes
 from gateway.protocol.gateway_errors import INTERNAL_ERROR, INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError
 from gateway.protocol.versions import SERVER_INFO_KEY, SUBSCRIPTION_KEY

@@ -7,10 +7,9 @@ an administrator approves the changes.
 fleet           All servers, each with its connection, its listing and its configuration.
 listings        Put the last good listings, shared or per caller, into the catalog.
 discovery       Convert a server's response into a listing, and check each item separately.
-snapshot        Store the last good listings on disk, so that a starting gateway does not have to wait for servers.
+snapshot        Store the last good listings and the identifiers of servers on disk, for the next start.
 reload          Apply a changed configuration to a running gateway, completely or not at all.
 operator_notes  Operators' notes about tools, stored on disk until they expire.
 listing_lock    Compare every listing with the approved one, and hold the differences.
-server_ids      Identifiers of servers that stay the same if the alias, address or program changes.
 lock_file       Read and write the lock file, and describe changes to administrators.
 """

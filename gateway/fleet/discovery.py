@@ -8,24 +8,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import is_
 from typing import Any, Final
 
-import anyio
-
-from gateway.config.active_config import Apply, ConfigChange, Reconfigurable
 from gateway.process.secrets import SECRETS
-from gateway.process.tasks import run_in_thread
 from gateway.protocol import json_bytes
 from gateway.protocol.extensions import SKILLS
 from gateway.upstream.session import RawListing
-from registry.catalog.listing import CODES as UNMATCHED
-from registry.catalog.listing import HIDES_NOTHING, ListedItems, ServerListing
+from registry.catalog.listing import ListedItems, ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.overrides import Hints, first_hints, hints_of
-from registry.catalog.registry import Registry
 from registry.intake.issues import ItemIssue
 from registry.intake.item_intake import ITEM_KEYS, ItemKind, admit_items
 from registry.intake.tool_intake import Transport, admit_tools
@@ -39,8 +33,6 @@ log = logging.getLogger(__name__)
 INLINE_TOOLS: Final = 8
 # The same limit for prompts and resources, which have no schemas and take a few microseconds each.
 INLINE_ITEMS: Final = 200
-# The delay before rules are checked: at startup, all servers list concurrently, and a rule may concern several of them.
-_SETTLED_S: Final = 1.0
 # How many quarantined items of a listing are logged; `/admin/quarantine` shows all of them.
 _MAX_LOGGED: Final = 20
 
@@ -222,53 +214,3 @@ def _instructions(raw: RawListing, before: ServerListing | None) -> str | None:
     if not raw.confirmed and before is not None:
         return before.instructions
     return clean(raw.instructions) or None if raw.instructions else None
-
-
-class UnmatchedSettings:
-    """Logs once which settings in a server's configuration do not match any of its items."""
-
-    def __init__(self) -> None:
-        self._logged: dict[str, set[ItemIssue]] = {}
-
-    def log_new(self, server: str, warnings: Iterable[ItemIssue]) -> None:
-        """Log the warnings about unmatched settings that were not logged before."""
-        unmatched = {issue for issue in warnings if issue.code in UNMATCHED}
-        for issue in sorted(unmatched - self._logged.get(server, set()), key=lambda issue: issue.tool):
-            # An error, because the operator believes that the item is hidden.
-            level = logging.ERROR if issue.code == HIDES_NOTHING else logging.WARNING
-            log.log(level, "%s", issue.detail, extra={"server": server, "tool": issue.tool})
-        self._logged[server] = unmatched
-
-
-class UnmatchedRules(Reconfigurable):
-    """Logs once for each policy rule that it matches nothing. Checks the rules after each change of the catalog."""
-
-    def __init__(self, registry: Registry, unmatched: Callable[[], list[str]]) -> None:
-        """Watch the catalog of a registry.
-
-        Args:
-            unmatched: Returns a text for each rule, pattern and condition that nothing matches; called in a thread.
-        """
-        self._unmatched = unmatched
-        self._changed = anyio.Event()
-        self._logged: frozenset[str] = frozenset()
-        registry.subscribe(lambda change: self.notice_change(), always=True)
-
-    async def validate(self, change: ConfigChange) -> Apply:
-        return self.notice_change
-
-    def notice_change(self) -> None:
-        """Schedule another check."""
-        self._changed.set()
-
-    async def run(self) -> None:
-        """Log unmatched rules until cancelled."""
-        while True:
-            await self._changed.wait()
-            await anyio.sleep(_SETTLED_S)
-            self._changed = anyio.Event()
-            warnings = await run_in_thread(self._unmatched)
-            for text in warnings:
-                if text not in self._logged:
-                    log.warning("policy: %s", text)
-            self._logged = frozenset(warnings)

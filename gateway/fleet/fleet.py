@@ -32,13 +32,14 @@ from gateway.upstream.link import UpstreamLink
 from gateway.upstream.link_states import LinkPorts
 from gateway.upstream.mcp_connectors import credentials_of
 from gateway.upstream.oauth.sign_ins import SignIns
-from gateway.upstream.sandbox_rules import protect_paths
+from gateway.upstream.sandbox import protect_paths
 from gateway.upstream.session import RawListing, SessionPorts, WatchedKind, connector_of
 from gateway.upstream.transport.process_start import ProcessStart
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName, check_aliases
+from registry.catalog.overrides import Note
 from registry.catalog.registry import Registry
-from registry.catalog.shape import Note, Shape
+from registry.catalog.shape import Shape
 from registry.errors import AliasError
 from registry.lock.lockfile import Lockfile
 

@@ -7,6 +7,7 @@ listing back until an administrator approves them.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -16,8 +17,9 @@ from typing import Final
 
 import anyio
 
+from gateway.config.active_config import Apply, ConfigChange, Reconfigurable
 from gateway.config.server import ServerConfig
-from gateway.fleet.discovery import ListingSource, UnmatchedSettings, is_short, listing_of
+from gateway.fleet.discovery import ListingSource, is_short, listing_of
 from gateway.fleet.listing_lock import ListingLock
 from gateway.fleet.snapshot import StoredListings, fingerprint
 from gateway.process.tasks import run_in_thread
@@ -25,12 +27,16 @@ from gateway.protocol.gateway_errors import LoopDetected
 from gateway.protocol.versions import gateways_of
 from gateway.upstream.link_states import ListedLink
 from gateway.upstream.session import RawListing
-from registry.catalog.listing import ServerListing
+from registry.catalog.listing import CODES as UNMATCHED
+from registry.catalog.listing import HIDES_NOTHING, ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.overrides import Hints
 from registry.catalog.registry import Registry
 from registry.catalog.shape import Shape
+from registry.intake.issues import ItemIssue
 from registry.lock.review import Review
+
+log = logging.getLogger(__name__)
 
 # Catalogs of up to this many tools are built in the event loop. This delays other requests by at most 5 ms.
 _MAX_BUILT_INLINE: Final = 256
@@ -477,3 +483,57 @@ def with_state_of(listing: ServerListing, current: ServerListing | None) -> Serv
     if state == (listing.epoch, listing.stale, listing.origin):
         return listing
     return replace(listing, epoch=current.epoch, stale=current.stale, origin=current.origin)
+
+
+# The delay before rules are checked: at startup, all servers list concurrently, and a rule may concern several of them.
+_SETTLED_S: Final = 1.0
+
+
+class UnmatchedSettings:
+    """Logs once which settings in a server's configuration do not match any of its items."""
+
+    def __init__(self) -> None:
+        self._logged: dict[str, set[ItemIssue]] = {}
+
+    def log_new(self, server: str, warnings: Iterable[ItemIssue]) -> None:
+        """Log the warnings about unmatched settings that were not logged before."""
+        unmatched = {issue for issue in warnings if issue.code in UNMATCHED}
+        for issue in sorted(unmatched - self._logged.get(server, set()), key=lambda issue: issue.tool):
+            # An error, because the operator believes that the item is hidden.
+            level = logging.ERROR if issue.code == HIDES_NOTHING else logging.WARNING
+            log.log(level, "%s", issue.detail, extra={"server": server, "tool": issue.tool})
+        self._logged[server] = unmatched
+
+
+class UnmatchedRules(Reconfigurable):
+    """Logs once for each policy rule that it matches nothing. Checks the rules after each change of the catalog."""
+
+    def __init__(self, registry: Registry, unmatched: Callable[[], list[str]]) -> None:
+        """Watch the catalog of a registry.
+
+        Args:
+            unmatched: Returns a text for each rule, pattern and condition that nothing matches; called in a thread.
+        """
+        self._unmatched = unmatched
+        self._changed = anyio.Event()
+        self._logged: frozenset[str] = frozenset()
+        registry.subscribe(lambda change: self.notice_change(), always=True)
+
+    async def validate(self, change: ConfigChange) -> Apply:
+        return self.notice_change
+
+    def notice_change(self) -> None:
+        """Schedule another check."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Log unmatched rules until cancelled."""
+        while True:
+            await self._changed.wait()
+            await anyio.sleep(_SETTLED_S)
+            self._changed = anyio.Event()
+            warnings = await run_in_thread(self._unmatched)
+            for text in warnings:
+                if text not in self._logged:
+                    log.warning("policy: %s", text)
+            self._logged = frozenset(warnings)

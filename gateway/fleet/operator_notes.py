@@ -20,8 +20,9 @@ from gateway.protocol import json_bytes
 from gateway.protocol.gateway_errors import GatewayError
 from registry.catalog.catalog import CatalogChange, ToolWrapper
 from registry.catalog.names import ServerName
+from registry.catalog.overrides import MAX_NOTE_LENGTH, Note
 from registry.catalog.registry import Registry
-from registry.catalog.shape import MAX_NOTE_LENGTH, Note, Shape
+from registry.catalog.shape import Shape
 from registry.schema.display_text import clean
 from registry.schema.schemas import digest
 

@@ -21,11 +21,10 @@ import anyio
 import anyio.to_thread
 
 from gateway.config.active_config import ActiveConfig
-from gateway.config.load import loaded, watched_by
+from gateway.config.load import OtherFiles, digest_of, digests_of, follow, loaded, watched_by
 from gateway.config.model import Config
 from gateway.config.overlay import Admits, Change, Edit, Overlay, added_names, with_changes
 from gateway.config.source import read
-from gateway.config.watch import OtherFiles, digest_of, digests_of, follow
 from gateway.fleet.lock_file import lock_files
 from gateway.hooks.hook_loading import hook_files
 from gateway.process.files import try_lock

@@ -1,8 +1,13 @@
-"""Store the last good listings on disk, so that a starting gateway does not have to wait for servers.
+"""Store the last good listings and the identifiers of servers, so that a starting gateway does not wait for servers.
 
 A listing is what a server lists: its tools, prompts and resources. The file, called the snapshot, contains the listings
 and digests of connection settings, but no headers, environments or arguments. The file is replaced atomically. If it
 is damaged, has another version or belongs to another user, it is ignored with a warning.
+
+An identifier of a server stays the same if its alias, address or program changes. It is derived from the first alias,
+so that replicas with separate state directories use the same one. A fingerprint is a digest of the program or address.
+After a configuration change, a server is recognized by its alias and fingerprint, or else by its fingerprint (if the
+alias was changed), or else by its alias (if the address or program was changed).
 """
 
 from __future__ import annotations
@@ -11,8 +16,11 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +29,6 @@ import anyio.to_thread
 import msgspec
 
 from gateway.config.server import ServerConfig
-from gateway.fleet.server_ids import ServerIdentity, ServerIds
 from gateway.process.files import ForeignFile, make_private_folder, write_whole
 from gateway.protocol import json_bytes
 from registry.catalog.listing import ServerListing
@@ -29,6 +36,134 @@ from registry.catalog.names import ServerName
 from registry.catalog.overrides import Hints, first_hints, hints_of
 from registry.intake.item_intake import ITEM_KEYS
 from registry.schema.packed_definition import PackedDefinition
+
+# These are 48 bits. Equal digests are unlikely among thousands of servers, and `_new_id` avoids them.
+_DIGEST_CHARS: Final = 12
+# The limits of removed servers that are stored, and of former aliases per server. Callers may use old names for weeks,
+# in which only a few servers are renamed.
+_MAX_REMOVED: Final = 200
+_MAX_FORMER: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """The server that an identifier stands for.
+
+    Attributes:
+        alias: The current alias, or the last alias if the server was removed.
+        fingerprint: The digest that `snapshot.fingerprint` computes from the server's configuration.
+        former: Earlier aliases, the latest last.
+    """
+
+    alias: str
+    fingerprint: str
+    former: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return the identity as a JSON object for the snapshot."""
+        return {"alias": self.alias, "fingerprint": self.fingerprint, "former": list(self.former)}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> ServerIdentity:
+        """Parse the JSON object in the snapshot.
+
+        Raises:
+            KeyError, TypeError: The object is malformed.
+        """
+        return cls(
+            str(document["alias"]), str(document["fingerprint"]), tuple(str(alias) for alias in document["former"])
+        )
+
+
+class ServerIds:
+    """The identifier of each server.
+
+    Attributes:
+        identities: The known servers by identifier. The removed servers come first, then the configured ones.
+    """
+
+    def __init__(self) -> None:
+        self.identities: dict[str, ServerIdentity] = {}
+        self._by_alias: dict[str, str] = {}
+
+    def restore(self, identities: Mapping[str, ServerIdentity]) -> None:
+        """Set the identities that were read from the snapshot."""
+        self.identities = dict(identities)
+
+    def get(self, alias: str) -> str | None:
+        """Return the identifier of a configured server."""
+        return self._by_alias.get(alias)
+
+    def current_alias(self, former: str) -> str | None:
+        """Return the alias of the configured server that formerly had another alias."""
+        current = None
+        for identity in self.identities.values():
+            if former in identity.former and identity.alias in self._by_alias:
+                current = identity.alias
+        return current
+
+    def identify(self, fingerprints: Mapping[str, str]) -> bool:
+        """Assign an identifier to each configured server, and return whether any identity has changed.
+
+        Args:
+            fingerprints: The fingerprint of each server, by alias, in the order of the configuration.
+        """
+        before = self.identities
+        unassigned, assigned = dict(before), dict[str, str]()
+
+        # The order matters: if an alias now belongs to another server, the fingerprint identifies the server.
+        for trait in (_alias_and_fingerprint, _fingerprint_alone, _alias_alone):
+            keys_by_trait = defaultdict[object, list[str]](list)
+            for key, identity in unassigned.items():
+                keys_by_trait[trait(identity.alias, identity.fingerprint)].append(key)
+            for alias, fingerprint in fingerprints.items():
+                if alias not in assigned and (keys := keys_by_trait.get(trait(alias, fingerprint))):
+                    assigned[alias] = keys.pop(0)
+                    del unassigned[assigned[alias]]
+        for alias in fingerprints:
+            if alias not in assigned:
+                assigned[alias] = _new_id(alias, (*before, *assigned.values()))
+        current = {
+            assigned[alias]: _update_identity(before.get(assigned[alias]), alias, fingerprint)
+            for alias, fingerprint in fingerprints.items()
+        }
+        self.identities = {**dict(list(unassigned.items())[-_MAX_REMOVED:]), **current}
+        self._by_alias = assigned
+        return self.identities != before
+
+
+def _alias_and_fingerprint(alias: str, fingerprint: str) -> object:
+    return alias, fingerprint
+
+
+def _fingerprint_alone(alias: str, fingerprint: str) -> object:
+    return fingerprint
+
+
+def _alias_alone(alias: str, fingerprint: str) -> object:
+    return alias
+
+
+def _new_id(alias: str, existing: Iterable[str]) -> str:
+    """Return an identifier for a server that was first seen with this alias."""
+    used = set(existing)
+    for attempt in count():
+        # An alias contains no NUL, so the text of a later attempt never equals an alias.
+        text = alias if attempt == 0 else f"{alias}\0{attempt}"
+        identifier = f"srv-{sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]}"
+        if identifier not in used:
+            return identifier
+    raise AssertionError
+
+
+def _update_identity(identity: ServerIdentity | None, alias: str, fingerprint: str) -> ServerIdentity:
+    if identity is None:
+        return ServerIdentity(alias, fingerprint)
+    former = identity.former
+    if identity.alias != alias:
+        former = (*(each for each in former if each not in (alias, identity.alias)), identity.alias)[-_MAX_FORMER:]
+    return replace(identity, alias=alias, fingerprint=fingerprint, former=former)
+
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +179,7 @@ _SAVE_AFTER_S: Final = 0.2
 _FINGERPRINT_CHARS: Final = 32
 # The maximum number of stored former aliases. Callers may use an old name for weeks, and few operators rename more
 # servers within weeks.
-_MAX_FORMER: Final = 200
+_MAX_FORMER_ALIASES: Final = 200
 _LISTS: Final = frozenset({"tools", *ITEM_KEYS})
 
 
@@ -69,7 +204,7 @@ class Snapshot:
     Attributes:
         listings: The stored listings, by alias.
         former: The fingerprints of removed servers, by the alias that they had, in the order of removal.
-        ids: The identity of each known server, by identifier (see `server_ids`).
+        ids: The identity of each known server, by identifier.
     """
 
     listings: dict[str, SavedListing] = field(default_factory=dict)
@@ -298,7 +433,7 @@ class StoredListings:
         """Remove the stored listing of a server, and store only the server's fingerprint, by its alias."""
         self._former.pop(alias, None)
         self._former[alias] = fingerprint(config)
-        while len(self._former) > _MAX_FORMER:
+        while len(self._former) > _MAX_FORMER_ALIASES:
             del self._former[next(iter(self._former))]
         self.forget(alias)
 

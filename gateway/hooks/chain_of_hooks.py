@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from gateway.hooks.hook import Kind
 from gateway.hooks.runner import HookRunner
-from registry.catalog.catalog import Catalog, ToolWrapper
-from registry.catalog.listing import suggestion_for
+from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName
 from registry.catalog.registry import Registry
 from registry.catalog.uris import denies_uri
@@ -256,31 +255,3 @@ def _matches_target(patterns: list[str] | None, target: HookTarget) -> bool:
 
 def _matches(patterns: list[str] | None, *names: str) -> bool:
     return patterns is None or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
-
-
-def unmatched_conditions(runners: Iterable[HookRunner], catalog: Catalog, chains: Iterable[HookChain]) -> Iterator[str]:
-    """Yield a warning for each name pattern that matches nothing, and for each hook that applies to nothing.
-
-    Yields nothing while the catalog is empty. Patterns for servers and tags are checked with the configuration.
-
-    Args:
-        chains: The chains of every tool, prompt and resource in the catalog.
-    """
-    items = catalog.prompts_and_resources
-    names: set[str] = {name for wrapper in catalog.wrappers for name in (wrapper.name, wrapper.tool)}
-    names |= {name for item in (*items.prompts, *items.resources) for name in (item.key, item.original)}
-    if not names:
-        return
-    running = {id(runner) for chain in chains for runner in (*chain.sequential, *chain.concurrent, *chain.audits)}
-    for runner in runners:
-        conditions, is_unmatched = runner.entry.conditions, False
-        for pattern in conditions.wrappers or ():
-            # With resource templates, servers may have resources that they do not list, so do not check these patterns.
-            if pattern == "*" or ("://" in pattern and items.templates):
-                continue
-            if not any(fnmatchcase(name, pattern) for name in names):
-                is_unmatched = True
-                hint = suggestion_for(pattern, names)
-                yield f"hook {runner.name}: conditions.wrappers: {pattern} matches nothing{hint}"
-        if not is_unmatched and id(runner) not in running and not items.templates:
-            yield f"hook {runner.name}: its conditions and phases together match no tool, prompt or resource"

@@ -6,8 +6,9 @@ import importlib
 import importlib.util
 import sys
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -21,14 +22,15 @@ from gateway.config.active_config import Apply, ConfigChange, Reconfigurable
 from gateway.config.hooks_config import HookConfig
 from gateway.config.model import Config
 from gateway.config.section import suggestion
-from gateway.hooks.chain_of_hooks import HookChain, HookChains, unmatched_conditions
+from gateway.hooks.chain_of_hooks import HookChain, HookChains
 from gateway.hooks.foreign_code import GRACE_S, DaemonThreads, TimedOut, TimedRun
 from gateway.hooks.hook import PHASES, CallRoute, Hook, Kind
 from gateway.hooks.hook_formats import error_text, where_raised
 from gateway.hooks.invocation import PASS_THROUGH, HookCaller, HookInvocation, Invocation
 from gateway.hooks.runner import CLOSE_S, HookRunner
 from gateway.protocol.gateway_errors import ConfigError
-from registry.catalog.catalog import ToolWrapper
+from registry.catalog.catalog import Catalog, ToolWrapper
+from registry.catalog.listing import suggestion_for
 from registry.catalog.registry import Registry
 
 if TYPE_CHECKING:
@@ -340,7 +342,7 @@ class ActiveHooks(Reconfigurable):
 
     def warnings(self) -> list[str]:
         """Return a warning for each condition that matches nothing in the catalog."""
-        return list(unmatched_conditions(self.runners, self._registry.catalog, self._all_chains()))
+        return list(_unmatched_conditions(self.runners, self._registry.catalog, self._all_chains()))
 
     def _all_chains(self) -> list[HookChain]:
         if not self.runners:
@@ -372,3 +374,33 @@ class ActiveHooks(Reconfigurable):
             await runner.queue.ended.wait()
         self._retiring.remove(runner)
         await runner.close()
+
+
+def _unmatched_conditions(
+    runners: Iterable[HookRunner], catalog: Catalog, chains: Iterable[HookChain]
+) -> Iterator[str]:
+    """Yield a warning for each name pattern that matches nothing, and for each hook that applies to nothing.
+
+    Yields nothing while the catalog is empty. Patterns for servers and tags are checked with the configuration.
+
+    Args:
+        chains: The chains of every tool, prompt and resource in the catalog.
+    """
+    items = catalog.prompts_and_resources
+    names: set[str] = {name for wrapper in catalog.wrappers for name in (wrapper.name, wrapper.tool)}
+    names |= {name for item in (*items.prompts, *items.resources) for name in (item.key, item.original)}
+    if not names:
+        return
+    running = {id(runner) for chain in chains for runner in (*chain.sequential, *chain.concurrent, *chain.audits)}
+    for runner in runners:
+        conditions, is_unmatched = runner.entry.conditions, False
+        for pattern in conditions.wrappers or ():
+            # With resource templates, servers may have resources that they do not list, so do not check these patterns.
+            if pattern == "*" or ("://" in pattern and items.templates):
+                continue
+            if not any(fnmatchcase(name, pattern) for name in names):
+                is_unmatched = True
+                hint = suggestion_for(pattern, names)
+                yield f"hook {runner.name}: conditions.wrappers: {pattern} matches nothing{hint}"
+        if not is_unmatched and id(runner) not in running and not items.templates:
+            yield f"hook {runner.name}: its conditions and phases together match no tool, prompt or resource"

@@ -6,12 +6,14 @@ An exchange is one request and its response. The peer is the server at the other
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urljoin, urlsplit
 
@@ -21,7 +23,7 @@ from msgspec import Struct
 
 from gateway.http.client_connection import HttpConnection
 from gateway.http.event_stream import MAX_MESSAGE_BYTES, media_type
-from gateway.http.proxies import Proxy, ProxyChoice, open_tunnel, proxy_for, tls_context
+from gateway.http.proxies import Proxy, ProxyChoice, open_tunnel, proxy_for, warn_once
 from gateway.protocol.gateway_errors import ConnectionLost, HttpStatusError, UnusableAnswer
 
 Dial = Callable[[Callable[[], HttpConnection]], Awaitable[HttpConnection]]
@@ -490,3 +492,27 @@ class HttpClient:
         if self._tls is None:
             self._tls = tls_context()
         return self._tls
+
+
+# Variables in which other HTTP clients look for additional certificates. OpenSSL itself reads SSL_CERT_FILE and
+# SSL_CERT_DIR.
+_CA_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
+
+
+def tls_context() -> ssl.SSLContext:
+    """Return a TLS context with the certificates of the system and of the environment variables."""
+    context = ssl.create_default_context()
+    for name in _CA_VARIABLES:
+        path = os.environ.get(name)
+        if not path:
+            continue
+        try:
+            if Path(path).is_dir():
+                context.load_verify_locations(capath=path)
+            else:
+                context.load_verify_locations(cafile=path)
+        except (OSError, ssl.SSLError) as error:
+            warn_once(
+                f"certificates of the environment ignored: {name}: {path} cannot be read ({error.strerror or error})"
+            )
+    return context

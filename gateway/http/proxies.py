@@ -19,7 +19,6 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Final, Literal, cast
 from urllib.parse import unquote, urlsplit
 
@@ -35,9 +34,6 @@ _LOOPBACK_NAMES: Final = frozenset({"localhost", "ip6-localhost", "ip6-loopback"
 _SEPARATORS: Final = re.compile(r"[,;|\s]+")
 # NO_PROXY may contain URLs. Only their host and port are used.
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://([^/?#]*).*")
-# Variables in which other HTTP clients look for additional certificates. OpenSSL itself reads SSL_CERT_FILE and
-# SSL_CERT_DIR.
-_CA_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
 # The maximum number of cached proxy URLs, and of logged warnings. An environment has two or three.
 _MAX_CACHED: Final = 256
 
@@ -111,7 +107,7 @@ def _from_environment(host: str, port: int, secure: bool, environ: Mapping[str, 
         try:
             return read_proxy(setting)
         except ValueError as error:
-            _warn(f"proxy of the environment ignored: {name}: {error}")
+            warn_once(f"proxy of the environment ignored: {name}: {error}")
             return None
     return None
 
@@ -143,25 +139,9 @@ def is_excluded(host: str, port: int, excluded: str) -> bool:
     return False
 
 
-def tls_context() -> ssl.SSLContext:
-    """Return a TLS context with the certificates of the system and of the environment variables."""
-    context = ssl.create_default_context()
-    for name in _CA_VARIABLES:
-        path = os.environ.get(name)
-        if not path:
-            continue
-        try:
-            if Path(path).is_dir():
-                context.load_verify_locations(capath=path)
-            else:
-                context.load_verify_locations(cafile=path)
-        except (OSError, ssl.SSLError) as error:
-            _warn(f"certificates of the environment ignored: {name}: {path} cannot be read ({error.strerror or error})")
-    return context
-
-
 @lru_cache(_MAX_CACHED)
-def _warn(text: str) -> None:
+def warn_once(text: str) -> None:
+    """Log a warning unless it was logged before."""
     # `lru_cache` makes sure that each text is logged once, not for every connection.
     log.warning("%s", text)
 

@@ -15,7 +15,8 @@ from typing import Any, Final, cast
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from gateway.config.server_entries import valid_alias
-from gateway.http.proxies import proxy_for, tls_context
+from gateway.http.http_client import tls_context
+from gateway.http.proxies import proxy_for
 from gateway.protocol.gateway_errors import GatewayError
 from registry.schema.display_text import excerpt
 

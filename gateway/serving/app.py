@@ -46,14 +46,13 @@ from gateway.config.active_config import ActiveConfig
 from gateway.config.conversion import policy_of, profiles_of
 from gateway.config.model import Config, extensions_of
 from gateway.downstream.declarations import FirstLists
-from gateway.downstream.list_changes import ChangeAnnouncer
 from gateway.downstream.mcp_server import McpServer, ServerProcess
+from gateway.downstream.sessions import ChangeAnnouncer
 from gateway.downstream.subscriptions import Subscriptions
 from gateway.embeddings.tool_vectors import ToolVectors
-from gateway.fleet.discovery import UnmatchedRules
 from gateway.fleet.fleet import Fleet, FleetPorts
 from gateway.fleet.listing_lock import ListingLock
-from gateway.fleet.listings import Listings
+from gateway.fleet.listings import Listings, UnmatchedRules
 from gateway.fleet.lock_file import FirstListings, LockDecisions, lock_path, read_lockfile
 from gateway.fleet.operator_notes import OperatorNotes
 from gateway.fleet.snapshot import StoredListings
@@ -61,8 +60,7 @@ from gateway.hooks.hook_loading import ActiveHooks, load_hooks
 from gateway.hooks.runner import HookRunner
 from gateway.http.http_client import HttpClient
 from gateway.process.tasks import OwnedTasks
-from gateway.telemetry.otel_export import resolve_telemetry
-from gateway.telemetry.tracing import Tracing
+from gateway.telemetry.tracing import Tracing, resolve_telemetry
 from gateway.upstream.caller_links import PrivateLinks, UserLinks, UserPorts
 from gateway.upstream.link import UpstreamLink
 from gateway.upstream.oauth.account_linking import caller_checks
@@ -70,7 +68,7 @@ from gateway.upstream.oauth.authorization import BrowserOrigin, addresses_at, pu
 from gateway.upstream.oauth.guarded_requests import IssuerFetch
 from gateway.upstream.oauth.sign_ins import SignIns
 from gateway.upstream.oauth.token_store import FileTokenStore, MemoryTokenStore, TokenStore, encryption_from
-from gateway.upstream.sandbox_rules import protect_paths
+from gateway.upstream.sandbox import protect_paths
 from gateway.upstream.transport.process_start import end_left_processes, reap_left_processes
 from registry.catalog.registry import Registry
 from registry.catalog.shape import Shape

@@ -30,9 +30,8 @@ from gateway.config.cluster_config import host_and_port
 from gateway.config.model import Config
 from gateway.config.overlay import Admits, Overlay, with_changes
 from gateway.config.server import ServerConfig
-from gateway.downstream.admission import Callers, PathRouter
+from gateway.downstream.admission import Callers, PathRouter, ProtectedResource
 from gateway.downstream.endpoint import McpEndpoint
-from gateway.downstream.protected_resource import ProtectedResource
 from gateway.fleet.reload import Reloader
 from gateway.http.origins import LOOPBACK, CrossOrigin, HostCheck
 from gateway.http.responder import AsgiApp, AsgiHandler

@@ -5,13 +5,11 @@ oauth/                Sign in to upstreams that require OAuth, as an OAuth clien
 openapi/              Operations of HTTP APIs as tools.
 transport/            The transports to upstreams.
 breaker               Backoff between connection attempts, and a circuit breaker.
-call_sender           Send calls over a link, with a concurrency limit and a circuit breaker.
-demand                Decide when a server's process has to run.
+call_sender           Send calls over a link, with limits, and start the process of a server when a call needs it.
 link                  One owner task for each upstream: connect, list, watch, reconnect.
 link_states           The states of a link, and its callbacks.
-sandbox               Decide what a confined server may use.
-sandbox_rules         Find the files that a confined server needs.
-session               The interfaces that every type of upstream implements: sessions and connectors.
+sandbox               Decide what a confined server may use, and find the files that it needs.
+session               The interfaces that every type of upstream implements, and the deadline of a call.
 upstream_credentials  The interface between a transport and the source of its credentials.
 inbound_messages      Messages that an upstream sends unprompted: changes, log messages and requests to the client.
 mcp_connectors        Open sessions with MCP servers, and detect the protocol version that a server speaks.

@@ -30,8 +30,7 @@ from gateway.protocol.gateway_errors import (
     innermost,
 )
 from gateway.upstream.breaker import accepts_connections, delay_s, is_behind_proxy, wait_accepting
-from gateway.upstream.call_sender import CallSender
-from gateway.upstream.demand import Demand
+from gateway.upstream.call_sender import CallSender, Demand
 from gateway.upstream.link_states import Connecting, Idle, LinkPorts, LinkState, Ready, SignInNeeded, Starting, Waiting
 from gateway.upstream.session import (
     ALL_KINDS,

@@ -6,7 +6,7 @@ Connecting → Waiting: the attempt failed.
 Connecting → SignInNeeded: the upstream requires a sign-in; the link returns to Connecting afterwards.
 Ready → Connecting: the connection was lost.
 Waiting → Connecting: the pause is over, the port accepts connections again, or a refresh was requested.
-Connecting → Idle: the process is not needed (see `demand`); the link returns to Connecting when a call needs it.
+Connecting → Idle: the process is not needed (see `call_sender`); the link returns to Connecting when a call needs it.
 
 Each state has `since_s`, the monotonic time at which it was entered.
 """

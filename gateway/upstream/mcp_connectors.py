@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import shlex
+import subprocess
+import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any, Final, Generic, TypeVar
 
@@ -19,6 +23,8 @@ from gateway.config.server import ServerConfig
 from gateway.config.upstream_types.http_config import CredentialsConfig, UrlConfig
 from gateway.config.upstream_types.stdio_config import StdioConfig
 from gateway.http.http_client import HttpClient
+from gateway.process.secrets import SECRETS
+from gateway.protocol import json_bytes
 from gateway.protocol.extensions import AS_CLIENT, with_apps
 from gateway.protocol.gateway_errors import (
     INTERNAL_ERROR,
@@ -35,11 +41,11 @@ from gateway.upstream.oauth.sign_ins import SignIns
 from gateway.upstream.session import HostSession, SessionPorts, UpstreamSession
 from gateway.upstream.transport.http_sse import open_sse
 from gateway.upstream.transport.jsonrpc_transport import Transport
-from gateway.upstream.transport.process_start import ProcessStart
+from gateway.upstream.transport.process_start import ProcessStart, child_environment
 from gateway.upstream.transport.stderr_log import StderrLog
 from gateway.upstream.transport.stdio_transport import open_stdio
 from gateway.upstream.transport.streamable_http import open_streamable_http
-from gateway.upstream.upstream_credentials import Credentials, HeadersCommand, SubjectToken
+from gateway.upstream.upstream_credentials import Credentials, SubjectToken
 
 log = logging.getLogger(__name__)
 
@@ -319,3 +325,128 @@ class HttpConnector(SseConnector):
             # Set this only after a success, because a server that is still starting may answer 404 too.
             self._only_sse = True
             return session
+
+
+# The timeout of the command. It suffices for a vault lookup over the network, and leaves enough of `connectTimeout` for
+# the handshake.
+_RUN_S: Final = 5.0
+# The limit of the command's output. Servers usually accept only a few kilobytes of headers.
+_MAX_BYTES: Final = 64 * 1024
+# The minimum interval between two runs after refusals. Without the interval, a server that rejects every request would
+# cause a run for each request.
+_MIN_INTERVAL_S: Final = 2.0
+
+
+class HeadersCommand:
+    """Credentials printed by the `headersCommand` of an upstream."""
+
+    def __init__(self, server: str, command: str | Sequence[str], env: Mapping[str, str | None]) -> None:
+        self._env = env
+        self._server = server
+        self._command = shlex.split(command) if isinstance(command, str) else list(command)
+        self._run_lock = anyio.Lock()
+        self._ran_at_s = 0.0
+        self.headers: Mapping[str, str] = {}
+        self.version = 0
+        self.ready = self.needs_proof = self.anonymous = False
+
+    async def prepare(self) -> None:
+        async with self._run_lock:
+            if not self.ready:
+                await self._run()
+
+    def proof(self, method: str, url: str) -> None:
+        """Return None: the printed headers need no proof."""
+
+    async def handle_refusal(self, status: int, challenge: str, version: int, nonce: str = "") -> bool:
+        """Run the command again after a 401, but not after a 403: new headers would have the same permissions."""
+        if status != 401:
+            return False
+        async with self._run_lock:
+            if version != self.version:
+                return True
+            if time.monotonic() - self._ran_at_s < _MIN_INTERVAL_S:
+                return False
+            await self._run()
+            return version != self.version
+
+    async def wait_for_renewal(self) -> None:
+        async with self._run_lock:
+            pass
+
+    def note_accepted(self, version: int) -> None:
+        """Do nothing: the command needs no confirmation."""
+
+    async def renew_while_connected(self) -> None:
+        """Wait forever: the gateway does not know when the printed headers expire."""
+        await anyio.sleep_forever()
+
+    async def _run(self) -> None:
+        """Run the command, then note the time. A cancellation stops the command, and the time is not noted."""
+        try:
+            await self._read_printed()
+        except ConnectionLost:
+            self._ran_at_s = time.monotonic()
+            raise
+        self._ran_at_s = time.monotonic()
+
+    async def _read_printed(self) -> None:
+        printed: bytes | None = None
+        try:
+            with anyio.move_on_after(_RUN_S):
+                # Discard standard error, which may contain the credentials.
+                completed = await anyio.run_process(
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    check=False,
+                    env=child_environment(self._env, os.environ),
+                )
+                if completed.returncode != 0:
+                    what = f"headersCommand ended with exit code {completed.returncode}"
+                    raise ConnectionLost(f"{what}; its environment has only the variables in headersEnv", sent=False)
+                printed = completed.stdout
+        except OSError as error:
+            raise ConnectionLost(f"headersCommand cannot be run ({error.strerror})", sent=False) from None
+        if printed is None:
+            raise ConnectionLost(f"headersCommand did not end within {_RUN_S:g} s", sent=False)
+        headers = read_headers(printed)
+        values = [*headers.values(), *(value.rpartition(" ")[2] for value in headers.values())]
+        SECRETS.hide_latest(f"headers {self._server}", values)
+        if headers != self.headers:
+            self.headers = headers
+            self.version += 1
+        self.ready = True
+
+
+def read_headers(printed: bytes) -> dict[str, str]:
+    """Parse the output of a command: a JSON object, or lines of `Name: value`; names are lower-cased.
+
+    Raises:
+        ConnectionLost: The output has neither form, is too large, or contains an invalid header.
+    """
+    malformed = ConnectionLost(
+        "the output of headersCommand has no headers; expected a JSON object, or lines of Name: value", sent=False
+    )
+    if len(printed) > _MAX_BYTES:
+        raise malformed
+    headers: dict[str, str] = {}
+    try:
+        document = json_bytes.loads(printed)
+        pairs = list(document.items()) if isinstance(document, dict) else []
+    except json_bytes.MalformedJson:
+        lines = [line for line in printed.decode("utf-8", "replace").splitlines() if line.strip()]
+        pairs = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    for name, value in pairs:
+        is_valid = isinstance(value, str) and value.isascii() and value.isprintable() and bool(value)
+        if (
+            not is_valid
+            or not name.isascii()
+            or not name.strip()
+            or any(c.isspace() or c in ':"(),/;<=>?@[\\]{}' for c in name)
+        ):
+            raise malformed
+        headers[name.lower()] = value
+    if not headers:
+        raise malformed
+    return headers

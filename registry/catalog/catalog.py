@@ -14,8 +14,8 @@ from typing import Any, Final, Literal
 from registry.catalog.listed_items import ItemCatalog, PermitsItem, PermitsUri
 from registry.catalog.listing import WHOLE_SERVER, ServerListing
 from registry.catalog.names import NAME_SEPARATOR, CompiledName, ServerName, ToolName, WrapperName
-from registry.catalog.overrides import NO_HINTS, Hints
-from registry.catalog.shape import Note, ServerShape
+from registry.catalog.overrides import NO_HINTS, Hints, Note
+from registry.catalog.shape import ServerShape
 from registry.errors import UnknownTool
 from registry.intake.issues import ItemIssue
 from registry.schema.json_values import without_keys

@@ -18,7 +18,7 @@ import orjson
 from registry.errors import RegistryError
 from registry.schema.display_text import clean, excerpt
 from registry.schema.json_paths import MAX_SHOWN_KEY
-from registry.schema.schemas import canonical_json
+from registry.schema.schemas import canonical_json, digest
 
 Hints = Mapping[str, Any]
 # MCP 2025-11-25 and 2026-07-28, "Tools", `ToolAnnotations`: the values of hints that a tool does not state.
@@ -350,3 +350,32 @@ def usage_text(definition: Mapping[str, Any]) -> str:
 
 def _join_words(words: tuple[str, ...]) -> str:
     return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+# A note is appended to a description. Hosts show 2,048 characters of a description, and a note may use about half.
+MAX_NOTE_LENGTH = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """An operator's note on one tool.
+
+    Attributes:
+        digest: Digest of the upstream's definition when the note was written; the note applies to no other definition.
+        of_failure: True if the note is about a failure; the note then ends with the next success.
+        until_s: When the note ends, in seconds since 1970; None for never.
+    """
+
+    id: str
+    text: str
+    digest: str
+    of_failure: bool = False
+    until_s: float | None = None
+
+
+def notes_about(upstream: Mapping[str, Any], notes: tuple[Note, ...]) -> tuple[Note, ...]:
+    """Return the notes that were written about exactly this definition."""
+    if not notes:  # nearly every tool: skip computing the digest
+        return ()
+    current = digest(upstream)
+    return tuple(note for note in notes if note.digest == current)

@@ -8,9 +8,8 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
 
 from registry.catalog.names import DEFAULT_NAME_LENGTH, NAME_SEPARATOR, ServerName, ToolName
-from registry.catalog.overrides import Hints, ToolOverride, hints_of, most_cautious_hints
+from registry.catalog.overrides import Hints, Note, ToolOverride, hints_of, most_cautious_hints
 from registry.catalog.uris import allows_uri, denies_uri
-from registry.schema.schemas import digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,35 +75,6 @@ def _matches_any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-# A note is appended to a description. Hosts show 2,048 characters of a description, and a note may use about half.
-MAX_NOTE_LENGTH = 1_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
-    """An operator's note on one tool.
-
-    Attributes:
-        digest: Digest of the upstream's definition when the note was written; the note applies to no other definition.
-        of_failure: True if the note is about a failure; the note then ends with the next success.
-        until_s: When the note ends, in seconds since 1970; None for never.
-    """
-
-    id: str
-    text: str
-    digest: str
-    of_failure: bool = False
-    until_s: float | None = None
-
-
-def notes_about(upstream: Mapping[str, Any], notes: tuple[Note, ...]) -> tuple[Note, ...]:
-    """Return the notes that were written about exactly this definition."""
-    if not notes:  # nearly every tool: skip computing the digest
-        return ()
-    current = digest(upstream)
-    return tuple(note for note in notes if note.digest == current)
-
-
 # How far a call may be repaired; the docstring of `registry.arguments.repair` defines the levels.
 RepairLevel = Literal["off", "safe", "full"]
 # Arguments that cannot be checked within bounds are refused (strict), or sent and reported as unchecked (lenient).
@@ -135,9 +105,6 @@ class ToolHints:
             always_load=other.always_load if self.always_load is None else self.always_load,
             max_result_chars=other.max_result_chars if self.max_result_chars is None else self.max_result_chars,
         )
-
-
-_NO_HINTS: Final = ToolHints()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,12 +144,11 @@ class ResultRules:
 
     def restricted_to(self, other: ResultRules) -> ResultRules:
         """Return rules that satisfy both rules: the smaller sizes, and `select` only if neither rule forbids it."""
-        types = other.binary_types if self.binary_types is None else self.binary_types
         return ResultRules(
             select=False if False in (self.select, other.select) else self.select or other.select,
             max_bytes=_smaller_limit(self.max_bytes, other.max_bytes),
             max_binary_bytes=_smaller_limit(self.max_binary_bytes, other.max_binary_bytes),
-            binary_types=types,
+            binary_types=other.binary_types if self.binary_types is None else self.binary_types,
         )
 
 
@@ -230,7 +196,7 @@ class ServerShape:
     supplement: str | None = None
     supplements: Mapping[str, str] = field(default_factory=dict)
     examples: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    hints: ToolHints = _NO_HINTS
+    hints: ToolHints = ToolHints()
     tool_hints: Mapping[str, ToolHints] = field(default_factory=dict)
     pinned: frozenset[str] = frozenset()
     priority: int = 0

@@ -5,8 +5,6 @@ Such a subset is called a dialect, and rewriting a definition for a dialect is c
 definitions      Lower a definition to a dialect, report the losses, and map calls back.
 client_profiles  The rules of hosts and model APIs, as data.
 merging          Merge combined or alternative schemas into a single schema that accepts at least the same values.
-flattening       Replace references and composition that a dialect does not support with plain schemas.
-lowering         Lower one schema to a dialect, and record what was lost.
-schema_prose     Describe schemas in a few words, and record what a schema no longer expresses after lowering.
-shaping          Write one schema in the form that a model API requires.
+lowering         Lower one schema to a dialect: replace what the dialect does not support, and record what was lost.
+shaping          Write one schema in the form that a model API requires, and describe schemas in a few words.
 """

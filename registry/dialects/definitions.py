@@ -22,10 +22,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from registry.dialects.client_profiles import DIALECTS, Dialect
-from registry.dialects.flattening import MAX_UNROLLED_LEVELS
-from registry.dialects.lowering import SchemaLowering
+from registry.dialects.lowering import MAX_UNROLLED_LEVELS, SchemaLowering
 from registry.dialects.merging import ANNOTATIONS
-from registry.dialects.schema_prose import SchemaLoss
+from registry.dialects.shaping import SchemaLoss
 from registry.errors import SchemaRejected
 from registry.schema import schemas
 from registry.schema.check_cost import MAX_INSTANCE_DEPTH

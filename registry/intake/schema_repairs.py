@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from registry.intake.issues import RepairNotes
 from registry.intake.keyword_forms import DROP, FORMS, TYPES, schema_form
-from registry.schema.checked_form import says_nullable, with_nulls_spelled_out
 from registry.schema.display_text import clean_json, excerpt
 from registry.schema.json_values import map_items, without_keys
+from registry.schema.patterns import says_nullable, with_nulls_spelled_out
 from registry.schema.portable_patterns import portable
 from registry.schema.references import (
     DATA_KEYWORDS,

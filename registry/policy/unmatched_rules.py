@@ -20,9 +20,8 @@ from registry.catalog.listing import suggestion_for
 from registry.catalog.names import NAME_SEPARATOR, ServerName, alias_prefix
 from registry.catalog.shape import ServerShape, Shape, selects_name, server_of
 from registry.catalog.uris import EXPRESSION, denies_uri
-from registry.policy.conditions import ArgumentCondition, Conditions
 from registry.policy.policy import ServerRules
-from registry.policy.rules import KINDS, Kind, Rule, reading_hints, tool_hints
+from registry.policy.rules import KINDS, ArgumentCondition, Conditions, Kind, Rule, reading_hints, tool_hints
 from registry.schema.json_paths import composed_schemas, declared_properties
 
 # A schema without restrictions; compared by identity.

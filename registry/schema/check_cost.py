@@ -12,11 +12,10 @@ from typing import Any, Final, Literal
 import orjson
 
 from registry.errors import NotChecked
-from registry.schema.checked_form import CheckedForm
 from registry.schema.display_text import excerpt
 from registry.schema.json_paths import JsonPath
 from registry.schema.json_values import containers
-from registry.schema.patterns import BACKTRACK_LIMIT, finishes_within_limit
+from registry.schema.patterns import BACKTRACK_LIMIT, CheckedForm, finishes_within_limit
 from registry.schema.references import SchemaDocument
 from registry.schema.schema_nodes import Application, TooManyApplications, applications
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -25,12 +25,11 @@ from registry.schema.check_cost import (
     shows_too_many,
     too_many_values_error,
 )
-from registry.schema.checked_form import checked_form
 from registry.schema.display_text import excerpt
 from registry.schema.failing_parts import FailingParts, FirstErrors
-from registry.schema.json_paths import format_path, value_at
+from registry.schema.json_paths import JsonPath, format_path, value_at
 from registry.schema.json_values import containers, without_keys
-from registry.schema.patterns import BACKTRACK_LIMIT, CHEAP_PATTERN_BYTES, PATTERN_BYTES
+from registry.schema.patterns import BACKTRACK_LIMIT, CHEAP_PATTERN_BYTES, PATTERN_BYTES, checked_form
 from registry.schema.references import compiler_of, draft_of, has_lone_references
 
 if TYPE_CHECKING:
@@ -400,3 +399,39 @@ def _names_in(schema: object) -> SchemaNames:
 
 def _texts(names: object) -> list[str]:
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+# Maximum number of undeclared members that a reduced object keeps, besides failing members and members that others
+# depend on.
+_MAX_KEPT: Final = 20
+
+
+def reduce_to_parts(value: Any, paths: Sequence[JsonPath], names: SchemaNames) -> Any:
+    """Reduce a value to the parts at these paths and a few other members and items."""
+    return _reduce(value, _path_tree(paths), names)
+
+
+def _path_tree(paths: Sequence[JsonPath]) -> dict[str | int, Any]:
+    """Return the paths as a tree: each step with the steps below it."""
+    tree: dict[str | int, Any] = {}
+    for path in paths:
+        below = tree
+        for step in path:
+            below = below.setdefault(step, {})
+    return tree
+
+
+def _reduce(value: Any, failing: dict[str | int, Any], names: SchemaNames) -> Any:
+    """Reduce a value to its failing parts and a few other members and items."""
+    if isinstance(value, list):
+        indices = sorted(step for step in failing if isinstance(step, int)) or range(min(len(value), 1))
+        return [_reduce(value[index], failing.get(index, {}), names) for index in indices]
+    if isinstance(value, dict):
+        kept_names = value if len(value) <= _MAX_KEPT else _names_to_keep(value, failing, names)
+        return {name: _reduce(value[name], failing.get(name, {}), names) for name in kept_names}
+    return value
+
+
+def _names_to_keep(value: dict[str, Any], failing: Container[str | int], names: SchemaNames) -> list[str]:
+    undeclared = islice((name for name in value if name not in names.declared and name not in failing), _MAX_KEPT)
+    return [*(name for name in value if name in names.related or name in failing), *undeclared]

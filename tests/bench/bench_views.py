@@ -16,9 +16,9 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 from corpus.further import all_listings
 
 from gateway.calls.builtin_tools import SEARCH_TOOLS, always_listed
-from registry.catalog.build import build_catalog
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
+from registry.catalog.registry import build_catalog
 from registry.catalog.shape import ServerShape, Shape
 from registry.dialects.client_profiles import DIALECTS
 from registry.intake.tool_intake import admit_tools

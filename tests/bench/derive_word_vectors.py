@@ -34,8 +34,7 @@ import optax
 from training_set import TrainingTool, training_tools
 
 from gateway.embeddings.tool_vectors import NAME, SentenceModel
-from registry.search.index import embedding_text, read_fields
-from registry.search.similarity import DIMENSIONS, FIELD_WORDS, OFFSET
+from registry.search.index import DIMENSIONS, FIELD_WORDS, OFFSET, embedding_text, read_fields
 from registry.search.terms import STOP_WORDS, split_words, stem
 
 # All whole words of the vocabulary of the model, which is sorted by how usual they are.

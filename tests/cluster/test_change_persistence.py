@@ -20,7 +20,7 @@ from support.clusters import Store, running_store
 from gateway.access.credentials import ApiKeys
 from gateway.cluster.redis_store import RedisStore
 from gateway.cluster.shared_changes import FILE_NAME, SharedChanges
-from gateway.cluster.shared_parts import SharedNotes, SharedOverlay, SharedRevocations
+from gateway.cluster.shared_state import SharedNotes, SharedOverlay, SharedRevocations
 from gateway.cluster.shared_store import StoreStatus, StoreTrouble, ValueCipher
 from gateway.config.active_config import ActiveConfig
 from gateway.config.cluster_config import StoreConfig

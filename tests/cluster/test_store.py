@@ -13,9 +13,9 @@ from support.clusters import Store, running_store
 
 from gateway.cluster.parent_store import ParentStore, serving_store
 from gateway.cluster.redis_store import RedisStore
+from gateway.cluster.replica import SharedTokenStore
 from gateway.cluster.roles import WorkerConfig
 from gateway.cluster.shared_changes import SharedChanges
-from gateway.cluster.shared_sign_ins import SharedTokenStore
 from gateway.cluster.shared_store import DecryptionFailed, SharedStore, StoreStatus, StoreTrouble, ValueCipher
 from gateway.config.cluster_config import StoreConfig
 from gateway.upstream.oauth.token_store import Conflict, LockTimeout, StoreFailed

@@ -21,10 +21,10 @@ from typing import Any
 
 from registry.arguments.invoke_tool import UnresolvedCall, resolve_invoke_tool
 from registry.arguments.prepare import prepare
-from registry.catalog.build import build_catalog
 from registry.catalog.catalog import Catalog
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
+from registry.catalog.registry import build_catalog
 from registry.catalog.shape import RepairLevel, Shape
 from registry.intake.tool_intake import admit_tools
 from registry.schema.json_paths import format_path

@@ -30,11 +30,11 @@ async def test_two_published_servers_list_and_answer_the_same_through_the_gatewa
 
 
 @pytest.mark.heavy
-async def test_sixth_of_the_published_servers_lists_and_answers_the_same_through_the_gateway(tmp_path: Path) -> None:
-    some = SERVERS[::6]
+async def test_some_published_servers_list_and_answer_the_same_through_the_gateway(tmp_path: Path) -> None:
+    some = SERVERS[::12]
     assert {one.registry for one in some} == {"npm", "pypi"}
     reports = await compare(some, tmp_path)
-    assert sum(tally.tools for report in reports.values() for tally in report.tallies.values()) > 300
+    assert sum(tally.tools for report in reports.values() for tally in report.tallies.values()) > 100
     assert differences(reports) == []
 
 

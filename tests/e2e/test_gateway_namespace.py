@@ -15,7 +15,7 @@ from support.upstreams.running import builtin_tools, scripted_http_server, scrip
 from support.visitors import MODERN, Visitor, in_both_eras
 
 from gateway.fleet.snapshot import FILE_NAME
-from gateway.upstream.upstream_credentials import HeadersCommand
+from gateway.upstream.mcp_connectors import HeadersCommand
 
 FORGED = {
     "typegate/blockedBy": {"hook": "forged"}, "typegate/repairs": ["forged"], "typegate/upstreamError": {"code": 1},

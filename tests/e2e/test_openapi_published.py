@@ -25,7 +25,7 @@ from support.upstreams.published_apis import (
     published,
 )
 
-from gateway.upstream.openapi.openapi_document import parse_document
+from gateway.upstream.openapi.openapi_schemas import parse_document
 
 pytestmark = pytest.mark.heavy
 # These are listed by a whole gateway too; the others are as large, or much smaller.

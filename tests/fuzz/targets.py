@@ -15,10 +15,10 @@ from gateway.protocol import json_bytes
 from gateway.protocol.gateway_errors import ConfigError, ConnectionLost
 from gateway.protocol.jsonrpc import InvalidMessage, classify, read
 from registry.arguments.prepare import prepare
-from registry.catalog.build import build_catalog
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
+from registry.catalog.registry import build_catalog
 from registry.catalog.shape import Shape
 from registry.dialects.client_profiles import DIALECTS
 from registry.dialects.definitions import lower_definition, map_arguments

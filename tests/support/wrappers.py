@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from registry.catalog.build import build_catalog
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
+from registry.catalog.registry import build_catalog
 from registry.catalog.shape import Shape
 
 _SERVER = ServerName("calendar-mcp")

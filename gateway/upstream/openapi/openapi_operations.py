@@ -17,12 +17,6 @@ from urllib.parse import urljoin, urlsplit
 from gateway.config.upstream_types.openapi_config import Selection
 from gateway.http.event_stream import media_type
 from gateway.protocol import json_bytes
-from gateway.upstream.openapi.openapi_document import (
-    Documents,
-    Key,
-    Node,
-    OperationRefused,
-)
 from gateway.upstream.openapi.openapi_messages import (
     BODY,
     VARIABLE,
@@ -40,7 +34,15 @@ from gateway.upstream.openapi.openapi_messages import (
     preference,
     request_target,
 )
-from gateway.upstream.openapi.openapi_schemas import SchemaConverter, accepting_more, has_reference
+from gateway.upstream.openapi.openapi_schemas import (
+    Documents,
+    Key,
+    Node,
+    OperationRefused,
+    SchemaConverter,
+    accepting_more,
+    has_reference,
+)
 from registry.intake.issues import ItemIssue
 from registry.schema.display_text import clean, excerpt
 

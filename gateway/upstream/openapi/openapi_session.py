@@ -31,7 +31,10 @@ from gateway.protocol.gateway_errors import (
 from gateway.upstream.breaker import accepts_connections, is_behind_proxy
 from gateway.upstream.graphql.folder import watch_paths
 from gateway.upstream.oauth.guarded_requests import AddressRefused, create_guard
-from gateway.upstream.openapi.openapi_document import (
+from gateway.upstream.openapi.openapi_messages import ArgumentRefused, Operation, RequestParts, request_of
+from gateway.upstream.openapi.openapi_operations import ApiTools, tools_of
+from gateway.upstream.openapi.openapi_results import ApiAnswer, result_of
+from gateway.upstream.openapi.openapi_schemas import (
     MAX_DOCUMENT_BYTES,
     MAX_DOCUMENTS,
     DocumentRefused,
@@ -40,9 +43,6 @@ from gateway.upstream.openapi.openapi_document import (
     external_documents,
     parse_document,
 )
-from gateway.upstream.openapi.openapi_messages import ArgumentRefused, Operation, RequestParts, request_of
-from gateway.upstream.openapi.openapi_operations import ApiTools, tools_of
-from gateway.upstream.openapi.openapi_results import ApiAnswer, result_of
 from gateway.upstream.session import (
     ALL_KINDS,
     HostSession,

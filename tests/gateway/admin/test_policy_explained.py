@@ -39,9 +39,8 @@ from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.registry import Registry
 from registry.catalog.shape import ServerShape, Shape
-from registry.policy.conditions import ArgumentCondition, Conditions
 from registry.policy.policy import Policy
-from registry.policy.rules import KINDS, CallerPatterns, ItemPatterns, Rule
+from registry.policy.rules import KINDS, ArgumentCondition, CallerPatterns, Conditions, ItemPatterns, Rule
 from registry.views.profile import Profile, Selection
 
 ISSUER = "https://id.test"

@@ -15,8 +15,7 @@ from starlette.responses import Response
 from support.gateways import running_gateway
 
 from gateway.admin import operations
-from gateway.admin.api import AdminApi
-from gateway.admin.openapi import document
+from gateway.admin.api import AdminApi, document
 from gateway.admin.routes import AdminRoute, Combined, Merge, route, routes_of
 
 

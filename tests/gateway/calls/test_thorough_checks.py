@@ -13,8 +13,9 @@ import pytest
 
 from gateway.calls.check_process import CheckJob
 from gateway.calls.thorough_checks import CHECK_S, ThoroughChecks
+from gateway.calls.tool_call import passes
 from gateway.process.tasks import OwnedTasks
-from registry.arguments.prepare import Prepared, passes, prepare
+from registry.arguments.prepare import Prepared, prepare
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName, ToolName, WrapperName
 from registry.catalog.shape import Validation

@@ -19,8 +19,7 @@ from gateway.calls.approval_store import ApprovalBackend, ApprovalStore, Decisio
 from gateway.cluster.parent_store import ParentState, ParentStore, serving_store
 from gateway.cluster.roles import WorkerConfig
 from gateway.cluster.shared_changes import MAX_TRANSIENT_REMOVALS, SharedChanges
-from gateway.cluster.shared_parts import SharedFiles, SharedOverlay
-from gateway.cluster.shared_state import SharedParts, SharedState
+from gateway.cluster.shared_state import SharedFiles, SharedOverlay, SharedParts, SharedState
 from gateway.cluster.shared_store import StampedValue, StoreStatus, StoreTrouble, ValueCipher
 from gateway.config.active_config import ActiveConfig
 from gateway.config.load import parse
@@ -393,6 +392,25 @@ async def test_decision_and_repeated_call_are_used_once(tmp_path: Path) -> None:
         assert await first.backend.register(question()) is True
         await first.shared.publish()
         assert await other.backend.register(question()) is False
+
+
+async def test_call_repeated_at_two_workers_at_once_runs_once(tmp_path: Path) -> None:
+    async with workers(tmp_path) as (first, other, _):
+        asked = question()
+        await first.backend.register(asked)
+        assert await first.backend.decide(asked.id, allow=True, lasts="once", by="administrator")
+        assert (await first.backend.wait(asked)).kind == "allowed"
+        await first.backend.allow_again(asked)
+        assert [each.approvals.repetition(asked) is not None for each in (first, other)] == [True, True]
+        granted: list[bool] = []
+
+        async def repeat(backend: ApprovalBackend) -> None:
+            granted.append(await backend.register(question()))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(repeat, first.backend)
+            group.start_soon(repeat, other.backend)
+        assert sorted(granted) == [False, True]
 
 
 async def test_questions_survive_a_restart_of_the_first_worker(tmp_path: Path) -> None:

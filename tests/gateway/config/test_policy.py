@@ -11,7 +11,7 @@ from gateway.access.principal import Principal
 from gateway.config.conversion import policy_of
 from gateway.config.load import parse
 from gateway.protocol.gateway_errors import ConfigError
-from registry.policy.conditions import ArgumentCondition
+from registry.policy.rules import ArgumentCondition
 
 KEYS = [{"name": "ann", "keyHash": "sha256:" + "0" * 64, "groups": ["interns"]}]
 BANK = {"bank": {"command": "bank", "tags": ["money"]}}

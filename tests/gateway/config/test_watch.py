@@ -9,8 +9,8 @@ from pathlib import Path
 
 import anyio
 
+from gateway.config.load import OtherFiles, ReloadRequests, digest_of, follow
 from gateway.config.overlay import Change, Overlay
-from gateway.config.watch import OtherFiles, ReloadRequests, digest_of, follow
 
 
 async def no_others() -> OtherFiles:

@@ -19,8 +19,7 @@ from support.upstreams.running import builtin_tools, scripted_stdio_server
 
 from gateway.access.principal import Principal
 from gateway.config.load import parse
-from gateway.downstream.admission import AuthenticatedCaller, Callers
-from gateway.downstream.protected_resource import ProtectedResource
+from gateway.downstream.admission import AuthenticatedCaller, Callers, ProtectedResource
 from gateway.http.http_client import HttpClient
 from gateway.http.http_request import RequestHead
 from gateway.serving.app import open_gateway

@@ -26,9 +26,8 @@ from gateway.access.quotas import Account, Quotas
 from gateway.calls.profile_views import ProfileViews
 from gateway.config.auth_config import QuotaLimits, QuotasConfig
 from gateway.downstream import sessions
-from gateway.downstream.list_changes import ChangeAnnouncer
 from gateway.downstream.messages import SERVER_INFO
-from gateway.downstream.sessions import MAX_SESSIONS, Session, SessionTable
+from gateway.downstream.sessions import MAX_SESSIONS, ChangeAnnouncer, Session, SessionTable
 from gateway.protocol.gateway_errors import QuotaExceeded
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster.shared_parts import SharedDecisions
+from gateway.cluster.shared_state import SharedDecisions
 from gateway.fleet.lock_file import DECISIONS, LockDecision, LockDecisions
 from gateway.protocol import json_bytes
 from registry.lock.review import Change

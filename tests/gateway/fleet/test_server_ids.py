@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.fleet.server_ids import ServerIds
+from gateway.fleet.snapshot import ServerIds
 
 
 def ids_of(ids: ServerIds, **fingerprints: str) -> dict[str, str | None]:

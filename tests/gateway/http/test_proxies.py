@@ -21,8 +21,8 @@ from support.wires import Line
 from gateway.config.load import parse
 from gateway.config.upstream_types.http_config import HttpConfig
 from gateway.http import proxies
-from gateway.http.http_client import HttpClient
-from gateway.http.proxies import Proxy, _Connect, is_excluded, proxy_for, read_proxy, tls_context
+from gateway.http.http_client import HttpClient, tls_context
+from gateway.http.proxies import Proxy, _Connect, is_excluded, proxy_for, read_proxy
 from gateway.onboarding.packages import fetch_json
 from gateway.process.secrets import SECRETS
 from gateway.protocol.gateway_errors import ConnectionLost
@@ -38,7 +38,7 @@ VARIABLES = [
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    proxies._warn.cache_clear()
+    proxies.warn_once.cache_clear()
 
 
 @pytest.mark.parametrize(

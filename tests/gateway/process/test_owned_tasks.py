@@ -27,11 +27,12 @@ from gateway.config.auth_config import OAuthConfig
 from gateway.config.upstream_types.http_config import HttpConfig
 from gateway.process.tasks import OwnedTasks
 from gateway.protocol.gateway_errors import GatewayError
+from gateway.upstream.mcp_connectors import HeadersCommand
 from gateway.upstream.oauth.authorization import Addresses
 from gateway.upstream.oauth.sign_in import SignIn
 from gateway.upstream.oauth.sign_ins import SignIns
 from gateway.upstream.oauth.token_store import MemoryTokenStore
-from gateway.upstream.upstream_credentials import HeadersCommand, NotSignedIn
+from gateway.upstream.upstream_credentials import NotSignedIn
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName, ToolName, WrapperName
 from registry.policy.policy import Decision as PolicyDecision

@@ -12,8 +12,8 @@ from support.waiting import brief_pause
 
 from gateway.calls.call_stats import Durations
 from gateway.config.operation_config import TelemetryConfig
-from gateway.telemetry.otel_export import DurationExport, create_exporter
 from gateway.telemetry.trace_context import MAX_NAMED_TOOLS, OTHER, SERVER_DURATION, Key
+from gateway.telemetry.tracing import DurationExport, create_exporter
 
 ECHO = Key("server", "tools/call", "up", "echo")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.upstream.openapi.openapi_document import DocumentRefused, parse_document
+from gateway.upstream.openapi.openapi_schemas import DocumentRefused, parse_document
 
 # YAML 1.2.2, section 10.3.2, and the tags of YAML 1.1 that documents have.
 SCALARS: dict[str, Any] = {

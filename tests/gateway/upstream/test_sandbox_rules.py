@@ -12,7 +12,7 @@ import pytest
 
 from gateway.config.operation_config import SandboxConfig
 from gateway.protocol.gateway_errors import ConnectionLost
-from gateway.upstream.sandbox_rules import (
+from gateway.upstream.sandbox import (
     Confinement,
     Rules,
     is_below,

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from registry.arguments.invoke_tool import ResolvedCall, UnresolvedCall, resolve_invoke_tool
 from registry.arguments.problems import explain_unresolved
-from registry.catalog.build import build_catalog
 from registry.catalog.catalog import Catalog
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
+from registry.catalog.registry import build_catalog
 from registry.catalog.shape import ServerShape, Shape
 
 SERVERS = ("calendar-mcp", "bank", "plain", "starting")

@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from registry.arguments.coercion import ToolAddress, is_single_item, may_be_wrapped
-from registry.arguments.repair import Repaired, RepairTarget, repair
-from registry.arguments.validation_repair import ValidationRepair
+from registry.arguments.repair import Repaired, RepairTarget, ValidationRepair, repair
 from registry.catalog.shape import RepairLevel
 from registry.errors import NotChecked, SchemaRejected
 from registry.schema import schemas

@@ -15,10 +15,10 @@ from registry.arguments.coercion import report_repairs
 from registry.arguments.invoke_tool import resolve_invoke_tool
 from registry.arguments.prepare import prepare
 from registry.arguments.problems import as_advertised, explain
-from registry.catalog.build import build_catalog
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
+from registry.catalog.registry import build_catalog
 from registry.catalog.shape import Shape
 from registry.dialects.definitions import LoweredDefinition, lower_definition
 

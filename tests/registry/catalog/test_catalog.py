@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.pace import limited_work
 
-from registry.catalog.build import build_catalog
 from registry.catalog.catalog import Catalog, handshake_definition
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import BUILTIN_NAMES, ServerName, ToolName
-from registry.catalog.registry import Registry
+from registry.catalog.registry import Registry, build_catalog
 from registry.catalog.shape import NameFilter, ServerShape, Shape
 from registry.errors import UnknownTool
 
@@ -58,7 +57,7 @@ def test_only_the_changed_server_is_rebuilt() -> None:
     before = catalog(listing(MAIL, tool("a")), kept := listing(FILES, tool("b")))
     after = catalog(listing(MAIL, tool("c"), epoch=2), kept, previous=before)
     assert after.resolve("files__b") is before.resolve("files__b")
-    assert after.get("mail__a") is None
+    assert "mail__a" not in after.by_name
     assert after.servers[MAIL].epoch == 2
 
 
@@ -80,7 +79,7 @@ def test_hidden_and_filtered_tools_have_no_wrapper_and_keep_other_names() -> Non
     shape = ServerShape(hidden=frozenset({"list_items"}), tools=NameFilter(("list*", "delete*"), ("delete_*",)))
     found = catalog(listing(MAIL, *tools), shape=Shape(servers={MAIL: shape}))
     assert [w.tool for w in found.wrappers] == ["list-items"]
-    assert everything.get(found.wrappers[0].name) is not None
+    assert found.wrappers[0].name in everything.by_name
 
 
 def test_adding_a_server_keeps_the_names_of_others() -> None:
@@ -105,7 +104,7 @@ def test_unprefixed_rename_does_not_take_a_siblings_name() -> None:
         [renamed] = [wrapper for wrapper in found.wrappers if wrapper.tool == "old"]
         assert renamed.name.startswith("new_")
         assert renamed.name_reason == "looks the same as a sibling's name to a host"
-        assert found.get("old") is None
+        assert "old" not in found.by_name
         assert found.quarantined == ()
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.catalog.build import build_catalog
 from registry.catalog.catalog import Catalog, CatalogChange
 from registry.catalog.listed_items import ItemCatalog
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
+from registry.catalog.registry import build_catalog
 from registry.catalog.shape import NameFilter, ServerShape, Shape
 from registry.intake.item_intake import OWN_URI_PREFIX
 

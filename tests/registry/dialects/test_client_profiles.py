@@ -14,10 +14,10 @@ from corpus.servers import listings
 from support.dialect_rules import as_json_schema, remove_null_alternatives, violations
 from support.simulated_hosts import HOSTS, servers_for, with_nulls
 
-from registry.catalog.build import build_catalog
 from registry.catalog.catalog import Catalog
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
+from registry.catalog.registry import build_catalog
 from registry.catalog.shape import Shape
 from registry.dialects.client_profiles import DIALECTS, name_budget, name_fits, unsupported_names
 from registry.dialects.definitions import LoweredDefinition, lower_definition, map_arguments

@@ -13,9 +13,9 @@ from support.dialect_rules import admitted, as_json_schema, lowered_to, remove_n
 from support.dialect_schemas import CALLED, DRAFT_7
 
 from registry.arguments.prepare import prepare
-from registry.catalog.build import build_catalog
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
+from registry.catalog.registry import build_catalog
 from registry.catalog.shape import Shape
 from registry.dialects.client_profiles import DIALECTS, Dialect
 from registry.dialects.definitions import lower_definition, map_arguments

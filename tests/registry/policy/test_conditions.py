@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.errors import SchemaRejected
-from registry.policy.conditions import ArgumentCondition, Conditions, check_pattern
+from registry.policy.rules import ArgumentCondition, Conditions, check_pattern
 
 Json = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab1.", max_size=3),

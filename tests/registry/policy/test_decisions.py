@@ -15,9 +15,8 @@ from registry.catalog.catalog import ToolWrapper
 from registry.catalog.listed_items import ListedItem
 from registry.catalog.names import ServerName
 from registry.catalog.shape import ServerShape
-from registry.policy.conditions import ArgumentCondition, Conditions
 from registry.policy.policy import CallRules, Grant
-from registry.policy.rules import KINDS, ItemPatterns, Rule, reading_hints, tool_hints
+from registry.policy.rules import KINDS, ArgumentCondition, Conditions, ItemPatterns, Rule, reading_hints, tool_hints
 
 SHAPE = ServerShape(tags=("money",))
 SERVER = "calendar-mcp"

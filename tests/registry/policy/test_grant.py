@@ -15,9 +15,8 @@ from registry.catalog.catalog import ToolWrapper
 from registry.catalog.listed_items import ListedItem
 from registry.catalog.names import ServerName, WrapperName, alias_prefix
 from registry.catalog.shape import ServerShape
-from registry.policy.conditions import ArgumentCondition, Conditions
 from registry.policy.policy import CallRules, Decision, Grant, Policy, ServerRules
-from registry.policy.rules import CallerPatterns, ItemPatterns, Rule, tool_hints
+from registry.policy.rules import ArgumentCondition, CallerPatterns, Conditions, ItemPatterns, Rule, tool_hints
 
 SHAPE = ServerShape(tags=("money",))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from registry.policy.conditions import ArgumentCondition
+from registry.policy.rules import ArgumentCondition
 from registry.policy.unmatched_rules import missing_reason
 
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from registry.catalog.build import build_catalog
 from registry.catalog.catalog import Catalog
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
+from registry.catalog.registry import build_catalog
 from registry.catalog.shape import NameFilter, ServerShape, Shape
 from registry.intake.issues import ItemIssue
-from registry.policy.conditions import ArgumentCondition, Conditions
-from registry.policy.rules import ItemPatterns, Kind, Rule
+from registry.policy.rules import ArgumentCondition, Conditions, ItemPatterns, Kind, Rule
 from registry.policy.unmatched_rules import find_unmatched
 
 BANK, AWAY = ServerName("bank"), ServerName("away")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from registry.search.similarity import Fusion, fuse_scores
+from registry.search.index import Fusion, fuse_scores
 
 NEAR = st.lists(st.floats(-1, 1), min_size=5, max_size=5)
 SCORES = st.dictionaries(st.integers(0, 4), st.floats(0.001, 1_000), max_size=5)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.search.similarity import (
+from registry.search.index import (
     DIMENSIONS,
     OFFSET,
     WordSimilarity,

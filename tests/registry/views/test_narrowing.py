@@ -7,14 +7,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.catalog.build import build_catalog
 from registry.catalog.catalog import Catalog
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
+from registry.catalog.registry import build_catalog
 from registry.catalog.shape import ServerShape, Shape
-from registry.policy.conditions import ArgumentCondition, Conditions
 from registry.policy.policy import CallRules, Grant
-from registry.policy.rules import KINDS, ItemPatterns, Rule
+from registry.policy.rules import KINDS, ArgumentCondition, Conditions, ItemPatterns, Rule
 from registry.views.profile import Profile, Selection, narrow_catalog
 
 READ = {"name": "read", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
@@ -80,7 +79,7 @@ def test_narrowed_catalog_contains_exactly_the_permitted_items(profile: Profile,
         decided = grant.tool(wrapper, own, grant.rules_for_server(wrapper.server, own))
         by_arguments = isinstance(decided, CallRules)
         permitted = profile.permits(wrapper, own) and (by_arguments or decided.effect != "deny")
-        assert (left.get(wrapper.name) is not None) == permitted, wrapper.name
+        assert (wrapper.name in left.by_name) == permitted, wrapper.name
         if permitted and by_arguments:
             rules[wrapper.name] = decided
     assert dict(call_rules) == rules

@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.catalog.build import build_catalog
 from registry.catalog.catalog import Catalog
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
-from registry.catalog.shape import Note, ServerShape, Shape
+from registry.catalog.overrides import Note
+from registry.catalog.registry import build_catalog
+from registry.catalog.shape import ServerShape, Shape
 from registry.schema.schemas import digest
 from registry.views.profile import Profile, Selection
 from registry.views.view import View, build_view

@@ -17,7 +17,7 @@ from support.schema_values import SchemaValues
 from support.upstreams.published_apis import published
 from support.upstreams.running import kill_and_wait, unused_port
 
-from gateway.upstream.openapi.openapi_document import parse_document
+from gateway.upstream.openapi.openapi_schemas import parse_document
 from registry.schema import schemas
 
 PRISM = ("@stoplight/prism-cli@5.14.2",)

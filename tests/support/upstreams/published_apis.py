@@ -19,8 +19,8 @@ from support.dialect_rules import violations
 
 from gateway.config.upstream_types.openapi_config import Selection
 from gateway.fleet.discovery import ListingSource, listing_of
-from gateway.upstream.openapi.openapi_document import Documents, parse_document
 from gateway.upstream.openapi.openapi_operations import METHODS, tools_of
+from gateway.upstream.openapi.openapi_schemas import Documents, parse_document
 from gateway.upstream.session import RawListing
 from registry.catalog.listing import ServerListing
 from registry.dialects.client_profiles import DIALECTS

@@ -24,10 +24,10 @@ from gateway.protocol.gateway_errors import (
 from gateway.telemetry.trace_context import MAX_NAMED_TOOLS, OTHER
 from registry.arguments.coercion import Repair
 from registry.arguments.diagnosis import ArgumentProblem
-from registry.catalog.build import build_catalog
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName, ToolName
+from registry.catalog.registry import build_catalog
 from registry.catalog.shape import Shape
 from registry.views.profile import Profile
 from registry.views.view import build_view
