@@ -428,6 +428,8 @@ def _size_of(decision: LockDecision) -> int:
 
 def _decision_of(entry: Mapping[str, Any]) -> LockDecision:
     changes = tuple(Change(**{**each, "classes": tuple(each["classes"])}) for each in entry["changes"])
+    if len(changes) != len(entry["digests"]):
+        raise ValueError("a decision does not have one digest for each change")
     times = {name: float(entry[name]) for name in ("at_s", "undone_s") if entry.get(name) is not None}
     return LockDecision(**{**entry, **times, "changes": changes, "digests": tuple(entry["digests"])})
 

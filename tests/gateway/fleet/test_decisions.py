@@ -54,7 +54,8 @@ def test_old_and_large_decisions_give_way(tmp_path: Path) -> None:
 
 def test_damaged_file_is_ignored(tmp_path: Path) -> None:
     dated = '[{"id": "1", "at_s": "x", "by": "", "action": "approved", "server": "s", "changes": [], "digests": []}]'
-    for text in ("{", "[1]", '[{"changes": []}]', "null", dated):
+    unequal = dated.replace('"x"', "1").replace('"digests": []', '"digests": ["d"]')
+    for text in ("{", "[1]", '[{"changes": []}]', "null", dated, unequal):
         (tmp_path / DECISIONS).write_text(text)
         assert LockDecisions(tmp_path).latest == ()
 
