@@ -29,7 +29,7 @@ os.environ["TYPEGATE_STATE_DIR"] = _STATE.name
 # Every run uses the same examples, so that only a change of the code can cause a failure. A busy machine is not a
 # failure, so there are no deadlines. Hypothesis would choose another profile where CI is set, but the same command must
 # mean the same everywhere.
-settings.register_profile("default", max_examples=25, deadline=None, derandomize=True)
+settings.register_profile("default", max_examples=20, deadline=None, derandomize=True)
 # For `pytest -m "heavy or hypothesis" --hypothesis-profile thorough`, as `.ci/run` does.
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=50)
 # Other examples each time, to look for what is not known yet: `pytest -m hypothesis --hypothesis-profile explore`.
@@ -66,14 +66,19 @@ _SLOW_FILES = (
 # Folders whose tests start programs, which takes about a second each.
 _SLOW_FOLDERS = ("cluster", "deploy", "e2e", "faults")
 _SLOW_UNIT_FOLDERS = ("admin", "demo", "downstream", "fleet", "serving", "telemetry", "upstream")
-# Files of tests that start a program for each rare input. Their tests are heavy, so that the default run takes minutes.
+# Files of tests that start a program for each rare input, or for rules that unit tests cover too. Their tests are
+# heavy, so that the default run takes minutes.
 _RARE_INPUTS = (
     "differential/test_differential.py",
     "e2e/test_argument_bounds.py",
+    "e2e/test_argument_documentation.py",
     "e2e/test_disclosure_limits.py",
+    "e2e/test_filters.py",
     "e2e/test_hostile_hooks.py",
+    "e2e/test_shared_uris.py",
     "e2e/test_sign_in_interrupted.py",
     "e2e/test_standard_input.py",
+    "e2e/test_wrapper_names.py",
     "faults/test_large_parts.py",
     "faults/test_long_errors.py",
     "faults/test_long_identifiers.py",
@@ -102,7 +107,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _mark_variants(items: list[pytest.Item]) -> None:
     """Mark all but a few variants of each slow test as heavy or exhaustive, so that the default run takes minutes.
 
-    One era of each case remains, and two cases. Which ones is derived from the name of the test, so that both eras are
+    One era of each case remains, and one case. Which ones is derived from the name of the test, so that both eras are
     covered by about the same number of tests, and every run chooses the same.
     """
     tests = Path(__file__).parent
