@@ -88,7 +88,7 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "tests/gateway/calls/test_approval_store.py",
             "tests/gateway/calls/test_approval_requests.py",
             "tests/gateway/process/test_owned_tasks.py",
-            "tests/gateway/cluster/test_approvals_relay.py",
+            "tests/gateway/cluster/test_parent_store.py",
             "tests/e2e/test_approvals.py",
         ),
     ),
