@@ -39,6 +39,12 @@ settings.load_profile("default")
 
 # The files that took longest, longest first. Started last, each of them leaves the other process idle for its time.
 _SLOW_FILES = (
+    "differential/test_differential.py",
+    "registry/schema/test_failing_parts.py",
+    "corpus/test_flagged.py",
+    "conformance/test_signing_in.py",
+    "page/test_tasks.py",
+    "deploy/test_constraints.py",
     "e2e/test_process_starts.py",
     "e2e/test_lock.py",
     "gateway/upstream/test_watching.py",
@@ -90,13 +96,16 @@ _ERAS = {"era", "modern", "version"}
 _MOST_VARIANTS = 1
 _MOST_HEAVY_VARIANTS = 1
 # The folders in which a test that is heavy itself runs at most this often; its other variants are exhaustive.
-_HEAVY_FOLDERS = {"page": 1, "e2e": 2, "faults": 2, "cluster": 1}
+_HEAVY_FOLDERS = {"page": 1, "e2e": 1, "faults": 1, "cluster": 1}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark most variants of slow tests as heavy or exhaustive, and start slow files first."""
     _mark_variants(items)
+    if settings.default is settings.get_profile("thorough"):
+        # With its own number of examples, a test would only repeat what it does by default.
+        items[:] = [item for item in items if item.get_closest_marker("heavy") or not _has_own_number(item)]
     rare = {Path(__file__).parent / name for name in _RARE_INPUTS}
     for item in items:
         if item.path in rare and item.get_closest_marker("exhaustive") is None:
@@ -143,6 +152,12 @@ def _heavy_variants(items: list[pytest.Item]) -> dict[tuple[Path, str], list[pyt
         if is_variant and folder in _HEAVY_FOLDERS and item.get_closest_marker("heavy"):
             found.setdefault((item.path, item.originalname), []).append(item)
     return found
+
+
+def _has_own_number(item: pytest.Item) -> bool:
+    """Return whether a property test sets its number of examples itself."""
+    own = getattr(getattr(item, "obj", None), "_hypothesis_internal_use_settings", None)
+    return own is not None and own.max_examples != settings.get_profile("thorough").max_examples
 
 
 def _is_slow(item: pytest.Item) -> TypeGuard[pytest.Function]:

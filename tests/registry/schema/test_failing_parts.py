@@ -115,7 +115,7 @@ DIALECTS = [
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("repairs", [False, True])
 @pytest.mark.parametrize("laborious", [False, True])
-@settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=150)
+@settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=60)
 @given(composed(SCHEMAS), st.dictionaries(st.sampled_from(["a", "b", "kind", "zz"]), VALUES, max_size=4))
 def test_invalid_value_always_has_a_real_error(
     laborious: bool, repairs: bool, dialect: str, schema: dict[str, Any], value: Any
