@@ -78,6 +78,8 @@ _RARE_INPUTS = (
     "differential/test_differential.py",
     "e2e/test_argument_bounds.py",
     "e2e/test_argument_documentation.py",
+    "e2e/test_descriptions.py",
+    "e2e/test_dialects.py",
     "e2e/test_disclosure_limits.py",
     "e2e/test_filters.py",
     "e2e/test_hostile_hooks.py",
