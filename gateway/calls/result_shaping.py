@@ -96,7 +96,7 @@ class ShapeJob:
 
     Attributes:
         selection: The part that the caller needs; None for everything.
-        max_bytes, max_binary_bytes, binary_types: As in `registry.catalog.drift.ResultRules`.
+        max_bytes, max_binary_bytes, binary_types: As in `registry.catalog.shape.ResultRules`.
         handle: The handle under which the value will be stored.
         objects_only: True if the caller's protocol version allows only objects as structured content.
         name: The name of the tool, which appears in the names of links.

@@ -334,6 +334,7 @@ def passes(wrapper: ToolWrapper, arguments: Any, level: RepairLevel) -> bool:
     Raises:
         NotChecked: The arguments have too many values; see `prepare`.
     """
+    # The second condition is `may_be_wrapped`, without the call, because it runs for every tool call.
     if type(arguments) is not dict or (level != "off" and not WRAPPER_SPELLINGS.isdisjoint(arguments)):
         return False
     cached = schemas.VALIDATORS.get(wrapper.schema_digest)

@@ -135,18 +135,8 @@ def _restricting(path: str, present: bool | None, test: Test | None) -> Predicat
             return False
         return test is None or values is None or any(test(value) is not False for value in values)
 
-    if not _is_plain_name(path):
-        return anywhere
-
-    def at_top_level(arguments: Mapping[str, Any]) -> bool:
-        value = arguments.get(path, _ABSENT)
-        if isinstance(value, list):
-            return anywhere(arguments)
-        if present is not None and (value is not _ABSENT) is not present:
-            return False
-        return test is None or (value is not _ABSENT and test(value) is not False)
-
-    return at_top_level
+    accepts = None if test is None else lambda value: test(value) is not False
+    return _with_short_cut(path, present, anywhere, accepts)
 
 
 def _permitting(path: str, present: bool | None, test: Test | None) -> Predicate:
@@ -156,6 +146,18 @@ def _permitting(path: str, present: bool | None, test: Test | None) -> Predicate
             return False
         return test is None or (bool(values) and all(test(value) is True for value in values or ()))
 
+    accepts = None if test is None else lambda value: test(value) is True
+    return _with_short_cut(path, present, anywhere, accepts)
+
+
+def _with_short_cut(
+    path: str, present: bool | None, anywhere: Predicate, accepts: Callable[[Any], bool] | None
+) -> Predicate:
+    """Return a predicate that decides like `anywhere`, but faster if the path is the name of an argument.
+
+    Args:
+        accepts: Whether a value meets the condition; None if only its presence counts.
+    """
     if not _is_plain_name(path):
         return anywhere
 
@@ -165,7 +167,7 @@ def _permitting(path: str, present: bool | None, test: Test | None) -> Predicate
             return anywhere(arguments)
         if present is not None and (value is not _ABSENT) is not present:
             return False
-        return test is None or (value is not _ABSENT and test(value) is True)
+        return accepts is None or (value is not _ABSENT and accepts(value))
 
     return at_top_level
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from support.clusters import Store, running_store
+from support.clusters import Held, Store, running_store
 
 from gateway.cluster.parent_store import ParentStore, serving_store
 from gateway.cluster.redis_store import RedisStore
@@ -21,23 +21,6 @@ from gateway.config.cluster_config import StoreConfig
 from gateway.upstream.oauth.token_store import Conflict, LockTimeout, StoreFailed
 
 KEY = b"k" * 32
-
-
-class Held:
-    """A part that keeps every value that it receives."""
-
-    prefix = "held:"
-    is_transient = False
-
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
-
-    def fields(self) -> dict[str, Any]:
-        return dict(self.values)
-
-    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        self.values = dict(fields)
-        return self.fields()
 
 
 def changes_of(

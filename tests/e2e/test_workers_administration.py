@@ -61,6 +61,14 @@ async def test_added_and_removed_servers_apply_at_every_worker(tmp_path: Path) -
         await until(lambda: len(up.recording.requests("tools/list")) >= 6)
 
 
+async def restart(gateway: RunningGateway, index: int) -> None:
+    """Kill a worker, and return once the worker that replaces it is ready."""
+    before = workers_of(gateway)[index]
+    os.kill(before, signal.SIGKILL)
+    await until(lambda: workers_of(gateway).get(index) not in (None, before))
+    await ready(gateway)
+
+
 async def test_restarted_worker_knows_changes_made_meanwhile(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "up", tools=[ECHO]) as up,
@@ -75,10 +83,7 @@ async def test_restarted_worker_knows_changes_made_meanwhile(tmp_path: Path) -> 
         gateway.config.write_text("{")
         await until(lambda: count_in_log(gateway, "configuration rejected"))
         for index in (1, 0):
-            before = workers_of(gateway)
-            os.kill(before[index], signal.SIGKILL)
-            await until(lambda: workers_of(gateway).get(index) not in (None, before[index]))  # noqa: B023 - over before the next round
-            await ready(gateway)
+            await restart(gateway, index)
             async with each_worker(gateway) as workers:
                 for one in workers:
                     tools = await one.until_listed("new__echo", "kept__echo")
@@ -97,10 +102,7 @@ async def test_restarted_workers_use_the_configuration_that_was_loaded_last(tmp_
         gateway.config.write_text("{")
         await until(lambda: count_in_log(gateway, "configuration rejected"))
         for index in (1, 0):
-            before = workers_of(gateway)
-            os.kill(before[index], signal.SIGKILL)
-            await until(lambda: workers_of(gateway).get(index) not in (None, before[index]))  # noqa: B023 - over before the next round
-            await ready(gateway)
+            await restart(gateway, index)
             async with each_worker(gateway) as workers:
                 for one in workers:
                     assert set(await one.until_listed("b__echo")) == {"b__echo"}

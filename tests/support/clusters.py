@@ -23,6 +23,23 @@ from support.gateways import RunningGateway, brief_pause, serving, terminate
 SECRET = "the secret that all gateways of the test have"
 
 
+class Held:
+    """A shared part that keeps every value that it receives."""
+
+    prefix = "held:"
+
+    def __init__(self, *, is_transient: bool = False) -> None:
+        self.is_transient = is_transient
+        self.values: dict[str, Any] = {}
+
+    def fields(self) -> dict[str, Any]:
+        return dict(self.values)
+
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.values = dict(fields)
+        return self.fields()
+
+
 def lasting_port() -> int:
     """Return a port that stays free while no program listens on it: below the range for outgoing connections."""
     while True:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import anyio
 import pytest
+from support.clusters import Held
 
 from gateway.access.administrators import EndedSessions
 from gateway.access.credentials import ApiKeys
@@ -436,26 +437,9 @@ async def test_approvals_work_within_one_worker_without_the_parent(tmp_path: Pat
         assert (await backend.wait(asked)).kind == "unknown"
 
 
-class Transient:
-    """A part with short-lived fields."""
-
-    prefix = "short:"
-    is_transient = True
-
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
-
-    def fields(self) -> dict[str, Any]:
-        return dict(self.values)
-
-    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        self.values = dict(fields)
-        return self.fields()
-
-
 async def test_many_removed_fields_do_not_fill_the_store(tmp_path: Path) -> None:
     async with stores(tmp_path, 2) as (one, two):
-        first, second = Transient(), Transient()
+        first, second = Held(is_transient=True), Held(is_transient=True)
         cipher = ValueCipher(b"k" * 32)
         here, there = (
             SharedChanges(store, cipher, StoreStatus(), (part,)) for store, part in ((one, first), (two, second))
