@@ -176,7 +176,7 @@ async def test_killed_replica_loses_only_its_own_sessions(tmp_path: Path) -> Non
             began_s = time.monotonic()
             gone = await one.post({"jsonrpc": "2.0", "id": 1, "method": "ping"})
             assert gone.status_code == 404
-            assert time.monotonic() - began_s < 2.5
+            assert time.monotonic() - began_s < 10
         for index in (1, 2):
             for number in range(10):
                 answer = await sessions[index].call("up__echo", {"n": number})

@@ -301,7 +301,7 @@ async def test_audit_hooks_receive_blocked_calls_with_the_blocking_hook(tmp_path
 
 async def test_concurrent_hooks_run_together_and_may_block(tmp_path: Path) -> None:
     slow = [
-        {**sample("Slow", mode="concurrent", config={"seconds": 0.4}), "name": f"slow-{number}"} for number in range(5)
+        {**sample("Slow", mode="concurrent", config={"seconds": 1}), "name": f"slow-{number}"} for number in range(5)
     ]
     blocking = sample(
         "Slow", mode="concurrent", config={"seconds": 0.1, "block": "no"}, conditions={"wrappers": ["send"]}
@@ -309,7 +309,7 @@ async def test_concurrent_hooks_run_together_and_may_block(tmp_path: Path) -> No
     async with hooked(tmp_path, *slow, {**blocking, "name": "blocking"}) as up:
         began_s = time.perf_counter()
         assert "isError" not in (await up.ask("modern", "wrapper", "echo", {}))["result"]
-        assert time.perf_counter() - began_s < 1.5, "five times 0.4 s, one after the other, is 2 s"
+        assert time.perf_counter() - began_s < 4, "five times a second, one after the other, is 5 s"
         assert "hook 'blocking': no" in text_of_answer(await up.ask("modern", "wrapper", "send", {"to": "a"}))
 
 

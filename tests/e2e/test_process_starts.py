@@ -173,7 +173,7 @@ async def test_shutdown_does_not_wait_for_starting_processes(tmp_path: Path) -> 
         children = descendants_of(gateway.process.pid)
         began_s = time.monotonic()
         assert await gateway.stop() == 0
-        assert time.monotonic() - began_s < 6
+        assert time.monotonic() - began_s < 15
     assert still_running(children) == []
 
 

@@ -18,6 +18,7 @@ import pytest
 from faults.observing import MIB, append_result, cpu_of, descriptors_of, eventually, rss_of
 from support.callers import raw_exchange, raw_post
 from support.gateways import RunningGateway, brief_pause, running_gateway, text_of
+from support.pace import slowness
 from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server
 
 pytestmark = pytest.mark.heavy
@@ -139,7 +140,7 @@ async def test_callers_cannot_exhaust_the_descriptors_upstreams_need(tmp_path: P
             for alias in ("up", "web"):
                 assert (await gateway.call(f"{alias}__echo", {"a": 1}))["structuredContent"] == {"a": 1}
             assert len(record.starts()) == 2
-            assert cpu_of(pid) - used_s < 1
+            assert cpu_of(pid) - used_s < slowness()
         finally:
             for caller in callers:
                 caller.close()
@@ -183,7 +184,7 @@ async def test_descriptor_exhaustion_refuses_new_work_and_recovers(tmp_path: Pat
                 assert "cannot start" in text_of(refused)
                 assert "Too many open files" in text_of(refused)
                 assert descriptors_of(pid) <= descriptors
-                assert cpu_of(pid) - used_s < 0.5
+                assert cpu_of(pid) - used_s < 0.5 * slowness()
         for alias, seen in (("up", record), ("web", web.recording)):
             with anyio.fail_after(25):
                 while (await gateway.call(f"{alias}__echo", {"back": alias})).get("isError"):

@@ -134,7 +134,7 @@ async def test_slow_and_unreading_callers_are_disconnected_while_others_are_serv
             assert status_of(received) == status, (name, received)
             assert least_s <= took_s <= most_s, (name, took_s)
         # Callers that do not read have at least fifteen seconds. Other callers do not wait for them.
-        assert slowest_s < 3
+        assert slowest_s < 10
         # Slow is not too slow at once: who still leaves room for others has its time.
         assert min(held) > descriptors + NEVER_READING / 2
         # The bound of what is held unread, and twenty answers on their way.

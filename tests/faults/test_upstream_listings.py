@@ -47,7 +47,7 @@ async def test_restart_with_other_tools_is_listed_and_announced_once(tmp_path: P
             began_s = anyio.current_time()
             while "title" not in (await gateway.tools())["s__send"]["inputSchema"]["properties"]:
                 await brief_pause()
-            assert anyio.current_time() - began_s < 2
+            assert anyio.current_time() - began_s < 10
             assert (await gateway.server("s"))["epoch"] == 2
             assert announced.changes <= 1
             await eventually(lambda: announced.changes == 1)

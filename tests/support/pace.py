@@ -31,7 +31,7 @@ def limited_work(limit_s: float) -> Iterator[None]:
     On a machine whose processors are shared, the same work needs several times as much processor time as on an idle
     one. So the limit is as many times as long as it takes now to build and sort a list of texts.
     """
-    paces_s = [_reference_s()]
+    before = slowness()
     # The time of a garbage collection depends on the objects of all other tests.
     gc.disable()
     try:
@@ -40,9 +40,13 @@ def limited_work(limit_s: float) -> Iterator[None]:
         took_s = time.process_time() - began_s
     finally:
         gc.enable()
-    paces_s.append(_reference_s())
-    slowness = max(1.0, max(paces_s) / _IDLE_S)
-    assert took_s < limit_s * slowness, f"{took_s:.3f} s of {limit_s} s, on a machine {slowness:.1f} times as slow"
+    slow = max(before, slowness())
+    assert took_s < limit_s * slow, f"{took_s:.3f} s of {limit_s} s, on a machine {slow:.1f} times as slow"
+
+
+def slowness() -> float:
+    """How many times as much processor time as on an idle machine the same work needs now; at least 1."""
+    return max(1.0, _reference_s() / _IDLE_S)
 
 
 def _reference_s() -> float:

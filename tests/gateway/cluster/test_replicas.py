@@ -165,5 +165,4 @@ async def test_missing_replica_is_looked_up_once_a_second() -> None:
     began_s = time.monotonic()
     for _ in range(20):
         assert (await carried(through)).status == 404
-    assert len(hosts) == 1
-    assert time.monotonic() - began_s < 1
+    assert 1 <= len(hosts) <= 1 + int(time.monotonic() - began_s)
