@@ -1,14 +1,18 @@
 """Calls through this gateway, through other proxies, and direct: in one interleaved run on the same upstream.
 
     python tests/bench/bench_peers.py [--rounds N] [--calls N] [--width N …] [--without-peers] [--size-bytes N]
+        [--program COMMAND …]
 
 Machines are noisy: read the ratios, and compare numbers of one run only. `CPU` is what the proxy's own process
-uses for each call, as the kernel accounts it; `rate` is throughput as a part of the direct call's.
+uses for each call, as the kernel accounts it; `rate` is throughput as a part of the direct call's. `--program` compares
+with a program of one's own, such as one that does only what the protocol demands of a proxy. It is started with
+`--config FILE --port N`; the file has `mcpServers`, and its tools are named `server__tool` at `/mcp`.
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import statistics
 import sys
 from collections import defaultdict
@@ -18,32 +22,36 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 import anyio
-from bench.contenders import Contender, direct, load, peer, peer_commands, typegate, upstream_command
+from bench.contenders import Contender, direct, load, peer, peer_commands, program, typegate, upstream_command
 
 from gateway.http.http_client import HttpClient
 
 TOOLS = 100
 
 
-async def line_up(stack: AsyncExitStack, size_bytes: int, peers: bool) -> list[Contender]:
+async def line_up(stack: AsyncExitStack, size_bytes: int, peers: bool, programs: list[str]) -> list[Contender]:
     """Start all processes."""
-    command, *arguments = upstream_command(TOOLS, size_bytes, stdio=True)
+    first_word, *arguments = upstream_command(TOOLS, size_bytes, stdio=True)
     first = await stack.enter_async_context(direct(TOOLS, size_bytes))
     http = await stack.enter_async_context(typegate("typegate", {"url": first.url}))
-    stdio = await stack.enter_async_context(typegate("typegate → stdio", {"command": command, "args": arguments}))
+    stdio = await stack.enter_async_context(typegate("typegate → stdio", {"command": first_word, "args": arguments}))
     sessions = Contender("typegate, 2025-11-25", http.url, tool=http.tool, pids=http.pids, modern=False)
     everybody = [first, http, sessions, stdio]
+    for one in programs:
+        everybody.append(await stack.enter_async_context(program(shlex.split(one), first.url)))
     if peers:
-        for name, program, port, pace in peer_commands(first.url, TOOLS, size_bytes):
-            everybody.append(await stack.enter_async_context(peer(name, program, port, modern=False, pace=pace)))
+        for name, command, port, pace in peer_commands(first.url, TOOLS, size_bytes):
+            everybody.append(await stack.enter_async_context(peer(name, command, port, modern=False, pace=pace)))
     return everybody
 
 
-async def compare(rounds: int, calls: int, widths: list[int], size_bytes: int, peers: bool) -> None:
+async def compare(
+    rounds: int, calls: int, widths: list[int], size_bytes: int, peers: bool, programs: list[str]
+) -> None:
     """Print a table for each width."""
     client = HttpClient()
     async with AsyncExitStack() as stack:
-        everybody = await line_up(stack, size_bytes, peers)
+        everybody = await line_up(stack, size_bytes, peers, programs)
         for one in everybody:
             await one.begin(client)
             await load(client, one, max(20, int(200 * one.pace)), 4)
@@ -80,10 +88,11 @@ def main() -> None:
     parser.add_argument("--width", type=int, nargs="*", default=[1, 8, 32, 128])
     parser.add_argument("--size-bytes", type=int, default=500)
     parser.add_argument("--without-peers", action="store_true")
+    parser.add_argument("--program", action="append", default=[], metavar="COMMAND")
     arguments = parser.parse_args()
     anyio.run(
         compare, arguments.rounds, arguments.calls, arguments.width, arguments.size_bytes,
-        not arguments.without_peers, backend_options={"use_uvloop": True},
+        not arguments.without_peers, arguments.program, backend_options={"use_uvloop": True},
     )  # fmt: skip
 
 

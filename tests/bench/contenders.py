@@ -180,6 +180,19 @@ async def peer(name: str, command: list[str], port: int, *, modern: bool, pace: 
         yield Contender(name, f"http://127.0.0.1:{port}/mcp", pids=(running.pid,), modern=modern, pace=pace)
 
 
+@asynccontextmanager
+async def program(command: list[str], upstream_url: str) -> AsyncIterator[Contender]:
+    """A program of one's own between the caller and the upstream; its name is that of its last option."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as tmp:
+        config = Path(tmp) / "config.json"
+        config.write_bytes(orjson.dumps({"mcpServers": {"b": {"url": upstream_url}}}))
+        whole = [*command, "--config", str(config), "--port", str(port)]
+        async with process(whole) as running:
+            url = f"http://127.0.0.1:{port}/mcp"
+            yield Contender(f"program {command[-1]}", url, tool="b__tool_0001", pids=(running.pid,))
+
+
 def peer_commands(upstream_url: str, tools: int, size_bytes: int) -> list[tuple[str, list[str], int, float]]:
     """Name, command, port and pace of every peer that can be installed here."""
     ports = [free_port() for _ in range(5)]
