@@ -31,17 +31,17 @@ TOOLS = 100
 
 async def line_up(stack: AsyncExitStack, size_bytes: int, peers: bool, programs: list[str]) -> list[Contender]:
     """Start all processes."""
-    first_word, *arguments = upstream_command(TOOLS, size_bytes, stdio=True)
+    command, *arguments = upstream_command(TOOLS, size_bytes, stdio=True)
     first = await stack.enter_async_context(direct(TOOLS, size_bytes))
     http = await stack.enter_async_context(typegate("typegate", {"url": first.url}))
-    stdio = await stack.enter_async_context(typegate("typegate → stdio", {"command": first_word, "args": arguments}))
+    stdio = await stack.enter_async_context(typegate("typegate → stdio", {"command": command, "args": arguments}))
     sessions = Contender("typegate, 2025-11-25", http.url, tool=http.tool, pids=http.pids, modern=False)
     everybody = [first, http, sessions, stdio]
     for one in programs:
         everybody.append(await stack.enter_async_context(program(shlex.split(one), first.url)))
     if peers:
-        for name, command, port, pace in peer_commands(first.url, TOOLS, size_bytes):
-            everybody.append(await stack.enter_async_context(peer(name, command, port, modern=False, pace=pace)))
+        for name, words, port, pace in peer_commands(first.url, TOOLS, size_bytes):
+            everybody.append(await stack.enter_async_context(peer(name, words, port, modern=False, pace=pace)))
     return everybody
 
 

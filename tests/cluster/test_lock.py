@@ -54,7 +54,7 @@ async def test_approved_change_applies_at_every_replica(tmp_path: Path) -> None:
             done = await cluster.gateways[0].admin("changes", "POST", {"server": "up"})
             assert done.status_code == 200, done.text
             for one in cluster.gateways:
-                await until(lambda one=one: is_approved(one), 10)
+                await until(lambda one=one: is_approved(one), 2)
             # Its own file says what it said; what was approved since holds after a restart, too.
             last = cluster.gateways[2]
             assert (last.config.parent / "typegate.lock").read_text() == files["typegate.lock"]

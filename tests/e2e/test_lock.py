@@ -623,7 +623,7 @@ async def test_large_differences_are_shown_without_delaying_callers(tmp_path: Pa
                     assert "isError" not in await gateway.call("calm__echo", {"n": 1})
                     longest_s = max(longest_s, anyio.current_time() - began_s)
             assert sizes[0] > 5_000_000
-            assert longest_s < 5
+            assert longest_s < 1
 
 
 @pytest.mark.heavy

@@ -20,6 +20,7 @@ from jwt.algorithms import ECAlgorithm
 from support.gateways import RunningGateway, brief_pause, running_gateway, serving, text_of
 from support.hosts_connected import http_host, stdio_host
 from support.issuer import MACHINE, RunningIssuer, running_issuer
+from support.pace import limit_now
 from support.protected import Protected, browse, command, link_of, protected_server
 
 
@@ -185,7 +186,7 @@ async def test_revoked_sign_in_is_required_again_and_the_list_is_kept(tmp_path: 
         upstream.refused.update(upstream.seen)
         began = anyio.current_time()
         result = await gateway.call("shop__whoami")
-        assert anyio.current_time() - began < 15
+        assert anyio.current_time() - began < await limit_now(3)
         assert result["isError"]
         text = text_of(result)
         assert "requires a user to sign in" in text
@@ -196,7 +197,7 @@ async def test_revoked_sign_in_is_required_again_and_the_list_is_kept(tmp_path: 
         # A later call is refused at once, too.
         began = anyio.current_time()
         assert (await gateway.call("shop__whoami"))["isError"]
-        assert anyio.current_time() - began < 15
+        assert anyio.current_time() - began < await limit_now(3)
         await signed_in(gateway, issuer)
         assert text_of(await gateway.call("shop__whoami")) == "ann with mcp"
 
@@ -511,12 +512,12 @@ async def test_slow_issuer_delays_only_calls_that_need_its_token(tmp_path: Path)
             await signed_in(gateway, issuer)
             await gateway.until_listed("bank__get_bank_balance")
         upstream.refused.update(upstream.seen)
-        await issuer.configure(delay={"/token": 8})
+        await issuer.configure(delay={"/token": 4})
         async with serving(gateway.config, tmp_path) as again:
             await until_state(again, "bank", "ready")
             began = anyio.current_time()
             assert not (await again.call("bank__get_bank_balance", {"account_id": "1"})).get("isError")
-            assert anyio.current_time() - began < 7
+            assert anyio.current_time() - began < 2
             assert text_of(await again.call("shop__whoami")) == "ann with mcp"
             # The time that it took is not taken for the silence of an old server.
             assert (await again.server("shop"))["protocol"] == "2026-07-28"

@@ -165,7 +165,7 @@ async def test_no_update_is_lost_while_others_come_and_go(modern: bool, tmp_path
             async with anyio.create_task_group() as group:
                 group.start_soon(fickle.watch, uri)
                 group.start_soon(partial(lane.call, "touch", uri=lane.uri("note")))
-            await steady.until(lambda since=since: steady.of(UPDATED, since), within_s=10)
+            await steady.until(lambda since=since: steady.of(UPDATED, since), within_s=3)
             await fickle.unwatch([uri])
 
 

@@ -66,7 +66,7 @@ async def test_call_with_endless_response_headers_ends_and_delays_no_other(
                 longest_s = max(longest_s, anyio.current_time() - began_s)
         assert results[0]["isError"], json.dumps(results)
         assert "the headers of the answer are too large" in text_of(results[0])
-        assert longest_s < 5
+        assert longest_s < 1
         assert cpu_of(gateway.process.pid) - before_s < 1.5 * slowness()
         assert rss_of(gateway.process.pid) - before_bytes < 32 * MIB
         assert "isError" not in await gateway.call("calm__echo")

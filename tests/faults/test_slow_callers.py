@@ -134,7 +134,7 @@ async def test_slow_and_unreading_callers_are_disconnected_while_others_are_serv
             assert status_of(received) == status, (name, received)
             assert least_s <= took_s <= most_s, (name, took_s)
         # Callers that do not read have at least fifteen seconds. Other callers do not wait for them.
-        assert slowest_s < 10
+        assert slowest_s < 3
         # Slow is not too slow at once: who still leaves room for others has its time.
         assert min(held) > descriptors + NEVER_READING / 2
         # The bound of what is held unread, and twenty answers on their way.
@@ -239,7 +239,7 @@ async def test_shutdown_waits_for_a_slow_reader_and_not_for_an_unreading_one(
             took_s = anyio.current_time() - began_s
             assert len(received.partition(b"\r\n\r\n")[2]) > MIB, (len(received), took_s)
             assert took_s > 2, "too quick to show anything"
-            with anyio.fail_after(15):
+            with anyio.fail_after(10 - took_s):
                 assert await gateway.process.wait() == 0
         finally:
             for caller in callers:

@@ -88,7 +88,7 @@ async def test_cancelled_call_is_abandoned_and_its_connection_closed(tmp_path: P
         server.change(fault={"kind": "hang"})
         with anyio.move_on_after(1):
             await gateway.post(call_of(NAME))
-        await until_server(gateway, "hr", lambda row: row["inFlight"] == 0, within_s=10)
+        await until_server(gateway, "hr", lambda row: row["inFlight"] == 0, within_s=3)
         server.change(fault=None)
         assert "isError" not in await gateway.call(NAME)
 
@@ -103,7 +103,7 @@ async def test_hanging_call_times_out_and_concurrent_ones_are_bounded(tmp_path: 
             async with anyio.create_task_group() as tasks:
                 for _ in range(20):
                     tasks.start_soon(append_result, gateway, NAME, {}, answers)
-        assert anyio.current_time() - began_s < 15
+        assert anyio.current_time() - began_s < 5
         texts = [text_of(one) for one in answers]
         assert sum("within 1 s" in text for text in texts) == 5
         assert sum("calls in flight" in text for text in texts) == 15

@@ -68,7 +68,7 @@ async def test_fifth_upstream_answers_normally_beside_four_broken_ones(tmp_path:
         alone = await calls_until(gateway, lambda: True)
         assert await gateway.stop() == 0
     async with running_gateway(tmp_path, servers) as gateway:
-        await gateway.until_listed("good__echo", within_s=10)
+        await gateway.until_listed("good__echo", within_s=2)
         memory, answered = rss_of(gateway.process.pid), len(record.calls())
         seen: list[CallTimes] = []
         for _ in range(TRIES):

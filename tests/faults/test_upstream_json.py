@@ -140,7 +140,7 @@ async def test_unreadable_listing_is_reported_at_once(tmp_path: Path) -> None:
         running_gateway(tmp_path, servers) as gateway,
     ):
         for alias in UPSTREAMS:
-            row = await until_server(gateway, alias, lambda row: row["lastError"], within_s=15)
+            row = await until_server(gateway, alias, lambda row: row["lastError"], within_s=4)
             assert "not JSON" in row["lastError"], row
 
 
@@ -193,7 +193,7 @@ async def test_endlessly_nested_arguments_are_refused_at_once(strict: bool, tmp_
         for body in NESTED:
             await host.send(body)
             wanted = None if len(body) > DEEP else "deep"
-            answer = await host.until(lambda one, wanted=wanted: "method" not in one and one.get("id") == wanted, 10)
+            answer = await host.until(lambda one, wanted=wanted: "method" not in one and one.get("id") == wanted, 2)
             assert wanted or answer["error"]["code"] == -32700
             assert not wanted or answer["result"].get("isError", False) is strict
             host.received.clear()

@@ -12,6 +12,7 @@ import anyio
 import pytest
 from faults.observing import MIB, append_result, environment_of, eventually, is_alive, rss_of, until_server
 from support.gateways import running_gateway, text_of
+from support.pace import limit_now
 from support.upstreams.running import builtin_tools, rescript, scripted_stdio_server, tool
 
 # Half of all faults are waits: of deadlines, restarts and pauses.
@@ -36,7 +37,7 @@ async def test_crash_during_a_call_is_an_immediate_error_and_the_next_call_works
         assert "code 5" in text_of(result)
         began_s = anyio.current_time()
         assert (await gateway.call("s__echo", {"a": 1}))["structuredContent"] == {"a": 1}
-        assert anyio.current_time() - began_s < 15
+        assert anyio.current_time() - began_s < await limit_now(3)
         assert [one["name"] for one in record.calls()] == ["exit", "echo"]
 
         answers: list[dict[str, Any]] = []
@@ -126,7 +127,7 @@ async def test_hanging_call_times_out_without_affecting_others(tmp_path: Path) -
             for number in range(20):
                 assert (await gateway.call("s__echo", {"n": number}))["structuredContent"] == {"n": number}
             assert not answers
-        assert 1 <= anyio.current_time() - began_s < 15
+        assert 1 <= anyio.current_time() - began_s < 5
         assert answers[0]["isError"]
         assert "within 1 s" in text_of(answers[0])
         await record.until(lambda seen: seen.cancelled() == [seen.calls("hang")[0]["id"]])
@@ -148,7 +149,7 @@ async def test_partial_answer_fails_one_call_at_its_deadline(tmp_path: Path) -> 
                     # The next answer ends the line that was cut.
                     assert (await gateway.call("s__echo", {"a": 1}))["structuredContent"] == {"a": 1}
             took_s = anyio.current_time() - began_s
-            assert ended or 1 <= took_s < 15
+            assert ended or 1 <= took_s < 5
             assert answers[0]["isError"]
             assert ("not JSON" if ended else "within 1 s") in text_of(answers[0])
             for number in range(20):
@@ -247,7 +248,7 @@ async def test_storms_of_notifications_errors_and_requests_are_bounded(tmp_path:
                 began_s = anyio.current_time()
                 assert "isError" not in await gateway.call("c__echo")
                 slowest_s = max(slowest_s, anyio.current_time() - began_s)
-        assert slowest_s < 10
+        assert slowest_s < 3
         assert "isError" not in answers[0]
         assert "isError" not in await gateway.call("s__echo")
         assert len(record.requests("tools/list")) < 150
@@ -321,7 +322,7 @@ async def test_nonexistent_command_delays_no_other_and_is_explained(tmp_path: Pa
     later = tmp_path / "later"
     servers = {"gone": {"command": str(later), "args": fine["args"]}, "fine": fine}
     async with running_gateway(tmp_path, servers) as gateway:
-        await gateway.until_listed("fine__echo", within_s=15)
+        await gateway.until_listed("fine__echo", within_s=5)
         row = await until_server(gateway, "gone", lambda row: row["lastError"])
         assert "command not found" in row["lastError"]
         assert "later" in row["lastError"]

@@ -49,7 +49,7 @@ async def test_change_is_announced_on_the_session_stream(tmp_path: Path) -> None
         async with get_stream(session) as stream:
             rescript(server, record, announce=True, **{**script, "tools": [tool("first"), tool("second")]})
             assert await stream.next() == {"jsonrpc": "2.0", "method": CHANGED}
-            await gateway.until_listed("up__second", within_s=10)
+            await gateway.until_listed("up__second", within_s=1)
             head = {**session.headers, "accept": "text/event-stream"}
             second = await gateway.client.get(gateway.url, headers=head)
             assert second.status_code == 409

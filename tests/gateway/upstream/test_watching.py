@@ -159,7 +159,7 @@ async def test_change_while_the_stream_was_closed_is_listed_on_reopening(tmp_pat
         running_gateway(tmp_path, {"s": server.config}) as gateway,
     ):
         for name in ("one", "two", "three"):
-            await gateway.until_listed(f"s__{name}", within_s=15)
+            await gateway.until_listed(f"s__{name}", within_s=5)
         opened = len(server.recording.events("stream"))
         assert lists_asked_for(server.recording) <= opened + 1
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.pace import slowness
 
 from gateway.process.files import LineSplitter
 from gateway.upstream.transport.jsonrpc_transport import answered_id, truncated_at_depth
@@ -99,6 +100,6 @@ def test_scanning_time_is_linear() -> None:
         line = b'{"jsonrpc":"2.0",' + hostile * (2_000_000 // len(hostile))
         began_s = time.process_time()
         answered_id(line)
-        assert time.process_time() - began_s < 2, hostile
+        assert time.process_time() - began_s < 0.2 * slowness(), hostile
         truncated_at_depth(line)
-        assert time.process_time() - began_s < 20, hostile
+        assert time.process_time() - began_s < 5, hostile
